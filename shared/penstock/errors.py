@@ -1,0 +1,48 @@
+"""Errors that users meet. Each message says what was wrong and what is allowed."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of everything that Penstock raises on purpose."""
+
+
+class InvalidRequest(PenstockError, ValueError):
+    """A request that can't be served as it stands: HTTP 400, ValueError in the library.
+
+    param: the field at fault, where there is one.  code: a machine-readable reason.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class ModelNotFound(PenstockError):
+    """No such model: an alias, folder, file or hub id that leads nowhere."""
+
+
+class UnsupportedModel(PenstockError):
+    """The model was found, but its architecture, format or tokenizer can't be served."""
+
+
+class StartupError(PenstockError):
+    """The system can't start: port taken, not enough memory, a child that failed."""
+
+
+class Overloaded(PenstockError):
+    """Refused for lack of room: HTTP 503.  retry_after: seconds after which to try again."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RequestFailed(PenstockError):
+    """An accepted request that ended in an error: HTTP 500, or an error event in a stream."""
+
+
+class EngineUnavailable(PenstockError):
+    """No session with an engine core: HTTP 503."""

@@ -1,0 +1,90 @@
+"""The normalised description of a model: what a prepared folder holds and every process reads.
+
+`penstock.prepare` fills these structs once, from a hub folder's config.json or from a GGUF
+file's metadata; nobody parses either format again.  Nothing here imports a heavy library.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Architecture = Literal["llama", "qwen2", "qwen3"]
+
+
+class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How rotary frequencies are stretched beyond the trained context.
+
+    `linear` divides all frequencies by `factor`.  `llama3` is the banded scheme of the Llama-3.1
+    release: wavelengths longer than original/low_freq_factor are divided by `factor`, shorter than
+    original/high_freq_factor are kept, those between are blended.
+    `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor).
+    """
+
+    kind: Literal["linear", "llama3", "precomputed"]
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
+
+    architecture: Architecture
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None = None
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm over each head of q and k before the rotary embedding (Qwen3)."""
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint's own generation_config: used where a request is silent. None: not stated."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+
+
+class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the tensors lie. Absolute paths; several files when sharded."""
+
+    format: Literal["gguf", "safetensors"]
+    files: tuple[str, ...]
+    dtype: str
+    """The checkpoint's own: `float32`, `bfloat16`, `float16`, or a GGUF quantisation's name."""
+
+
+class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json of a prepared folder. tokenizer.json and chat_template.jinja lie beside it."""
+
+    format_version: int
+    name: str
+    """The name that requests use unless --served-model-name says otherwise."""
+    source: str
+    """What the user asked for, resolved: a hub id or an absolute path."""
+    config: ModelConfig
+    generation: GenerationDefaults
+    weights: WeightFiles
+    digest: str
+    """sha256 (hex) over config, tokenizer, template and the identity of the weight files."""
+    has_chat_template: bool
+    add_bos: bool = False
+    """Whether a plain prompt gets the BOS token in front."""

@@ -1,0 +1,54 @@
+"""Types that more than one direction uses."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
+
+
+class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
+    """What the worker needs to choose one sequence's next token.
+
+    seed: 0 <= seed < 2**64.  The draw for token i of sequence c depends on (seed, c, i) alone.
+    top_k: 0 is off.  logprobs: None, or the number of top alternatives.
+    min_tokens, held_back: ids in `held_back` (EOS and stop ids) can't be drawn until min_tokens
+    tokens have been emitted.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    logprobs: int | None = None
+    min_tokens: int = 0
+    held_back: tuple[int, ...] = ()
+
+
+class Stopping(msgspec.Struct, frozen=True, array_like=True):
+    """When the engine ends a sequence. Stop strings are the front end's: it sends Finish.
+
+    max_tokens: tokens to emit at most, the resumed ones included.
+    ignore_eos: the model's EOS ids don't end it; stop_token_ids still do.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position, of the raw distribution (before any penalty, cut or
+    temperature), natural log, float32 values.  An impossible token is -1e30, not -inf.
+
+    logprob: of the token that was emitted.
+    top_ids, top_logprobs: the most likely tokens, likeliest first, ties by lower id.
+    """
+
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]

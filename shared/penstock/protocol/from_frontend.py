@@ -1,0 +1,58 @@
+"""Front end (gateway or library) -> engine core."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.protocol.common import Stopping, TokenSampling
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message of a session. versions: protocol versions spoken, best first."""
+
+    versions: list[int]
+    name: str
+    pid: int
+
+
+class OpenSequence(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence to run. emitted: what it has produced already, when it is resumed."""
+
+    index: int
+    emitted: list[int] = []
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Run a request. Answered by Accepted or Rejected, then by Outputs.
+
+    request: a number that the front end has not used before in this session.
+    name: the id that people see (x-request-id), for logs.
+    prompt: token ids, at least one.
+    sequences: those still open; all of 0..n-1 with nothing emitted for a new request.
+    deaths: how often the request was in flight when an engine core died.
+    """
+
+    request: int
+    name: str
+    prompt: list[int]
+    sequences: list[OpenSequence]
+    sampling: TokenSampling
+    stopping: Stopping
+    deaths: int = 0
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
+    """A stop string matched: the sequence ends, with `at` emitted tokens."""
+
+    request: int
+    sequence: int
+    at: int
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """The client is gone: end every open sequence of the request now."""
+
+    request: int
+
+
+FromFrontend = Hello | Submit | Finish | Abort

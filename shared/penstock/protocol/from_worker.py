@@ -1,0 +1,60 @@
+"""Worker -> engine core."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.protocol.common import TokenLogprobs
+
+
+class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message of a session."""
+
+    versions: list[int]
+    rank: int
+    pid: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
+    """Loaded. num_kv_blocks: blocks in the pool.  fingerprint: see to_frontend.Welcome."""
+
+    num_kv_blocks: int
+    device: str
+    fingerprint: str
+    load_seconds: float
+
+
+class SlotResult(msgspec.Struct, frozen=True, array_like=True):
+    """What a slot's work gave. token: None if it was not the end of the slot's tokens.
+    error: the work failed, the slot's KV is void; the other slots are not concerned."""
+
+    slot: int
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """A step is done: one SlotResult for each SlotWork, in the plan's order."""
+
+    step: int
+    slots: list[SlotResult]
+    compute_seconds: float = 0.0
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """Sent inside a long step: `layers` counts layers computed since the worker started, so that
+    the engine can tell a long step from a stuck one."""
+
+    step: int
+    layers: int
+
+
+class Fault(msgspec.Struct, frozen=True, tag="fault"):
+    """The worker can't go on (no such folder, not enough memory…). final: restarting won't help."""
+
+    message: str
+    final: bool
+
+
+FromWorker = WorkerHello | Ready | Result | Progress | Fault

@@ -1,0 +1,106 @@
+"""Engine core -> front end (gateway or library)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.model_config import GenerationDefaults
+from penstock.protocol.common import FinishReason, TokenLogprobs
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds that the front end checks first and the engine checks again."""
+
+    max_model_len: int
+    vocab_size: int
+    max_waiting_requests: int
+    max_num_seqs: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
+    """First message to a front end. Frame 1 is tokenizer.json, frame 2 the chat template (UTF-8,
+    empty: none): so a gateway can't tokenise for another model and needs no shared volume.
+
+    version: the protocol version chosen.  boot: hex id of this engine's life.
+    fingerprint: what the numbers depend on (model digest, dtype, kernels, instruction set,
+    layout); None until the worker is ready, then sent with Status.
+    """
+
+    version: int
+    boot: str
+    model: str
+    """The name that requests use."""
+    digest: str
+    created: int
+    """Unix time of the engine's start, seconds."""
+    limits: Limits
+    generation: GenerationDefaults
+    add_bos: bool
+    seed: int | None
+    """Seed for requests that bring none; None: the front end draws one for each."""
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
+    """A promise: each sequence of the request gets exactly one terminal output."""
+
+    request: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """The request was not taken. invalid: never will be.  overloaded, unavailable: try again
+    after retry_after_ms."""
+
+    request: int
+    code: Literal["invalid", "overloaded", "unavailable"]
+    message: str
+    retry_after_ms: int = 0
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
+    """What one sequence gained in a step.
+
+    tokens: new ids, in order.  logprobs: one per token when asked for.
+    finish: set on the terminal output, which comes exactly once.
+    stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
+    """
+
+    request: int
+    sequence: int
+    tokens: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    error: str | None = None
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """All that a step gave this front end's sequences."""
+
+    outputs: list[SequenceOutput]
+
+
+class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
+    """The engine's state, sent at least every beat interval.
+
+    ready: a worker is up, and steps happen (or could).  reason: why not.
+    steps: steps applied since boot.  Counts of requests, sequences and blocks are of this moment.
+    """
+
+    ready: bool
+    reason: str
+    fingerprint: str | None
+    waiting: int
+    running: int
+    blocks_total: int
+    blocks_free: int
+    block_size: int
+    steps: int
+    preemptions: int
+    frontends: int
+    workers: int
+    draining: bool = False
+
+
+ToFrontend = Welcome | Accepted | Rejected | Outputs | Status

@@ -1,0 +1,76 @@
+"""Engine core -> worker."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.protocol.common import TokenSampling
+
+
+class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
+    """First message to a worker: load this, size the pool, answer Ready (or Fault).
+
+    model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
+    """
+
+    version: int
+    model_dir: str
+    dtype: str
+    attention_backend: str
+    threads: int | None
+    block_size: int
+    num_kv_blocks: int | None
+    kv_memory_fraction: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
+class NewSequence(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence that takes a slot, in full; later plans only say what changed.
+
+    tokens: prompt and emitted ids.  num_prompt: how many of them are prompt.
+    index: the sequence's index in its request (the c of the draw (seed, c, i)).
+    blocks: its block table so far, physical block numbers in token order.
+    """
+
+    slot: int
+    tokens: list[int]
+    num_prompt: int
+    index: int
+    sampling: TokenSampling
+    blocks: list[int]
+
+
+class SlotWork(msgspec.Struct, frozen=True, array_like=True):
+    """Compute tokens [start, start + count) of a slot, after appending new_blocks to its table.
+
+    When start + count reaches the tokens that the slot has, the worker samples the next token,
+    appends it to the slot and reports it; that token's KV is computed by a later plan.
+    """
+
+    slot: int
+    start: int
+    count: int
+    new_blocks: list[int] = []
+
+
+class Plan(msgspec.Struct, frozen=True, tag="plan"):
+    """One step: release, then admit, then compute.
+
+    step: numbered from 1 in each worker session.  follows: the step that must have been executed
+    before (0: none).
+    """
+
+    step: int
+    follows: int
+    released: list[int]
+    admitted: list[NewSequence]
+    work: list[SlotWork]
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Leave, now."""
+
+
+ToWorker = Setup | Plan | Stop
