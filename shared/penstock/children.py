@@ -1,0 +1,31 @@
+"""A child that leaves when its parent dies, however the parent dies (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int | None = None, signum: int = signal.SIGKILL) -> None:
+    """Has the kernel send `signum` to this process when its parent is gone.
+
+    parent_pid: the pid that the parent had when it started us.  If it died before this call, the
+    kernel will never tell, so the signal is raised here.  None: whoever is the parent now.
+
+    The kernel ties this to the parent's *thread*: the signal also comes when the thread that
+    started us ends.  So call it only in children that were started from a thread that lives as
+    long as its process (our supervisor starts its children from its main thread).
+    """
+    if sys.platform != "linux":
+        return
+    expected = os.getppid() if parent_pid is None else parent_pid
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signum), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
+    if os.getppid() != expected:
+        os.kill(os.getpid(), signum)

@@ -1,0 +1,120 @@
+"""One-line structured records on stderr, in logfmt: key=value pairs, parted by spaces.
+
+    time=2026-01-31T12:00:00.123Z level=info process=engine event="worker ready" rank=0
+
+Standard output is never written to: it belongs to what a user asked to see.  Third-party loggers
+go through the same formatter; their message becomes the event.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+MAX_VALUE_LENGTH = 4000
+_FIELDS = "penstock_fields"
+_PLAIN = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+,[]()<>*%#~^"
+)
+
+
+class EventLog:
+    """A logger of events with fields: `log.info("worker ready", rank=0)`.
+
+    exception=True adds the traceback that is being handled, on the same line.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self.logger = logger
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, *, exception: bool = False, **fields: Any) -> None:
+        self._write(logging.ERROR, event, fields, exception)
+
+    def _write(
+        self, level: int, event: str, fields: dict[str, Any], exception: bool = False
+    ) -> None:
+        if self.logger.isEnabledFor(level):
+            self.logger.log(level, "%s", event, extra={_FIELDS: fields}, exc_info=exception)
+
+
+def get(name: str) -> EventLog:
+    """The event log of a module; `name` is its __name__."""
+    return EventLog(logging.getLogger(name))
+
+
+def setup(process_name: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Sends every record of this process to stderr, under `process_name`. Call it once, first."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(LogfmtFormatter(process_name))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    # A reader of stderr that went away is no reason to print tracebacks about it.
+    logging.raiseExceptions = False
+
+
+class LogfmtFormatter(logging.Formatter):
+    """Formats a record as one logfmt line, whatever its message or fields hold."""
+
+    def __init__(self, process_name: str) -> None:
+        super().__init__()
+        self._process = process_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = [
+            ("time", _utc(record.created)),
+            ("level", record.levelname.lower()),
+            ("process", self._process),
+            ("event", record.getMessage()),
+        ]
+        fields = getattr(record, _FIELDS, None)
+        if fields is not None:
+            pairs.extend(fields.items())
+        else:
+            pairs.append(("logger", record.name))
+        if record.exc_info and record.exc_info[0] is not None:
+            pairs.append(("exception", self.formatException(record.exc_info)))
+        return " ".join(f"{key}={quote(value)}" for key, value in pairs)
+
+
+def quote(value: Any) -> str:
+    """A field's value: bare when it is plain, else in double quotes with escapes; bounded."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    if len(text) > MAX_VALUE_LENGTH:
+        half = MAX_VALUE_LENGTH // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    if text and _PLAIN.issuperset(text):
+        return text
+    return '"' + "".join(map(_escape, text)) + '"'
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(character: str) -> str:
+    known = _ESCAPES.get(character)
+    if known is not None:
+        return known
+    # Also keeps the odd line separators (U+0085, U+2028) from breaking a record in two.
+    return character if character.isprintable() else f"\\u{ord(character):04x}"
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
