@@ -1,0 +1,57 @@
+"""The header that goes before every message, and the options of every socket.
+
+A message is [header, payload, *frames]: the header is 17 bytes (boot 8, kind 1, number 8, little
+endian), the payload msgpack, the frames raw bytes.  A ROUTER has the session in front of it: the
+peer's routing id, 16 random bytes that the peer draws anew for each session.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import zmq
+
+from penstock.config import TransportSettings
+
+_HEADER = struct.Struct("<8sBQ")
+
+NO_BOOT = bytes(8)
+"""The boot that a peer writes while it doesn't know the engine's: in its Hello."""
+
+MAX_FRAMES = 64
+"""Parts of one message, at most."""
+
+HIGH_WATER_MARK = 4096
+"""Messages queued towards one peer, at most; a pipe fuller than that ends the session."""
+
+
+class Kind(enum.IntEnum):
+    DATA = 0
+    BEAT = 1
+    BYE = 2
+
+
+class BadFrame(Exception):
+    """A frame that no sound peer sends: the session is over."""
+
+
+def pack_header(boot: bytes, kind: Kind, number: int) -> bytes:
+    return _HEADER.pack(boot, kind, number)
+
+
+def unpack_header(header: bytes) -> tuple[bytes, Kind, int]:
+    """(boot, kind, number). Raises BadFrame."""
+    try:
+        boot, kind, number = _HEADER.unpack(header)
+        return boot, Kind(kind), number
+    except (struct.error, ValueError) as error:
+        raise BadFrame(f"a header that can't be read: {error}") from None
+
+
+def set_common_options(socket: zmq.Socket[bytes], settings: TransportSettings) -> None:
+    """Bounded queues and frames, and no lingering after close."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)

@@ -1,0 +1,46 @@
+"""A dialling peer in a process of its own, for tests that kill and freeze it.
+
+Arguments: endpoint, beat interval, peer timeout, mode. It echoes every message with its session
+count; mode `flood` sends without end instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+import zmq
+
+from penstock.config import TransportSettings
+from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.link import Link
+
+
+def main() -> None:
+    endpoint, beat, timeout, mode = sys.argv[1:5]
+    settings = TransportSettings(beat_interval=float(beat), peer_timeout=float(timeout))
+    context = zmq.Context()
+    opened = 0
+    link = Link(context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings)
+    stop_at = time.monotonic() + 60
+    while (now := time.monotonic()) < stop_at:
+        for event in link.poll(now):
+            if isinstance(event, Opened):
+                opened += 1
+                print(f"opened {opened}", flush=True)
+            elif isinstance(event, Received):
+                link.send(["echo", opened, event.message])
+            elif isinstance(event, Ended):
+                print(f"ended {event.reason}", flush=True)
+        if mode == "flood":
+            for _ in range(500):
+                link.send(["flood", "x" * 1000])
+        elif link.socket is not None:
+            link.socket.poll(int(1000 * link.wait_hint(now)))
+        else:
+            time.sleep(link.wait_hint(now))
+
+
+if __name__ == "__main__":
+    main()

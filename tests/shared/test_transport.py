@@ -1,0 +1,311 @@
+"""Sessions: numbering, refusal of what isn't sound, and what happens when a side dies or freezes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from penstock.config import TransportSettings
+from penstock.transport.events import Ended, Event, Opened, Received
+from penstock.transport.hub import Hub
+from penstock.transport.lane import Lane
+from penstock.transport.link import Link
+from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
+
+pytestmark = pytest.mark.timeout(60)
+BOOT = b"boot-one"
+FAST = TransportSettings(beat_interval=0.05, peer_timeout=0.4)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/s"
+
+
+class Wire:
+    """A hub and what its owner saw; answers every Hello."""
+
+    def __init__(self, context: zmq.Context, endpoint: str, boot: bytes = BOOT) -> None:
+        self.hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), FAST, boot)
+        self.events: list[Event] = []
+
+    def poll(self) -> None:
+        for event in self.hub.poll(time.monotonic()):
+            self.events.append(event)
+            if isinstance(event, Opened):
+                self.hub.send(event.session, ["welcome"])
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def make_link(context: zmq.Context, endpoint: str, settings: TransportSettings = FAST) -> Link:
+    return Link(context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings)
+
+
+def pump(wire: Wire | None, link: Link | None, until, seconds: float = 10.0) -> list[Event]:
+    """Turns both loops until `until(events of the link)`; returns those events."""
+    seen: list[Event] = []
+    deadline = time.monotonic() + seconds
+    while not until(seen):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds} s; the link saw {seen}")
+        if wire is not None:
+            wire.poll()
+        if link is not None:
+            seen.extend(link.poll(time.monotonic()))
+        time.sleep(0.002)
+    return seen
+
+
+def opened(events: list[Event]) -> bool:
+    return any(isinstance(event, Opened) for event in events)
+
+
+def ended(events: list[Event]) -> bool:
+    return any(isinstance(event, Ended) for event in events)
+
+
+def test_hello_is_answered_and_messages_arrive_in_order(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    events = pump(wire, link, opened)
+    assert events[0].message == ["welcome"]
+    assert link.boot == BOOT
+    for number in range(50):
+        assert link.send(["n", number], [bytes([number])])
+    pump(wire, link, lambda _: len(wire.of(Received)) == 50)
+    assert [e.message for e in wire.of(Received)] == [["n", n] for n in range(50)]
+    assert [e.frames for e in wire.of(Received)] == [[bytes([n])] for n in range(50)]
+
+
+def test_a_link_may_dial_before_the_hub_exists(context, endpoint):
+    link = make_link(context, endpoint)
+    pump(None, link, lambda _: link.socket is not None)
+    time.sleep(0.1)
+    pump(Wire(context, endpoint), link, opened)
+
+
+def test_beats_keep_an_idle_session_alive(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    start = time.monotonic()
+    events = pump(wire, link, lambda _: time.monotonic() - start > 3 * FAST.peer_timeout)
+    assert not ended(events) and not wire.of(Ended)
+
+
+def test_a_silent_hub_ends_the_session_and_the_next_has_another_identity(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    first = wire.hub.sessions[0]
+    time.sleep(FAST.peer_timeout * 1.5)
+    events = link.poll(time.monotonic())
+    assert isinstance(events[0], Ended) and "silent" in events[0].reason
+    pump(wire, link, opened)
+    pump(wire, link, lambda _: len(wire.of(Ended)) >= 1)
+    assert wire.of(Ended)[0].session == first
+    assert first not in wire.hub.sessions
+
+
+def test_frames_that_waited_through_a_freeze_are_never_acted_on(context, endpoint):
+    """The hub sleeps past the timeout with messages in its queue: the session ends first."""
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    link.send(["late"])
+    time.sleep(FAST.peer_timeout * 1.5)
+    pump(wire, None, lambda _: bool(wire.of(Ended)))
+    for _ in range(20):
+        wire.poll()
+    assert not wire.of(Received)
+
+
+def raw_dealer(context: zmq.Context, endpoint: str) -> zmq.Socket:
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.ROUTING_ID, b"\x01" + os.urandom(15))
+    dealer.connect(endpoint)
+    dealer.send_multipart([pack_header(NO_BOOT, Kind.DATA, 0), msgspec.msgpack.encode(["hello"])])
+    return dealer
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [pack_header(BOOT, Kind.DATA, 2), msgspec.msgpack.encode(["a gap"])],
+        [pack_header(BOOT, Kind.DATA, 1), b"\xc1 not msgpack"],
+        [pack_header(BOOT, Kind.DATA, 1), msgspec.msgpack.encode({"of": "another type"})],
+        [pack_header(b"boot-two", Kind.DATA, 1), msgspec.msgpack.encode(["other boot"])],
+        [pack_header(NO_BOOT, Kind.DATA, 1), msgspec.msgpack.encode(["no boot"])],
+        [pack_header(BOOT, Kind.DATA, 1)],
+        [b"short", b"x"],
+        [b"x" * 17, b"x"],
+        [b"x"] * 200,
+    ],
+)
+def test_an_unsound_frame_ends_the_session_on_both_sides(context, endpoint, parts):
+    wire = Wire(context, endpoint)
+    dealer = raw_dealer(context, endpoint)
+    pump(wire, None, lambda _: bool(wire.of(Opened)))
+    dealer.send_multipart(parts)
+    pump(wire, None, lambda _: bool(wire.of(Ended)))
+    assert not wire.of(Received) and wire.hub.sessions == []
+    kinds = []
+    while dealer.poll(500):
+        kinds.append(dealer.recv_multipart()[0][8])
+        if kinds[-1] == Kind.BYE:
+            break
+    assert kinds[-1] == Kind.BYE
+
+
+@pytest.mark.parametrize("kind", [Kind.DATA, Kind.BEAT])
+def test_a_stranger_is_told_that_it_has_no_session(context, endpoint, kind):
+    wire = Wire(context, endpoint)
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(endpoint)
+    dealer.send_multipart([pack_header(BOOT, kind, 7), b"\x90"])
+    pump(wire, None, lambda _: dealer.poll(0) != 0)
+    assert dealer.recv_multipart()[0][8] == Kind.BYE
+    assert wire.events == []
+
+
+def test_a_new_engine_boot_ends_the_old_session(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    wire.hub.socket.close(linger=0)  # As if killed: no goodbye.
+    successor = Wire(context, endpoint, boot=b"boot-two")
+    events = pump(successor, link, opened)
+    assert isinstance(events[0], Ended)
+    assert link.boot == b"boot-two"
+    assert not successor.of(Received)
+
+
+def test_closing_says_goodbye_at_once(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    start = time.monotonic()
+    link.close()
+    pump(wire, None, lambda _: bool(wire.of(Ended)))
+    assert time.monotonic() - start < FAST.peer_timeout
+    other = make_link(context, endpoint)
+    pump(wire, other, opened)
+    wire.hub.close()
+    events = pump(None, other, ended)
+    assert "leaving" in events[0].reason
+
+
+def test_a_refused_hello_leaves_its_reason(context, endpoint):
+    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), FAST, BOOT)
+    link = make_link(context, endpoint)
+
+    def refuse(_: list) -> bool:
+        for event in hub.poll(time.monotonic()):
+            if isinstance(event, Opened):
+                hub.end(event.session, "you speak [9], allowed is [1]")
+        return "allowed" in link.last_reason
+
+    events = pump(None, link, refuse)
+    assert not opened(events) and not link.opened and not link.send(["x"])
+
+
+def start_peer(endpoint: str, mode: str = "echo") -> subprocess.Popen:
+    script = Path(__file__).with_name("peer_process.py")
+    return subprocess.Popen(
+        [sys.executable, str(script), endpoint, "0.05", "0.4", mode],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def peer(endpoint: str) -> Iterator[subprocess.Popen]:
+    process = start_peer(endpoint)
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_peer_is_noticed(context, endpoint, peer):
+    wire = Wire(context, endpoint)
+    pump(wire, None, lambda _: bool(wire.of(Opened)))
+    peer.kill()
+    pump(wire, None, lambda _: bool(wire.of(Ended)))
+
+
+def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, endpoint, peer):
+    wire = Wire(context, endpoint)
+    pump(wire, None, lambda _: bool(wire.of(Opened)))
+    first = wire.hub.sessions[0]
+    peer.send_signal(signal.SIGSTOP)
+    wire.hub.send(first, ["sent to a frozen peer"])
+    pump(wire, None, lambda _: bool(wire.of(Ended)))
+    peer.send_signal(signal.SIGCONT)
+    pump(wire, None, lambda _: len(wire.of(Opened)) == 2)
+    second = wire.of(Opened)[1].session
+    assert second != first
+    wire.hub.send(second, ["fresh"])
+    pump(wire, None, lambda _: bool(wire.of(Received)))
+    assert [e.message for e in wire.of(Received)] == [["echo", 2, ["fresh"]]]
+
+
+def test_a_peer_that_does_not_read_fills_its_pipe_and_is_cut(context, endpoint, peer):
+    """The hub never blocks and never queues without bound."""
+    settings = msgspec.structs.replace(FAST, peer_timeout=30.0)
+    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), settings, BOOT)
+    session = b""
+    deadline = time.monotonic() + 10
+    while not session and time.monotonic() < deadline:
+        for event in hub.poll(time.monotonic()):
+            if isinstance(event, Opened):
+                session = event.session
+                hub.send(session, ["welcome"])
+        time.sleep(0.005)
+    time.sleep(0.1)
+    peer.send_signal(signal.SIGSTOP)
+    sent = 0
+    while session in hub.sessions and sent < 1_000_000:
+        hub.send(session, ["x" * 200])
+        sent += 1
+    assert session not in hub.sessions
+    reasons = [e.reason for e in hub.poll(time.monotonic()) if isinstance(e, Ended)]
+    assert reasons == ["its pipe is full"]
+
+
+def test_a_flooding_peer_does_not_starve_another(context, endpoint):
+    flooder = start_peer(endpoint, "flood")
+    try:
+        wire = Wire(context, endpoint)
+        pump(wire, None, lambda _: len(wire.of(Received)) > 2000)
+        link = make_link(context, endpoint)
+        pump(wire, link, opened)
+        link.send(["mine"])
+        pump(wire, link, lambda _: any(e.message == ["mine"] for e in wire.of(Received)))
+        batch = wire.hub.poll(time.monotonic())
+        assert len(batch) <= 1001  # One poll takes a bounded number, so the owner can step.
+    finally:
+        flooder.kill()
+        flooder.communicate()
+
+
+def test_lane_numbers_and_gaps():
+    lane = Lane(0.0, boot=BOOT, expected_boot=BOOT)
+    lane.accept(NO_BOOT, 0, 1.0)
+    lane.accept(BOOT, 1, 2.0)
+    with pytest.raises(BadFrame, match="message 3 came where 2 was due"):
+        lane.accept(BOOT, 3, 3.0)
+    assert lane.last_heard == 2.0
+    assert not lane.silent(2.3, 0.4) and lane.silent(2.5, 0.4)
