@@ -1,0 +1,73 @@
+"""Which weight files a hub folder holds. Pickled weights are refused, never opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import ModelNotFound, UnsupportedModel
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 64 << 20
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise UnsupportedModel if the name is that of a pickled checkpoint."""
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise UnsupportedModel(
+            f"{path}: pickled weights ({', '.join(PICKLE_SUFFIXES)}) are not loaded, since "
+            "unpickling runs code from the file; convert them to .safetensors"
+        )
+
+
+def find_safetensors(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of a hub folder, shards in the order of their names.
+
+    Raises UnsupportedModel if there are only pickled weights or the shard index is broken,
+    ModelNotFound if there are no weights at all, or a shard is missing.
+    """
+    if (folder / INDEX_FILE).is_file():
+        return _read_index(folder / INDEX_FILE)
+    if (folder / SINGLE_FILE).is_file():
+        return (folder / SINGLE_FILE,)
+    others = sorted(folder.glob("*.safetensors"))
+    if len(others) == 1:
+        return (others[0],)
+    if others:
+        raise UnsupportedModel(
+            f"{folder} holds {len(others)} .safetensors files but no {INDEX_FILE}"
+        )
+    for path in sorted(folder.iterdir()):
+        refuse_pickle(path)
+    raise ModelNotFound(f"{folder} holds no weights: {SINGLE_FILE} or {INDEX_FILE} expected")
+
+
+def _read_index(path: Path) -> tuple[Path, ...]:
+    try:
+        if path.stat().st_size > MAX_INDEX_BYTES:
+            raise UnsupportedModel(f"{path} is larger than {MAX_INDEX_BYTES} bytes")
+        index = msgspec.json.decode(path.read_bytes(), type=_Index)
+    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+        raise UnsupportedModel(f"{path} is not a readable shard index: {error}") from None
+    shards = sorted(set(index.weight_map.values()))
+    if not shards:
+        raise UnsupportedModel(f"{path} names no shard")
+    for shard in shards:
+        _check_shard(path, shard)
+    return tuple(path.parent / shard for shard in shards)
+
+
+def _check_shard(index: Path, shard: str) -> None:
+    if Path(shard).name != shard or not shard.endswith(".safetensors"):
+        raise UnsupportedModel(
+            f"{index} names the shard {shard!r}; only .safetensors files beside it are allowed"
+        )
+    if not (index.parent / shard).is_file():
+        raise ModelNotFound(f"{index} names the shard {shard}, which is not in the folder")
