@@ -14,7 +14,7 @@ from msgspec import Meta
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which model, and how it is computed."""
 
     model: Annotated[
@@ -28,34 +28,33 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Type of weights, activations and KV cache; auto: the checkpoint's."),
     ] = "auto"
     max_model_len: Annotated[
-        int | None,
-        Meta(ge=1, description="Longest prompt plus output, tokens; default: the model's own."),
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Longest prompt plus output, tokens; default: the model's own."),
     ] = None
     cache_dir: Annotated[
         str | None, Meta(description="Folder for prepared models; default: XDG cache.")
     ] = None
     seed: Annotated[
-        int | None,
-        Meta(ge=0, description="Seed of requests that bring none; default: drawn per request."),
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Seed of requests that bring none; default: drawn per request."),
     ] = None
 
 
-class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paged KV cache."""
 
     num_kv_blocks: Annotated[
-        int | None, Meta(ge=1, description="KV blocks in the pool; default: what memory allows.")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="KV blocks in the pool; default: what memory allows."),
     ] = None
-    kv_block_size: Annotated[
-        int, Meta(ge=1, le=1024, description="Tokens per KV block.")
-    ] = 16
+    kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
     kv_memory_fraction: Annotated[
         float,
         Meta(gt=0, le=0.95, description="Share of free memory that the KV pool may take."),
     ] = 0.4
 
 
-class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Admission and the step's budget."""
 
     max_num_seqs: Annotated[
@@ -72,18 +71,19 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4_194_304
 
 
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a worker computes."""
 
     attention_backend: Annotated[
         str, Meta(description="Kernel backend; auto: the fastest that this machine has.")
     ] = "auto"
     threads: Annotated[
-        int | None, Meta(ge=1, le=1024, description="Compute threads; default: usable cores.")
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="Compute threads; default: usable cores."),
     ] = None
 
 
-class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sessions between the processes. Times in seconds."""
 
     beat_interval: Annotated[
@@ -97,7 +97,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 67_108_864
 
 
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything the engine core decides, and what it hands to its workers."""
 
     model: ModelSettings = ModelSettings()
@@ -107,7 +107,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     transport: TransportSettings = TransportSettings()
 
 
-class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP side."""
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -124,7 +124,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5.0
 
 
-class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`penstock serve`: one engine, its workers, and gateways on one machine."""
 
     engine: EngineConfig = EngineConfig()
