@@ -2,8 +2,8 @@
 
     time=2026-01-31T12:00:00.123Z level=info process=engine event="worker ready" rank=0
 
-Standard output is never written to: it belongs to what a user asked to see.  Third-party loggers
-go through the same formatter; their message becomes the event.
+Standard output is never written to: it belongs to what a user asked to see.  Every logger goes
+through the same formatter: its message is the event, what it gives as `extra` are the fields.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 MAX_VALUE_LENGTH = 4000
 _FIELDS = "penstock_fields"
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", _FIELDS}
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+,[]()<>*%#~^"
 )
@@ -81,10 +82,10 @@ class LogfmtFormatter(logging.Formatter):
             ("process", self._process),
             ("event", record.getMessage()),
         ]
-        fields = getattr(record, _FIELDS, None)
-        if fields is not None:
-            pairs.extend(fields.items())
-        else:
+        # EventLog's fields travel under one name, so that none can clash with a record's own.
+        pairs.extend(getattr(record, _FIELDS, {}).items())
+        pairs.extend((name, value) for name, value in vars(record).items() if name not in _STANDARD)
+        if not record.name.startswith("penstock"):
             pairs.append(("logger", record.name))
         if record.exc_info and record.exc_info[0] is not None:
             pairs.append(("exception", self.formatException(record.exc_info)))

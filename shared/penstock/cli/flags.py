@@ -1,0 +1,94 @@
+"""Flags made of the configuration tree, and the tree made of flags and a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from penstock.cli.config_tree import Leaf, leaves, load_file, replace_settings
+from penstock.config import ServeConfig
+from penstock.errors import InvalidRequest
+
+_PREFIX = "setting_"
+
+ENGINE = ("engine",)
+GATEWAY = ("gateway",)
+TRANSPORT = ("engine", "transport")
+SERVE: tuple[str, ...] = ()
+
+
+def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> None:
+    """Gives `parser` --config, and a flag for every setting that lies under one of `parts`."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML or JSON file that holds the configuration tree or a part of it; flags override.",
+    )
+    groups: dict[str, Any] = {}
+    for leaf in leaves(ServeConfig):
+        if any(leaf.path[: len(part)] == part for part in parts):
+            group = groups.get(leaf.section)
+            if group is None:
+                group = groups[leaf.section] = parser.add_argument_group(leaf.section)
+            _add_flag(group, leaf)
+
+
+def _add_flag(group: Any, leaf: Leaf) -> None:
+    group.add_argument(
+        leaf.flag,
+        dest=_PREFIX + leaf.name,
+        metavar=leaf.name.rsplit("_", 1)[-1].upper(),
+        type=_parser(leaf),
+        default=argparse.SUPPRESS,
+        help=help_text(leaf).replace("%", "%%"),
+    )
+
+
+def _parser(leaf: Leaf) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return leaf.parse(text)
+        except InvalidRequest:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not allowed; expected {leaf.allowed}"
+            ) from None
+
+    return parse
+
+
+def help_text(leaf: Leaf) -> str:
+    """Description, range and default, as --help shows them."""
+    words = leaf.description
+    if leaf.allowed not in ("text", "text, or none"):
+        words += f" {leaf.allowed[0].upper()}{leaf.allowed[1:]}."
+    if leaf.default is not None:
+        words += f" Default: {leaf.default}."
+    return words
+
+
+def resolve(arguments: argparse.Namespace) -> ServeConfig:
+    """The configuration: defaults, then --config, then flags. Raises InvalidRequest."""
+    config = load_file(ServeConfig, arguments.config) if arguments.config else ServeConfig()
+    given = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX)
+    }
+    return replace_settings(config, given)
+
+
+def as_table() -> str:
+    """The README's reference: every flag of `penstock serve`, as a Markdown table."""
+    lines = ["| flag | default | what it sets |", "|---|---|---|"]
+    section = ""
+    for leaf in leaves(ServeConfig):
+        if leaf.section != section:
+            section = leaf.section
+            lines.append(f"| **{section}** | | |")
+        default = "" if leaf.default is None else f"`{leaf.default}`"
+        words = leaf.description
+        if leaf.allowed not in ("text", "text, or none"):
+            words += f" {leaf.allowed[0].upper()}{leaf.allowed[1:]}."
+        lines.append(f"| `{leaf.flag}` | {default} | {words} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,88 @@
+"""The commands that are one process of the system: gateway, engine, worker, prepare.
+
+This is the one module of `penstock` that imports the services, each only in its own process.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock import logs
+from penstock.children import die_with_parent
+from penstock.cli.flags import resolve
+from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
+from penstock.process_title import set_title
+from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE
+
+log = logs.get(__name__)
+
+FINAL = (StartupError, ModelNotFound, UnsupportedModel, InvalidRequest)
+"""What a restart doesn't mend."""
+
+
+def run_child(role: str, arguments: argparse.Namespace) -> int:
+    """Runs the process `role`; returns its exit code.
+
+    One of the FINAL errors means exit code 78, with the reason in --failure-file for the
+    supervisor; without a supervisor it is raised, for a person to read.
+    """
+    title = _title(role, arguments)
+    logs.setup(title)
+    set_title(title)
+    if arguments.supervised_by is not None:
+        die_with_parent(arguments.supervised_by)
+    try:
+        return _BODIES[role](arguments)
+    except FINAL as error:
+        if arguments.failure_file is None:
+            raise
+        Path(arguments.failure_file).write_text(str(error), encoding="utf-8")
+        return FINAL_STARTUP_FAILURE
+    except Exception as error:
+        log.error("failed", exception=True)
+        if arguments.failure_file is not None:
+            reason = f"{type(error).__name__}: {error}"
+            Path(arguments.failure_file).write_text(reason, encoding="utf-8")
+        return 1
+
+
+def _title(role: str, arguments: argparse.Namespace) -> str:
+    number = {"gateway": "index", "worker": "rank"}.get(role)
+    return role if number is None else f"{role} {getattr(arguments, number)}"
+
+
+def _gateway(arguments: argparse.Namespace) -> int:
+    from penstock_gateway.process import main
+
+    config = resolve(arguments)
+    main(arguments.engine_endpoint, config.gateway, arguments.index, arguments.fd)
+    return 0
+
+
+def _engine(arguments: argparse.Namespace) -> int:
+    from penstock_engine.process import main
+
+    config = resolve(arguments)
+    main(config.engine, arguments.model_dir, arguments.frontend_endpoint, arguments.worker_endpoint)
+    return 0
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from penstock_worker.process import main
+
+    config = resolve(arguments)
+    main(arguments.engine_endpoint, arguments.rank, config.engine.transport)
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from penstock.prepare import prepare
+
+    if not arguments.model:
+        raise InvalidRequest("MODEL is empty")
+    print(prepare(arguments.model, cache_dir=arguments.cache_dir))
+    return 0
+
+
+_BODIES = {"gateway": _gateway, "engine": _engine, "worker": _worker, "prepare": _prepare}

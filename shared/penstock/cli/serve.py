@@ -1,0 +1,81 @@
+"""`penstock serve`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from penstock import logs
+from penstock.cli.config_tree import replace_settings
+from penstock.cli.flags import resolve
+from penstock.config import ServeConfig
+from penstock.errors import InvalidRequest
+from penstock.model_config import PreparedModel
+from penstock.process_title import set_title
+
+QUESTION = "What is the capital of France?"
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Serves until SIGTERM or Ctrl-C. Raises InvalidRequest and StartupError."""
+    from penstock.supervisor.report import Report
+    from penstock.supervisor.system import Options, run_system
+
+    report = None if arguments.report_fd is None else Report(arguments.report_fd)
+    try:
+        config = _config(arguments)
+    except InvalidRequest as error:
+        if report is not None:
+            report.send_error(str(error))
+        raise
+    logs.setup("supervisor")
+    set_title("supervisor")
+    run_system(
+        config,
+        Options(
+            announce=lambda url, model_dir: _announce(url, model_dir, config),
+            http=not arguments.no_http,
+            frontend_endpoint=arguments.frontend_endpoint,
+            report=report,
+        ),
+    )
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> ServeConfig:
+    config = resolve(arguments)
+    if arguments.positional_model is None:
+        return config
+    flag = getattr(arguments, "setting_model", arguments.positional_model)
+    if flag != arguments.positional_model:
+        raise InvalidRequest(
+            f"two models were named, {arguments.positional_model!r} and --model {flag!r}"
+        )
+    return replace_settings(config, {"model": arguments.positional_model})
+
+
+def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
+    """What a person at a terminal wants to see; the only thing on stdout."""
+    if not url:
+        return
+    model = config.engine.model.served_model_name or _own_name(model_dir)
+    print(f"Penstock is ready: {model} on {url}\nTry it:\n  {curl_line(url, model)}", flush=True)
+
+
+def curl_line(url: str, model: str) -> str:
+    """One line to paste into a shell: streams an answer."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "temperature": 0,
+        "stream": True,
+    }
+    json = msgspec.json.encode(body).decode().replace("'", "'\\''")
+    return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{json}'"
+
+
+def _own_name(model_dir: Path) -> str:
+    manifest = (model_dir / "manifest.json").read_bytes()
+    return msgspec.json.decode(manifest, type=PreparedModel).name

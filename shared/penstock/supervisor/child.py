@@ -1,0 +1,140 @@
+"""One child process of the supervisor: started, watched, started again, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock.supervisor.restarts import GiveUp, RestartPolicy, describe
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run. name: as ps and the logs show it.  arguments: those of the penstock command.
+    inherited: file descriptors that it gets.  grace: seconds between SIGTERM and SIGKILL."""
+
+    name: str
+    arguments: tuple[str, ...]
+    inherited: tuple[int, ...] = ()
+    grace: float = 3.0
+
+
+class Child:
+    """Keeps one process running until it is stopped or can't be started."""
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        failure_file: Path,
+        *,
+        system_was_ready: Callable[[], bool],
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self.spec = spec
+        self._failure_file = failure_file
+        self._system_was_ready = system_was_ready
+        self._policy = policy or RestartPolicy()
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> str | None:
+        """Returns why the child can't go on, or None when it was stopped."""
+        while not self._stopping.is_set():
+            self._process = await start(self.spec, self._failure_file)
+            self._policy.started(time.monotonic())
+            if self._stopping.is_set():
+                self.kill()  # `stop` came while it was being started, and found nothing to stop
+            code = await self._process.wait()
+            if self._stopping.is_set():
+                return None
+            reason = read_failure(self._failure_file)
+            decision = self._policy.died(
+                code, time.monotonic(), system_was_ready=self._system_was_ready()
+            )
+            if isinstance(decision, GiveUp):
+                return f"{self.spec.name}: {reason or decision.why}"
+            log.warning(
+                "child died",
+                child=self.spec.name,
+                pid=self._process.pid,
+                how=describe(code),
+                restart_in=decision.delay,
+            )
+            await self._wait_for_stop(decision.delay)
+        return None
+
+    async def _wait_for_stop(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after the grace time. Returns when the process is gone."""
+        self._stopping.set()
+        process = self._process
+        if process is None:
+            return
+        _signal(process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), self.spec.grace)
+        except TimeoutError:
+            log.warning("child ignored SIGTERM", child=self.spec.name, pid=process.pid)
+            _signal(process, signal.SIGKILL)
+            await process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, now."""
+        self._stopping.set()
+        if self._process is not None:
+            _signal(self._process, signal.SIGKILL)
+
+
+async def start(
+    spec: ChildSpec, failure_file: Path, *, stdout: int | None = None
+) -> asyncio.subprocess.Process:
+    """Starts the penstock command with the spec's arguments, in a process group of its own.
+
+    A terminal's Ctrl-C so reaches the supervisor alone, which stops the others in order.  What a
+    child prints goes to stderr unless `stdout` says otherwise: stdout is the supervisor's.
+    Raises StartupError when the machine has no room for a process.
+    """
+    failure_file.unlink(missing_ok=True)
+    supervision = ("--supervised-by", str(os.getpid()), "--failure-file", str(failure_file))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "penstock", *spec.arguments, *supervision),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if stdout is None else stdout,
+            pass_fds=spec.inherited,
+            process_group=0,
+        )
+    except OSError as error:
+        raise StartupError(f"{spec.name}: can't start a process: {error.strerror}") from None
+    log.info("child started", child=spec.name, pid=process.pid)
+    return process
+
+
+def read_failure(file: Path) -> str:
+    """Why a child failed, in its own words; empty if it didn't say."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _signal(process: asyncio.subprocess.Process, signum: int) -> None:
+    try:
+        process.send_signal(signum)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,52 @@
+"""The HTTP socket: bound once by the supervisor, accepted from by every gateway."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from penstock.errors import StartupError
+
+BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket bound to host and port (0: any free port), not yet listening.
+
+    Raises StartupError naming the port: taken, not allowed, or no such address.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise StartupError(f"--host {host}: no such address ({error.strerror})") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    # Lets a restart take the port while old connections linger; a live listener still refuses us.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise StartupError(_why(error, host, port)) from None
+    return listener
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is taken by another program; "
+            "choose another one with --port, or --port 0 for any free one"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs more rights than this user has; choose one above 1023"
+    return f"can't listen on {host} port {port}: {error.strerror}"
+
+
+def reachable_address(listener: socket.socket) -> tuple[str, int]:
+    """Host and port at which this machine reaches the socket (a wildcard becomes loopback)."""
+    host, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

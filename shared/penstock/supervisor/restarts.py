@@ -1,0 +1,79 @@
+"""When to start a dead child again. No clock and no process in here: `now` is handed in."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+FINAL_STARTUP_FAILURE = 78
+"""Exit code of a child that can never start as it was told to (EX_CONFIG of sysexits.h)."""
+
+
+@dataclass(frozen=True)
+class RestartSettings:
+    """Seconds, and a count.
+
+    first_delay doubles with each death up to max_delay, and starts over after a life of
+    stable_after.  max_startup_deaths: in a row, before the system was ever ready.
+    """
+
+    first_delay: float = 0.1
+    max_delay: float = 5.0
+    stable_after: float = 30.0
+    max_startup_deaths: int = 5
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start it again after `delay` seconds."""
+
+    delay: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Starting it again would not help."""
+
+    why: str
+
+
+class RestartPolicy:
+    """One child's deaths and what follows from them."""
+
+    def __init__(self, settings: RestartSettings | None = None) -> None:
+        self._settings = settings or RestartSettings()
+        self._started_at = 0.0
+        self._deaths_in_a_row = 0
+
+    def started(self, now: float) -> None:
+        """The child was started at `now` (seconds, monotonic)."""
+        self._started_at = now
+
+    def died(self, code: int, now: float, *, system_was_ready: bool) -> Restart | GiveUp:
+        """The child ended by itself. code: exit status, or minus the signal that killed it.
+
+        system_was_ready: whether the system has been ready at least once; until then a child that
+        keeps dying is a start-up failure, afterwards it is started again for ever.
+        """
+        if code == FINAL_STARTUP_FAILURE:
+            return GiveUp("it can't start")
+        if now - self._started_at >= self._settings.stable_after:
+            self._deaths_in_a_row = 0
+        self._deaths_in_a_row += 1
+        if not system_was_ready and self._deaths_in_a_row >= self._settings.max_startup_deaths:
+            return GiveUp(f"it died {self._deaths_in_a_row} times, the last time {describe(code)}")
+        # The exponent is bounded, so that a child that dies for days doesn't overflow a float.
+        doublings = min(self._deaths_in_a_row - 1, 30)
+        return Restart(min(self._settings.first_delay * 2**doublings, self._settings.max_delay))
+
+
+def describe(code: int) -> str:
+    """An exit status in words; a negative one is the signal that killed the process."""
+    if code >= 0:
+        return f"with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (was memory short?)" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"

@@ -1,0 +1,90 @@
+"""The private folder of a running system: its ipc sockets and its resolved configuration."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from penstock.errors import StartupError
+
+PREFIX = "penstock-"
+MAX_IPC_PATH = 107
+"""Longest path of a Unix socket in bytes (sockaddr_un holds 108 with the final zero)."""
+
+_LONGEST_NAME = "frontend.sock"
+_LOCK = "lock"
+
+
+class RuntimeDir:
+    """A fresh 0700 folder under XDG_RUNTIME_DIR or the temporary folder; `remove` deletes it.
+
+    The folder is locked while its owner lives.  What an owner that was killed left behind is
+    found by its free lock and deleted by the next `create`.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, base: Path | None = None) -> RuntimeDir:
+        """Raises StartupError when no folder can be made whose sockets have short enough paths."""
+        base = _base() if base is None else base
+        remove_abandoned(base)
+        try:
+            path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        except OSError as error:
+            raise StartupError(f"can't make a runtime folder in {base}: {error.strerror}") from None
+        longest = len(os.fsencode(path / _LONGEST_NAME))
+        if longest > MAX_IPC_PATH:
+            path.rmdir()
+            raise StartupError(
+                f"the runtime folder {base} has too long a path: sockets in it would need "
+                f"{longest} bytes of {MAX_IPC_PATH}; set XDG_RUNTIME_DIR or TMPDIR to a shorter one"
+            )
+        # Locked before it gets its name, so that nobody ever sees it unlocked.
+        unnamed = path / "lock.new"
+        lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(path / _LOCK)
+        return cls(path, lock)
+
+    def endpoint(self, name: str) -> str:
+        """The ZeroMQ endpoint of a socket in this folder."""
+        return f"ipc://{self.path / name}.sock"
+
+    def remove(self) -> None:
+        """Deletes the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_abandoned(base: Path) -> None:
+    """Deletes runtime folders of this user whose owner is dead."""
+    for path in base.glob(PREFIX + "*"):
+        try:
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            pass  # its owner lives
+        finally:
+            os.close(lock)
+
+
+def _base() -> Path:
+    """XDG_RUNTIME_DIR where it is a folder that we can write to, else the temporary folder."""
+    named = os.environ.get("XDG_RUNTIME_DIR")
+    if named and os.path.isdir(named) and os.access(named, os.W_OK | os.X_OK):
+        return Path(named)
+    return Path(tempfile.gettempdir())

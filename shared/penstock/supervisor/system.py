@@ -1,0 +1,233 @@
+"""The running system: one engine core, its worker, gateways; from the first process to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock import logs
+from penstock.config import ServeConfig
+from penstock.errors import StartupError
+from penstock.supervisor import listener as http
+from penstock.supervisor.child import Child, ChildSpec, read_failure, start
+from penstock.supervisor.readiness import engine_ready, http_ready
+from penstock.supervisor.report import Report
+from penstock.supervisor.runtime_dir import RuntimeDir
+
+log = logs.get(__name__)
+
+T = TypeVar("T")
+
+SHUTDOWN_MARGIN = 2.0
+"""Seconds that a gateway gets beyond the time that its open requests get."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `penstock serve` was told besides the configuration.
+
+    http: whether there are gateways.  frontend_endpoint: where the engine core listens for front
+    ends; None: in the runtime folder.  report: the pipe to whoever started us.
+    announce: called once, when ready, with the base URL (empty without http) and the model folder.
+    """
+
+    announce: Callable[[str, Path], None]
+    http: bool = True
+    frontend_endpoint: str | None = None
+    report: Report | None = None
+
+
+class Stopped(Exception):
+    """A signal came, or the program that started us left, before there was anything to serve."""
+
+
+@dataclass
+class System:
+    """Runs the processes of one machine; `run` is its whole life."""
+
+    config: ServeConfig
+    options: Options
+    was_ready: bool = False
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _preparing: asyncio.subprocess.Process | None = None
+    _front: list[Child] = field(default_factory=list)
+    _back: list[Child] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Returns after an orderly stop. Raises StartupError when the system can't go on."""
+        self._listen_to_signals()
+        listener = None
+        if self.options.http:
+            listener = http.bind(self.config.gateway.host, self.config.gateway.port)
+        runtime = RuntimeDir.create()
+        try:
+            model_dir = await self._prepare(runtime)
+            await self._serve(runtime, model_dir, listener)
+        except Stopped:
+            pass
+        finally:
+            await self._stop_children()
+            if listener is not None:
+                listener.close()
+            runtime.remove()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal, signum)
+        if self.options.report is not None:
+            self.options.report.watch(lambda: self._ask_to_stop("the starter is gone"))
+
+    def _on_signal(self, signum: int) -> None:
+        if self._stop.is_set():
+            log.warning("stopping at once", signal=signal.Signals(signum).name)
+            for child in (*self._front, *self._back):
+                child.kill()
+        self._ask_to_stop(signal.Signals(signum).name)
+
+    def _ask_to_stop(self, why: str) -> None:
+        if not self._stop.is_set():
+            log.info("stopping", why=why)
+            self._stop.set()
+        if self._preparing is not None and self._preparing.returncode is None:
+            self._preparing.kill()
+
+    async def _prepare(self, runtime: RuntimeDir) -> Path:
+        """The model's prepared folder, made by a process of its own: what reads a stranger's files
+        can fail or grow as it likes without harm to the supervisor."""
+        model = self.config.engine.model
+        arguments = ["prepare", model.model]
+        if model.cache_dir is not None:
+            arguments += ["--cache-dir", model.cache_dir]
+        failure = runtime.path / "prepare.failure"
+        process = await start(
+            ChildSpec("prepare", tuple(arguments)), failure, stdout=asyncio.subprocess.PIPE
+        )
+        self._preparing = process
+        if self._stop.is_set():
+            process.kill()
+        output, _ = await process.communicate()
+        if self._stop.is_set():
+            raise Stopped
+        if process.returncode != 0:
+            raise StartupError(
+                read_failure(failure) or f"model {model.model!r} could not be prepared"
+            )
+        return Path(output.decode().strip())
+
+    async def _serve(
+        self, runtime: RuntimeDir, model_dir: Path, listener: socket.socket | None
+    ) -> None:
+        config_file = runtime.path / "config.json"
+        config_file.write_bytes(msgspec.json.encode(self.config))
+        frontends = self.options.frontend_endpoint or runtime.endpoint("frontend")
+        workers = runtime.endpoint("worker")
+        common = ("--config", str(config_file))
+        engine = ("engine", *common, "--model-dir", str(model_dir))
+        endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", workers)
+        worker = ("worker", *common, "--engine-endpoint", workers, "--rank", "0")
+        self._back = [
+            self._child(runtime, ChildSpec("worker 0", worker)),
+            self._child(runtime, ChildSpec("engine", engine + endpoints)),
+        ]
+        if listener is not None:
+            # From here on connections wait instead of being refused, also while a gateway is
+            # started again.
+            listener.listen(http.BACKLOG)
+            self._front = [
+                self._child(runtime, self._gateway(common, frontends, index, listener))
+                for index in range(self.config.gateways)
+            ]
+        await self._watch(frontends, model_dir, listener)
+
+    def _gateway(
+        self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
+    ) -> ChildSpec:
+        fd = listener.fileno()
+        arguments = ("gateway", *common, "--engine-endpoint", frontends)
+        return ChildSpec(
+            f"gateway {index}",
+            (*arguments, "--index", str(index), "--fd", str(fd)),
+            inherited=(fd,),
+            grace=self.config.gateway.shutdown_timeout + SHUTDOWN_MARGIN,
+        )
+
+    def _child(self, runtime: RuntimeDir, spec: ChildSpec) -> Child:
+        failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
+        return Child(spec, failure, system_was_ready=lambda: self.was_ready)
+
+    async def _watch(self, frontends: str, model_dir: Path, listener: socket.socket | None) -> None:
+        """Runs the children until a signal comes. Raises StartupError when one can't go on."""
+        children = (*self._back, *self._front)
+        runs = [asyncio.create_task(child.run()) for child in children]
+        ready = asyncio.create_task(self._announce_when_ready(frontends, model_dir, listener))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await _first_of(stop, *runs, background=ready)
+            for run in runs:
+                if run.done() and (reason := run.result()) is not None:
+                    raise StartupError(reason)
+        finally:
+            ready.cancel()
+            stop.cancel()
+            await asyncio.gather(ready, stop, return_exceptions=True)
+            await self._stop_children()
+            await asyncio.gather(*runs, return_exceptions=True)
+
+    async def _announce_when_ready(
+        self, frontends: str, model_dir: Path, listener: socket.socket | None
+    ) -> None:
+        begun = time.monotonic()
+        url = ""
+        if listener is not None:
+            host, port = http.reachable_address(listener)
+            url = http.url(host, port)
+            await http_ready(host, port)
+        else:
+            await engine_ready(frontends, self.config.engine.transport)
+        self.was_ready = True
+        log.info("ready", url=url, seconds=time.monotonic() - begun)
+        if self.options.report is not None:
+            self.options.report.send_ready()
+        self.options.announce(url, model_dir)
+
+    async def _stop_children(self) -> None:
+        """Gateways first, so that they can end their open streams, then what they need."""
+        await asyncio.gather(*(child.stop() for child in self._front))
+        await asyncio.gather(*(child.stop() for child in self._back))
+
+
+async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) -> None:
+    """Returns when one of `tasks` is done; the background task may end before, but not fail."""
+    pending: set[asyncio.Task[Any]] = {*tasks, background}
+    while not any(task.done() for task in tasks):
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if background.done():
+            pending.discard(background)
+            background.result()
+
+
+def run_system(config: ServeConfig, options: Options) -> None:
+    """Serves until it is told to stop. Raises StartupError, also by way of the report pipe."""
+
+    async def main() -> None:
+        await System(config, options).run()
+
+    _reporting(main(), options.report)
+
+
+def _reporting(work: Coroutine[Any, Any, None], report: Report | None) -> None:
+    try:
+        asyncio.run(work)
+    except StartupError as error:
+        if report is not None:
+            report.send_error(str(error))
+        raise
