@@ -1,0 +1,13 @@
+"""The front end's half of the protocol, shared by the gateway and the Python library.
+
+engine_client   the session with the engine core; submits, and submits again after a crash
+generation      one request on its way: token ids in, text deltas out
+sequence_text   detokenising and stop strings of one sequence
+model_text      tokenizer and chat template, as the engine's Welcome brought them
+"""
+
+from penstock.client.engine_client import EngineClient
+from penstock.client.generation import Generation, SequenceDelta
+from penstock.client.model_text import ModelText
+
+__all__ = ["EngineClient", "Generation", "ModelText", "SequenceDelta"]

@@ -1,0 +1,334 @@
+"""The asyncio session of a front end with its engine core."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from typing import Any
+
+import msgspec
+import zmq
+
+from penstock.client.generation import Generation
+from penstock.client.model_text import ModelText
+from penstock.config import TransportSettings
+from penstock.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    Overloaded,
+    PenstockError,
+    RequestFailed,
+)
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import FromFrontend, Hello
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Outputs,
+    Rejected,
+    Status,
+    ToFrontend,
+    Welcome,
+)
+from penstock.sampling_params import SamplingParams
+from penstock.transport.events import Ended, Event, Opened
+from penstock.transport.link import Link
+
+log = logging.getLogger(__name__)
+
+RESUME_PATIENCE = 60.0
+"""Seconds that open requests wait for an engine core to come back."""
+
+
+class EngineClient:
+    """Submits requests to an engine core and hands their outputs to Generations.
+
+    Lives in one event loop; no method may be called from another thread.  When the session ends,
+    open requests are submitted again in the next one with what they have emitted, so their
+    consumers see a pause.  They fail when no engine comes within RESUME_PATIENCE seconds, or one
+    with another model.
+    """
+
+    def __init__(
+        self, endpoint: str, *, name: str, settings: TransportSettings | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._name = name
+        self._settings = settings or TransportSettings()
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._link: Link[ToFrontend] = Link(
+            self._context,
+            endpoint,
+            msgspec.msgpack.Decoder(ToFrontend),
+            lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
+            self._settings,
+        )
+        self._open: dict[int, Generation] = {}
+        self._next_key = 1
+        self._watched: int | None = None
+        self._pump_due = False
+        self._ticker: asyncio.Task[None] | None = None
+        self._connected_event = asyncio.Event()
+        self._lost_at: float | None = None
+        self._status_at = 0.0
+        self._last_boot: str | None = None
+        self.welcome: Welcome | None = None
+        self.text: ModelText | None = None
+        self.status: Status | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session with an engine core."""
+        return self._connected_event.is_set()
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    @property
+    def last_reason(self) -> str:
+        """Why the last session, or attempt at one, ended."""
+        return self._link.last_reason
+
+    def status_age(self, now: float) -> float:
+        """Seconds since the engine last told its state; infinite when it never did."""
+        return now - self._status_at if self.status is not None else float("inf")
+
+    async def start(self) -> None:
+        """Begins to dial. Returns at once; see wait_connected."""
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
+
+    async def close(self) -> None:
+        """Aborts what is open and leaves."""
+        for generation in list(self._open.values()):
+            generation.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        self._watch(None)
+        self._link.close()
+        self._context.term()
+        self._connected_event.clear()
+
+    async def wait_connected(self, timeout: float) -> None:
+        """Raises EngineUnavailable when there is no session after `timeout` seconds."""
+        try:
+            await asyncio.wait_for(self._connected_event.wait(), timeout)
+        except TimeoutError:
+            reason = f": {self.last_reason}" if self.last_reason else ""
+            raise EngineUnavailable(
+                f"no engine core answered at {self._endpoint} in {timeout:g} s{reason}"
+            ) from None
+
+    async def submit(
+        self, prompt_token_ids: list[int], params: SamplingParams, *, name: str
+    ) -> Generation:
+        """Returns once the engine has accepted the request.
+
+        Raises InvalidRequest, Overloaded (with retry_after) or EngineUnavailable.  When the caller
+        is cancelled while it waits, the request is aborted.
+        """
+        welcome, text = self.welcome, self.text
+        if not self.connected or welcome is None or text is None:
+            raise EngineUnavailable("there is no session with an engine core at the moment")
+        check_prompt(prompt_token_ids, welcome)
+        generation = Generation(
+            name=name,
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            sampling=token_sampling(params, welcome.seed),
+            stopping=stopping(params, len(prompt_token_ids), welcome.limits.max_model_len),
+            tokenizer=text.tokenizer,
+            send=self._send,
+            on_closed=self._forget,
+        )
+        self._enter(generation)
+        self._send(generation.submission())
+        try:
+            await generation.accepted
+        except asyncio.CancelledError:
+            generation.abort()
+            raise
+        return generation
+
+    def _enter(self, generation: Generation) -> None:
+        generation.key = self._next_key
+        self._next_key += 1
+        self._open[generation.key] = generation
+
+    def _forget(self, generation: Generation) -> None:
+        self._open.pop(generation.key, None)
+
+    def _send(self, message: FromFrontend) -> bool:
+        sent = self._link.send(message)
+        # Sending may consume the socket's edge-triggered readiness: look again soon.
+        if not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+        return sent
+
+    async def _tick(self) -> None:
+        while True:
+            self._pump()
+            self._lose_patience()
+            await asyncio.sleep(max(0.005, self._link.wait_hint(time.monotonic())))
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        now = time.monotonic()
+        for event in self._link.poll(now):
+            self._handle(event, now)
+        self._watch(self._link.socket)
+        if self._link.wait_hint(now) == 0.0 and not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
+        """Has the loop wake `_pump` for the present socket's file descriptor only."""
+        descriptor = int(socket.getsockopt(zmq.FD)) if socket is not None else None
+        if descriptor == self._watched:
+            return
+        loop = asyncio.get_running_loop()
+        if self._watched is not None:
+            loop.remove_reader(self._watched)
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._pump)
+        self._watched = descriptor
+
+    def _handle(self, event: Event[ToFrontend], now: float) -> None:
+        if isinstance(event, Ended):
+            self._session_lost(event.reason, now)
+        elif isinstance(event, Opened):
+            self._session_opened(event.message, event.frames)
+        else:
+            self._receive(event.message, now)
+
+    def _receive(self, message: ToFrontend, now: float) -> None:
+        match message:
+            case Outputs(outputs):
+                for output in outputs:
+                    generation = self._open.get(output.request)
+                    if generation is not None:
+                        generation.take(output)
+            case Status():
+                self.status, self._status_at = message, now
+            case Accepted(request):
+                generation = self._open.get(request)
+                if generation is not None and not generation.accepted.done():
+                    generation.accepted.set_result(None)
+            case Rejected(request):
+                self._rejected(self._open.get(request), message)
+            case Welcome():
+                self._link.end("a second welcome in one session")
+
+    def _rejected(self, generation: Generation | None, message: Rejected) -> None:
+        if generation is not None:
+            generation.fail(rejection(message))
+
+    def _session_lost(self, reason: str, now: float) -> None:
+        log.warning("session with the engine core ended", extra={"reason": reason})
+        self._connected_event.clear()
+        self.status = None
+        self._lost_at = now
+
+    def _session_opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
+        if not isinstance(welcome, Welcome):
+            self._link.end("the engine core's first message was not a welcome")
+            return
+        try:
+            self._adopt(welcome, frames)
+        except PenstockError as error:
+            log.error("the engine core's model can't be used", extra={"reason": str(error)})
+            self._link.end(str(error))
+            return
+        self._lost_at = None
+        self._connected_event.set()
+        self._submit_again(new_boot=self._last_boot not in (None, welcome.boot))
+        self._last_boot = welcome.boot
+        log.info("session opened", extra={"model": welcome.model, "boot": welcome.boot})
+
+    def _adopt(self, welcome: Welcome, frames: list[bytes]) -> None:
+        """Takes over model text and limits; requests of another model can't go on."""
+        previous = self.welcome
+        if previous is None or previous.digest != welcome.digest or self.text is None:
+            self.text = ModelText.from_welcome(welcome, frames)
+        self.welcome = welcome
+        if previous is not None and previous.digest != welcome.digest:
+            for generation in list(self._open.values()):
+                generation.fail(RequestFailed("the engine core came back with another model"))
+
+    def _submit_again(self, *, new_boot: bool) -> None:
+        resumed = list(self._open.values())
+        self._open.clear()
+        for generation in resumed:
+            generation.deaths += int(new_boot)
+            self._enter(generation)
+            self._send(generation.submission())
+        if resumed:
+            log.info("requests submitted again", extra={"count": len(resumed)})
+
+    def _lose_patience(self) -> None:
+        if self._lost_at is None or time.monotonic() - self._lost_at < RESUME_PATIENCE:
+            return
+        for generation in list(self._open.values()):
+            generation.fail(EngineUnavailable("the engine core is gone and none came back"))
+
+
+def check_prompt(prompt: list[int], welcome: Welcome) -> None:
+    """Raises InvalidRequest for a prompt that can't run: empty, too long, ids out of range."""
+    if not prompt:
+        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
+    limit = welcome.limits.max_model_len
+    if len(prompt) >= limit:
+        raise InvalidRequest(
+            f"the prompt has {len(prompt)} tokens; this model's context is {limit} tokens, "
+            "output included",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    vocabulary = welcome.limits.vocab_size
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        bad = next(token for token in prompt if not 0 <= token < vocabulary)
+        raise InvalidRequest(
+            f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="prompt"
+        )
+
+
+def token_sampling(params: SamplingParams, default_seed: int | None) -> TokenSampling:
+    """The worker's share of the parameters; an absent seed is drawn here, once."""
+    seed = params.seed if params.seed is not None else default_seed
+    return TokenSampling(
+        seed=secrets.randbits(64) if seed is None else seed,
+        temperature=float(params.temperature),
+        top_p=float(params.top_p),
+        top_k=max(0, params.top_k),
+        min_p=float(params.min_p),
+        logprobs=params.logprobs,
+        min_tokens=params.min_tokens,
+    )
+
+
+def stopping(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> Stopping:
+    """The engine's share: at most what the context allows."""
+    room = max_model_len - prompt_tokens
+    wanted = room if params.max_tokens is None else min(params.max_tokens, room)
+    return Stopping(
+        max_tokens=wanted,
+        min_tokens=min(params.min_tokens, wanted),
+        stop_token_ids=tuple(params.stop_token_ids or ()),
+        ignore_eos=params.ignore_eos,
+    )
+
+
+def rejection(message: Rejected) -> PenstockError:
+    """The exception that a Rejected stands for."""
+    if message.code == "invalid":
+        return InvalidRequest(message.message)
+    retry_after = message.retry_after_ms / 1000
+    if message.code == "overloaded":
+        return Overloaded(message.message, retry_after=retry_after)
+    return EngineUnavailable(message.message)

@@ -1,0 +1,219 @@
+"""One request on its way through the engine, as its front end sees it.
+
+A Generation holds the request's whole state (prompt, parameters, seed, emitted ids), so that it
+can be submitted again when the engine core it ran on is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from penstock.client.sequence_text import SequenceText
+from penstock.errors import PenstockError
+from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
+from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, OpenSequence, Submit
+from penstock.protocol.to_frontend import SequenceOutput
+from penstock.sampling_params import SamplingParams
+from penstock.text.tokenizer import Tokenizer
+
+
+class SequenceDelta(msgspec.Struct, kw_only=True):
+    """What one sequence gained since its last delta.
+
+    text: ready to show (never half a character, never part of a stop string); it may lag behind
+    token_ids, and catches up with the last delta.  logprobs: one per token id when asked for.
+    finish_reason: set on the sequence's last delta.  stop_reason: the stop string or stop token id
+    that ended it (None for EOS).  error: why, when finish_reason is "error".
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+    def absorb(self, later: SequenceDelta) -> None:
+        """Appends a later delta of the same sequence to this one."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.finish_reason = later.finish_reason
+        self.stop_reason = later.stop_reason
+        self.error = later.error
+
+
+class _Sequence:
+    """Emitted ids of an open sequence, and its text."""
+
+    __slots__ = ("emitted", "text")
+
+    def __init__(self, text: SequenceText) -> None:
+        self.emitted: list[int] = []
+        self.text = text
+
+
+class Generation:
+    """Iterate it for lists of SequenceDelta, until every sequence has finished.
+
+    `key` is the request's number in the present session; the client renews it on a resubmit.
+    Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        sampling: TokenSampling,
+        stopping: Stopping,
+        tokenizer: Tokenizer,
+        send: Callable[[FromFrontend], bool],
+        on_closed: Callable[[Generation], None],
+    ) -> None:
+        self.key = 0
+        self.name = name
+        self.prompt_token_ids = prompt_token_ids
+        self.params = params
+        self.deaths = 0
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sampling = sampling
+        self._stopping = stopping
+        self._send = send
+        self._on_closed = on_closed
+        self._pending: dict[int, SequenceDelta] = {}
+        self._wake = asyncio.Event()
+        self._failure: PenstockError | None = None
+        self._open = {
+            index: _Sequence(
+                SequenceText(
+                    tokenizer,
+                    skip_special_tokens=params.skip_special_tokens,
+                    stop=params.stop_strings,
+                    min_tokens=params.min_tokens,
+                )
+            )
+            for index in range(params.n)
+        }
+
+    @property
+    def finished(self) -> bool:
+        """Whether no sequence is open any more."""
+        return not self._open
+
+    def submission(self) -> Submit:
+        """The message that runs what is still open, from where it stands."""
+        return Submit(
+            request=self.key,
+            name=self.name,
+            prompt=self.prompt_token_ids,
+            sequences=[OpenSequence(index, s.emitted) for index, s in self._open.items()],
+            sampling=self._sampling,
+            stopping=self._stopping,
+            deaths=self.deaths,
+        )
+
+    def abort(self) -> None:
+        """Ends the request here and in the engine. Does nothing when it is over."""
+        if self.finished:
+            return
+        self._send(Abort(self.key))
+        for index in list(self._open):
+            self._give(SequenceDelta(index=index, finish_reason="abort"))
+        self._close()
+
+    def fail(self, error: PenstockError) -> None:
+        """Ends the request with an error that the consumer's next step raises."""
+        if self.finished:
+            return
+        self._failure = error
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+        self._open.clear()
+        self._close()
+
+    def take(self, output: SequenceOutput) -> None:
+        """Turns what the engine sent into a delta. Called by the client, in order."""
+        sequence = self._open.get(output.sequence)
+        if sequence is None:
+            return  # It ended here at a stop string, before the engine heard of it.
+        delta = self._delta(sequence, output)
+        if delta.finish_reason is not None:
+            del self._open[output.sequence]
+        self._give(delta)
+        if self.finished:
+            self._close()
+
+    def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
+        return self
+
+    async def __anext__(self) -> list[SequenceDelta]:
+        while not self._pending:
+            if self._failure is not None:
+                raise self._failure
+            if self.finished:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        deltas = list(self._pending.values())
+        self._pending.clear()
+        return deltas
+
+    def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
+        sequence.emitted.extend(output.tokens)
+        ended_by_token = output.finish == "stop" and bool(output.tokens)
+        # The token that ended the sequence is counted, and is not part of its text.
+        shown = output.tokens[:-1] if ended_by_token else output.tokens
+        piece = sequence.text.push(shown)
+        if piece.stop is not None:
+            return self._stopped_by_string(sequence, output, piece.text, piece.used, piece.stop)
+        text, stop = piece.text, None
+        if output.finish is not None:
+            last = sequence.text.finish()
+            text, stop = text + last.text, last.stop
+        return SequenceDelta(
+            index=output.sequence,
+            text=text,
+            token_ids=list(output.tokens),
+            logprobs=output.logprobs,
+            finish_reason=output.finish if stop is None else "stop",
+            stop_reason=output.stop_token if stop is None else stop,
+            error=output.error,
+        )
+
+    def _stopped_by_string(
+        self, sequence: _Sequence, output: SequenceOutput, text: str, used: int, stop: str
+    ) -> SequenceDelta:
+        surplus = len(output.tokens) - used
+        at = len(sequence.emitted) - surplus
+        if output.finish is None:
+            self._send(Finish(self.key, output.sequence, at))
+        return SequenceDelta(
+            index=output.sequence,
+            text=text,
+            token_ids=output.tokens[:used],
+            logprobs=output.logprobs[:used] if output.logprobs is not None else None,
+            finish_reason="stop",
+            stop_reason=stop,
+        )
+
+    def _give(self, delta: SequenceDelta) -> None:
+        waiting = self._pending.get(delta.index)
+        if waiting is None:
+            self._pending[delta.index] = delta
+        else:
+            waiting.absorb(delta)
+        self._wake.set()
+
+    def _close(self) -> None:
+        self._open.clear()
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+        self._wake.set()
+        self._on_closed(self)

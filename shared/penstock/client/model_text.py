@@ -1,0 +1,32 @@
+"""Tokenizer and chat template of the served model, as they came with the engine's Welcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import UnsupportedModel
+from penstock.protocol.to_frontend import Welcome
+from penstock.text.template import ChatTemplate
+from penstock.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """template is None for a model that has no chat template."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @classmethod
+    def from_welcome(cls, welcome: Welcome, frames: list[bytes]) -> ModelText:
+        """Raises UnsupportedModel when the frames are not what Welcome promises."""
+        if len(frames) != 2:
+            raise UnsupportedModel(
+                f"the engine's welcome came with {len(frames)} frames, not 2 "
+                "(tokenizer.json and the chat template)"
+            )
+        tokenizer = Tokenizer.from_bytes(
+            frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
+        )
+        source = frames[1].decode()
+        return cls(tokenizer, ChatTemplate(source, tokenizer) if source else None)

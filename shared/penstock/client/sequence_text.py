@@ -1,0 +1,68 @@
+"""From one sequence's token ids to its text, ended by the first stop string."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.text.detokenizer import make_detokenizer
+from penstock.text.stop import StopMatcher
+from penstock.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """text: safe to show.  used: how many of the pushed ids belong to the answer.
+    stop: the stop string that ended it, if one did."""
+
+    text: str
+    used: int
+    stop: str | None = None
+
+
+class SequenceText:
+    """Feeds ids through the detokeniser and the stop matcher, one by one where a stop string could
+    end the text, so that the token at which it ended doesn't depend on how the ids arrived.
+
+    Text of the first `min_tokens` tokens is never searched for stop strings.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool,
+        stop: tuple[str, ...],
+        min_tokens: int,
+    ) -> None:
+        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens)
+        self._matcher = StopMatcher(stop) if stop else None
+        self._min_tokens = min_tokens
+        self._count = 0
+
+    def push(self, ids: list[int]) -> Piece:
+        """Takes the next ids; after a Piece with `stop` nothing more may be pushed."""
+        if self._matcher is None:
+            self._count += len(ids)
+            return Piece(self._detokenizer.push(ids), len(ids))
+        texts: list[str] = []
+        for position, token in enumerate(ids, start=1):
+            self._count += 1
+            text = self._detokenizer.push([token])
+            if self._count <= self._min_tokens:
+                texts.append(text)
+                continue
+            emitted, matched = self._matcher.push(text)
+            texts.append(emitted)
+            if matched is not None:
+                return Piece("".join(texts), position, matched)
+        return Piece("".join(texts), len(ids))
+
+    def finish(self) -> Piece:
+        """What was held back, at the end of the sequence."""
+        rest = self._detokenizer.finish()
+        if self._matcher is None:
+            return Piece(rest, 0)
+        emitted, matched = self._matcher.push(rest)
+        if matched is not None:
+            return Piece(emitted, 0, matched)
+        return Piece(emitted + self._matcher.finish(), 0)

@@ -1,0 +1,84 @@
+"""The engine core and worker that a library object starts for itself, in a supervised child."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from penstock.config import EngineConfig, ServeConfig
+from penstock.errors import StartupError
+
+STOP_GRACE = 10.0
+"""Seconds that the supervisor gets to stop its children before it is killed."""
+
+
+class _Report(msgspec.Struct):
+    ready: bool = False
+    error: str | None = None
+
+
+class LaunchedEngine:
+    """Runs `penstock serve --no-http` as a child of this process.
+
+    The child leaves when this process does, however it ends; so it must be started from a thread
+    that lives as long as it is wanted.  endpoint: where its engine core takes front ends.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+        self.endpoint = f"ipc://{self._folder}/engine.sock"
+        config_file = self._folder / "config.json"
+        config_file.write_bytes(msgspec.json.encode(ServeConfig(engine=config)))
+        reading, writing = os.pipe()
+        self._report_fd = reading
+        command = [sys.executable, "-m", "penstock", "serve", "--no-http"]
+        command += ["--frontend-endpoint", self.endpoint, "--config", str(config_file)]
+        command += ["--report-fd", str(writing)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True
+            )
+        except OSError as error:
+            os.close(reading)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise StartupError(f"the engine can't be started: {error}") from error
+        finally:
+            os.close(writing)
+
+    def wait_ready(self, timeout: float) -> None:
+        """Blocks until the model is served. Raises StartupError with the child's reason."""
+        deadline = time.monotonic() + timeout
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._report_fd], [], [], left)[0]:
+                raise StartupError(f"the engine was not ready within {timeout:g} s")
+            chunk = os.read(self._report_fd, 65_536)
+            if not chunk:
+                raise StartupError("the engine left before it was ready; see its messages above")
+            line += chunk
+        report = msgspec.json.decode(line, type=_Report)
+        if not report.ready:
+            raise StartupError(report.error or "the engine could not start")
+
+    def stop(self) -> None:
+        """Stops the child and everything below it. Idempotent."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_GRACE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._report_fd >= 0:
+            os.close(self._report_fd)
+            self._report_fd = -1
+        shutil.rmtree(self._folder, ignore_errors=True)

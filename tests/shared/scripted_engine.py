@@ -1,0 +1,122 @@
+"""An engine core for tests of front ends: real sessions, scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import zmq
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from penstock.config import TransportSettings
+from penstock.model_config import GenerationDefaults
+from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Limits,
+    Outputs,
+    SequenceOutput,
+    Status,
+    Welcome,
+)
+from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.hub import Hub
+
+FAST = TransportSettings(beat_interval=0.05, peer_timeout=0.5)
+
+
+def byte_tokenizer_json() -> bytes:
+    """A byte-level tokenizer in which token id b is byte b."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    by_byte = {_byte_of(letter): letter for letter in letters}
+    tokenizer = Tokenizer(models.BPE(vocab={by_byte[b]: b for b in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer.to_str().encode()
+
+
+def _byte_of(letter: str) -> int:
+    """GPT-2's table: printable bytes stand for themselves, the others follow from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    code = ord(letter)
+    return code if code in printable else others[code - 256]
+
+
+class ScriptedEngine:
+    """Accepts everything, records it, and sends what the test tells it to."""
+
+    def __init__(self, endpoint: str, *, boot: bytes = b"boot-one", digest: str = "d1") -> None:
+        self.context = zmq.Context()
+        self.hub: Hub[FromFrontend] = Hub(
+            self.context, endpoint, msgspec.msgpack.Decoder(FromFrontend), FAST, boot
+        )
+        self.boot, self.digest = boot, digest
+        self.session = b""
+        self.submits: list[Submit] = []
+        self.finishes: list[Finish] = []
+        self.aborts: list[Abort] = []
+        self.ended: list[str] = []
+        self.accepting = True
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            for event in self.hub.poll(time.monotonic()):
+                self._take(event)
+            await asyncio.sleep(0.002)
+
+    def _take(self, event: Any) -> None:
+        match event:
+            case Opened(session, Hello()):
+                self.session = session
+                self.send(self.welcome(), [byte_tokenizer_json(), b""])
+                self.send(self.status())
+            case Received(_, Submit() as submit):
+                self.submits.append(submit)
+                if self.accepting:
+                    self.send(Accepted(submit.request))
+            case Received(_, Finish() as finish):
+                self.finishes.append(finish)
+            case Received(_, Abort() as abort):
+                self.aborts.append(abort)
+            case Ended(_, reason):
+                self.ended.append(reason)
+
+    def send(self, message: Any, frames: list[bytes] | None = None) -> None:
+        self.hub.send(self.session, message, frames or [])
+
+    def text(self, submit: Submit, text: str, *, sequence: int = 0, finish: Any = None) -> None:
+        """One output whose tokens are the text's bytes."""
+        output = SequenceOutput(submit.request, sequence, list(text.encode()), finish=finish)
+        self.send(Outputs([output]))
+
+    def welcome(self) -> Welcome:
+        return Welcome(
+            version=1,
+            boot=self.boot.hex(),
+            model="bytes",
+            digest=self.digest,
+            created=0,
+            limits=Limits(
+                max_model_len=100, vocab_size=256, max_waiting_requests=8, max_num_seqs=4
+            ),
+            generation=GenerationDefaults(eos_token_ids=(0,)),
+            add_bos=False,
+            seed=None,
+        )
+
+    def status(self) -> Status:
+        return Status(
+            ready=True, reason="", fingerprint="f", waiting=0, running=0, blocks_total=8,
+            blocks_free=8, block_size=16, steps=0, preemptions=0, frontends=1, workers=1,
+        )  # fmt: skip
+
+    async def die(self) -> None:
+        """Leaves without a word, as if killed."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.hub.socket.close(linger=0)
+        self.context.term()

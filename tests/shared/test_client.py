@@ -1,0 +1,237 @@
+"""The front end's client against an engine that speaks the real protocol from a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from scripted_engine import FAST, ScriptedEngine
+
+from penstock import SamplingParams
+from penstock.client import EngineClient, Generation
+from penstock.client import engine_client as module
+from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/s"
+
+
+@pytest.fixture
+async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
+    engine = ScriptedEngine(endpoint)
+    yield engine
+    if not engine.hub.socket.closed:
+        await engine.die()
+
+
+@pytest.fixture
+async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient(endpoint, name="test", settings=FAST)
+    await client.start()
+    await client.wait_connected(10)
+    yield client
+    await client.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def collect(generation: Generation) -> dict[int, tuple[str, list[int], str, object]]:
+    """(text, ids, finish reason, stop reason) of each sequence, deltas joined."""
+    result: dict[int, tuple[str, list[int], str, object]] = {}
+    async for deltas in generation:
+        for delta in deltas:
+            text, ids, _, _ = result.get(delta.index, ("", [], "", None))
+            result[delta.index] = (
+                text + delta.text,
+                ids + delta.token_ids,
+                delta.finish_reason or "",
+                delta.stop_reason,
+            )
+    return result
+
+
+async def test_a_request_runs_to_its_end(engine, client):
+    generation = await client.submit(list(b"hi"), SamplingParams(seed=7), name="one")
+    [submit] = engine.submits
+    assert (submit.prompt, submit.sampling.seed, submit.name) == (list(b"hi"), 7, "one")
+    engine.text(submit, "Grüß")
+    engine.text(submit, "e")
+    engine.send(Outputs([SequenceOutput(submit.request, 0, [0], finish="stop")]))
+    result = await collect(generation)
+    # The EOS token is counted and not shown.
+    assert result == {0: ("Grüße", [*"Grüße".encode(), 0], "stop", None)}
+    assert client.open_requests == 0
+
+
+async def test_a_stop_string_ends_the_text_and_tells_the_engine_where(engine, client):
+    params = SamplingParams(stop=["END"], max_tokens=50, logprobs=None)
+    generation = await client.submit(list(b"x"), params, name="stop")
+    [submit] = engine.submits
+    engine.text(submit, "ab E")
+    engine.text(submit, "N")
+    engine.text(submit, "D and more")
+    result = await collect(generation)
+    assert result == {0: ("ab ", list(b"ab END"), "stop", "END")}
+    await until(lambda: engine.finishes)
+    assert (engine.finishes[0].sequence, engine.finishes[0].at) == (0, 6)
+
+
+async def test_min_tokens_guards_the_text_from_stop_strings(engine, client):
+    params = SamplingParams(stop="a", min_tokens=3, max_tokens=50)
+    generation = await client.submit(list(b"x"), params, name="min")
+    [submit] = engine.submits
+    engine.text(submit, "aaabba")
+    assert await collect(generation) == {0: ("aaabb", list(b"aaabba"), "stop", "a")}
+
+
+async def test_sequences_end_on_their_own(engine, client):
+    generation = await client.submit(list(b"x"), SamplingParams(n=2), name="two")
+    [submit] = engine.submits
+    engine.text(submit, "one", sequence=1, finish="length")
+    engine.text(submit, "zero", sequence=0, finish="length")
+    result = await collect(generation)
+    assert {index: entry[0] for index, entry in result.items()} == {0: "zero", 1: "one"}
+
+
+async def test_an_engine_that_dies_is_resumed_on_its_successor(engine, client, endpoint):
+    generation = await client.submit(list(b"x"), SamplingParams(n=2, max_tokens=50), name="r")
+    [submit] = engine.submits
+    engine.text(submit, "left ", sequence=0)
+    engine.text(submit, "done", sequence=1, finish="length")
+    first = await anext(generation)
+    while len(first) < 2:
+        first += await anext(generation)
+    await engine.die()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two")
+    try:
+        await until(lambda: successor.submits)
+        [again] = successor.submits
+        assert [(s.index, bytes(s.emitted)) for s in again.sequences] == [(0, b"left ")]
+        assert (again.deaths, again.sampling) == (1, submit.sampling)
+        successor.text(again, "right", finish="length")
+        rest = await collect(generation)
+        assert rest[0][0] == "right"
+    finally:
+        await successor.die()
+
+
+async def test_half_a_character_survives_the_engine(engine, client, endpoint):
+    generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="half")
+    [submit] = engine.submits
+    euro = "€".encode()
+    engine.send(Outputs([SequenceOutput(submit.request, 0, list(euro[:1]))]))
+    await until(lambda: generation.submission().sequences[0].emitted)
+    await engine.die()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two")
+    try:
+        await until(lambda: successor.submits)
+        again = successor.submits[0]
+        successor.send(
+            Outputs([SequenceOutput(again.request, 0, list(euro[1:]), finish="length")])
+        )
+        assert (await collect(generation))[0][0] == "€"
+    finally:
+        await successor.die()
+
+
+async def test_a_lost_session_alone_is_no_death(engine, client):
+    await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="again")
+    engine.hub.end(engine.session, "for the test")
+    await until(lambda: len(engine.submits) == 2)
+    assert engine.submits[1].deaths == 0
+
+
+async def test_another_model_fails_what_was_open(engine, client, endpoint):
+    generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="m")
+    await engine.die()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two", digest="d2")
+    try:
+        with pytest.raises(RequestFailed, match="another model"):
+            await collect(generation)
+        assert successor.submits == []
+    finally:
+        await successor.die()
+
+
+async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypatch):
+    monkeypatch.setattr(module, "RESUME_PATIENCE", 0.2)
+    generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="gone")
+    await engine.die()
+    with pytest.raises(EngineUnavailable, match="none came back"):
+        await collect(generation)
+    with pytest.raises(EngineUnavailable, match="no session"):
+        await client.submit(list(b"x"), SamplingParams(), name="now")
+
+
+async def test_abort_reaches_the_engine_and_ends_the_iteration(engine, client):
+    generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="a")
+    generation.abort()
+    generation.abort()
+    assert (await collect(generation))[0][2] == "abort"
+    await until(lambda: engine.aborts)
+    assert [abort.request for abort in engine.aborts] == [engine.submits[0].request]
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_aborts(engine, client):
+    engine.accepting = False
+    task = asyncio.create_task(client.submit(list(b"x"), SamplingParams(), name="c"))
+    await until(lambda: engine.submits)
+    task.cancel()
+    await until(lambda: engine.aborts)
+    assert client.open_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("invalid", InvalidRequest),
+        ("overloaded", Overloaded),
+        ("unavailable", EngineUnavailable),
+    ],
+)
+async def test_a_rejection_is_raised(engine, client, code, error):
+    engine.accepting = False
+    task = asyncio.create_task(client.submit(list(b"x"), SamplingParams(), name="c"))
+    await until(lambda: engine.submits)
+    engine.send(Rejected(engine.submits[0].request, code, "because", retry_after_ms=1500))
+    with pytest.raises(error, match="because") as caught:
+        await task
+    if code == "overloaded":
+        assert caught.value.retry_after == 1.5
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [([], "empty"), ([1] * 100, "context is 100"), ([256], "256 is not in"), ([-1], "-1 is not in")],
+)
+async def test_a_prompt_that_cannot_run_is_refused_at_once(engine, client, prompt, words):
+    with pytest.raises(InvalidRequest, match=words):
+        await client.submit(prompt, SamplingParams(), name="bad")
+    assert engine.submits == []
+
+
+async def test_an_absent_seed_is_drawn_and_kept_when_resumed(engine, client):
+    await client.submit(list(b"x"), SamplingParams(max_tokens=9), name="one")
+    await client.submit(list(b"x"), SamplingParams(max_tokens=9), name="two")
+    seeds = [submit.sampling.seed for submit in engine.submits]
+    assert seeds[0] != seeds[1]
+    engine.hub.end(engine.session, "for the test")
+    await until(lambda: len(engine.submits) == 4)
+    assert [submit.sampling.seed for submit in engine.submits[2:]] == seeds
+
+
+async def test_status_comes_and_ages(engine, client):
+    await until(lambda: client.status is not None)
+    assert client.status.ready
+    assert client.status_age(1e12) > 1e9

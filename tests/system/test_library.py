@@ -1,0 +1,179 @@
+"""`from penstock import LLM`, with a real engine and worker underneath."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock import LLM, AsyncLLM, SamplingParams
+from penstock.errors import StartupError
+
+pytestmark = [pytest.mark.timeout(300)]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+SMALL = {"max_model_len": 512, "num_kv_blocks": 128}
+
+
+def penstock_descendants() -> list[str]:
+    """Titles of this process's living descendants that are Penstock's."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            title = " ".join(child.cmdline())
+            if "penstock" in title and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(title)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(**SMALL) as llm:
+        yield llm
+
+
+def test_generate_keeps_the_order_and_the_parameters(llm):
+    prompts = ["The capital of France is", "One, two, three,", "def add(a, b):"]
+    params = [SamplingParams(temperature=0, max_tokens=n) for n in (3, 9, 5)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.prompt for output in outputs] == prompts
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 9, 5]
+    assert all(output.finished for output in outputs)
+    assert "Paris" in outputs[0].outputs[0].text
+    alone = [llm.generate(p, q, use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)]
+    assert [o.outputs[0].token_ids for o in alone] == [o.outputs[0].token_ids for o in outputs]
+
+
+def test_token_id_prompts_are_the_same_as_their_text(llm):
+    [by_text] = llm.generate("The capital of France is", GREEDY, use_tqdm=False)
+    ids = by_text.prompt_token_ids
+    [by_ids] = llm.generate({"prompt_token_ids": ids}, GREEDY, use_tqdm=False)
+    assert by_ids.prompt is None and by_ids.prompt_token_ids == ids
+    assert by_ids.outputs[0].token_ids == by_text.outputs[0].token_ids
+
+
+def test_chat_uses_the_template(llm):
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    params = SamplingParams(temperature=0, max_tokens=32)
+    one, two = llm.chat([question, question], params, use_tqdm=False)
+    assert "Paris" in one.outputs[0].text
+    assert one.outputs[0].token_ids == two.outputs[0].token_ids
+    assert one.outputs[0].finish_reason == "stop"
+
+
+def test_seeds_n_and_logprobs(llm):
+    params = SamplingParams(temperature=1.0, seed=11, n=3, max_tokens=8, logprobs=2)
+    first, second = (llm.generate("Once upon a time", params, use_tqdm=False)[0] for _ in "ab")
+    texts = [output.text for output in first.outputs]
+    assert texts == [output.text for output in second.outputs]
+    assert len(set(texts)) > 1
+    for output in first.outputs:
+        assert len(output.logprobs) == len(output.token_ids)
+        total = sum(entry[t].logprob for t, entry in zip(output.token_ids, output.logprobs))
+        assert output.cumulative_logprob == pytest.approx(total)
+        assert all(2 <= len(entry) <= 3 for entry in output.logprobs)
+
+
+def test_a_stop_string_ends_the_text(llm):
+    [free] = llm.generate("One, two, three,", GREEDY, use_tqdm=False)
+    text = free.outputs[0].text
+    stop = text[len(text) // 2 :][:3]
+    params = SamplingParams(temperature=0, max_tokens=12, stop=stop)
+    [cut] = llm.generate("One, two, three,", params, use_tqdm=False)
+    assert cut.outputs[0].text == text[: text.index(stop)]
+    assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("", "empty"),
+        ({"prompt_token_ids": []}, "empty"),
+        ({"prompt_token_ids": [10**7]}, "vocabulary"),
+        ({"prompt_token_ids": [1] * 600}, "context"),
+        (7, "must be a string"),
+    ],
+)
+def test_a_bad_prompt_is_a_value_error(llm, prompt, words):
+    with pytest.raises(ValueError, match=words):
+        llm.generate([prompt], GREEDY, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "user", "content": ""}], [{"role": "alien", "content": "x"}]]
+)
+def test_a_bad_conversation_is_a_value_error(llm, messages):
+    with pytest.raises(ValueError):
+        llm.chat(messages, GREEDY, use_tqdm=False)
+
+
+def test_more_prompts_than_fit_at_once(llm):
+    prompts = [f"Number {n} is" for n in range(80)]
+    params = SamplingParams(temperature=0, max_tokens=4)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.prompt for output in outputs] == prompts
+    again = llm.generate(prompts[17], params, use_tqdm=False)[0]
+    assert again.outputs[0].token_ids == outputs[17].outputs[0].token_ids
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(ValueError, match="no_such_thing"):
+        LLM(no_such_thing=1)
+    with pytest.raises(ValueError, match="dtype"):
+        LLM(dtype="float99")
+    with pytest.raises(StartupError, match="no-such-model"):
+        LLM("/no/such/folder/no-such-model")
+
+
+def test_close_leaves_no_process_behind():
+    before = set(penstock_descendants())
+    llm = LLM(**SMALL)
+    assert len(penstock_descendants()) > len(before)
+    llm.close()
+    llm.close()
+    assert set(penstock_descendants()) == before
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("x", GREEDY)
+
+
+@pytest.mark.parametrize("ending", ["pass", "import os; os.kill(os.getpid(), 9)"])
+def test_interpreter_exit_leaves_no_process_behind(tmp_path: Path, ending: str):
+    """Whether it leaves by the end of its script or by SIGKILL."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import psutil\n"
+        "from penstock import LLM, SamplingParams\n"
+        "llm = LLM(max_model_len=512, num_kv_blocks=64)\n"
+        "print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True)\n"
+        f"{ending}\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) >= 3, done.stderr
+    deadline = time.monotonic() + 15
+    while alive := [pid for pid in pids if psutil.pid_exists(pid)]:
+        assert time.monotonic() < deadline, f"still alive: {alive}"
+        time.sleep(0.1)
+
+
+def test_async_llm_streams_and_aborts():
+    async def run() -> None:
+        async with AsyncLLM(**SMALL) as llm:
+            seen = []
+            async for output in llm.generate("Count: one, two,", GREEDY):
+                seen.append(output.outputs[0].text)
+            assert len(seen) > 1 and all(b.startswith(a) for a, b in zip(seen, seen[1:]))
+            stream = llm.generate("Tell me", SamplingParams(max_tokens=400, ignore_eos=True))
+            await anext(stream)
+            await stream.aclose()
+            again = [o async for o in llm.generate("Count: one, two,", GREEDY)][-1]
+            assert again.outputs[0].text == seen[-1]
+
+    asyncio.run(run())
