@@ -88,6 +88,7 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/penstock config-table --update README.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \

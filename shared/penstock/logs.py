@@ -113,7 +113,10 @@ def _escape(character: str) -> str:
     if known is not None:
         return known
     # Also keeps the odd line separators (U+0085, U+2028) from breaking a record in two.
-    return character if character.isprintable() else f"\\u{ord(character):04x}"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _utc(seconds: float) -> str:

@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **keywords})
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(prog="penstock", description="Serves large language models.")
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "serve",
         usage="penstock serve [MODEL] [--flag VALUE ...]",
@@ -82,7 +82,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=_serve)
 
 
-def _add_gateway(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_gateway(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("gateway", help="run one gateway (HTTP front end)")
     parser.add_argument(
         "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's front-end side."
@@ -94,7 +94,7 @@ def _add_gateway(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_child("gateway"))
 
 
-def _add_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_engine(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("engine", help="run one engine core (scheduler, KV pool)")
     parser.add_argument(
         "--model-dir", required=True, metavar="FOLDER", help="Prepared folder: penstock prepare."
@@ -110,7 +110,7 @@ def _add_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=_child("engine"))
 
 
-def _add_worker(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_worker(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("worker", help="run one worker (model, KV tensors)")
     parser.add_argument(
         "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
@@ -131,7 +131,7 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_prepare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_prepare(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser(
         "prepare",
         help="make a model's prepared folder and print its path",
@@ -144,7 +144,7 @@ def _add_prepare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_child("prepare"))
 
 
-def _add_config_table(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_config_table(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("config-table", help="print the reference table of all flags")
     parser.add_argument(
         "--update", metavar="FILE", help="Write it between the markers of this Markdown file."

@@ -77,10 +77,10 @@ def _worker(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from penstock.prepare import prepare
-
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
+    from penstock.prepare import prepare
+
     print(prepare(arguments.model, cache_dir=arguments.cache_dir))
     return 0
 

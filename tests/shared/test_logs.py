@@ -1,0 +1,115 @@
+"""Structured logs: each record is one line that an independent parser reads back."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import logs
+
+_PAIR = re.compile(r'([A-Za-z_][A-Za-z_0-9]*)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
+_ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|U[0-9a-f]{8}|.)")
+_NAMED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+
+
+def read_logfmt(line: str) -> dict[str, str]:
+    """A logfmt line as a dict; fails on anything between the pairs."""
+    pairs, at = {}, 0
+    while at < len(line):
+        match = _PAIR.match(line, at)
+        assert match, f"no pair at {line[at:]!r}"
+        key, value = match.groups()
+        if value.startswith('"'):
+            value = _ESCAPE.sub(_unescape, value[1:-1])
+        assert key not in pairs
+        pairs[key] = value
+        at = match.end()
+    return pairs
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match.group(1)
+    return chr(int(code[1:], 16)) if code[0] in "uU" else _NAMED[code]
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    stream = io.StringIO()
+    logs.setup("gateway 0", stream=stream)
+    yield stream
+    logging.captureWarnings(False)
+    root.handlers[:], root.level, logging.raiseExceptions = handlers, level, raising
+
+
+def test_a_record_holds_time_level_process_event_and_fields(stream: io.StringIO) -> None:
+    logs.get("penstock.somewhere").info("worker ready", rank=0, seconds=1.25, name='a "b" = c')
+    record = read_logfmt(stream.getvalue().rstrip("\n"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.pop("time"))
+    assert record == {
+        "level": "info",
+        "process": "gateway 0",
+        "event": "worker ready",
+        "rank": "0",
+        "seconds": "1.25",
+        "name": 'a "b" = c',
+    }
+
+
+def test_other_loggers_come_out_alike(stream: io.StringIO) -> None:
+    logging.getLogger("third.party").warning("half %d", 2, extra={"reason": "tea time"})
+    record = read_logfmt(stream.getvalue().rstrip("\n"))
+    assert (record["event"], record["logger"], record["reason"], record["level"]) == (
+        "half 2",
+        "third.party",
+        "tea time",
+        "warning",
+    )
+
+
+def test_a_traceback_stays_on_its_line(stream: io.StringIO) -> None:
+    try:
+        raise RuntimeError("two\nlines")
+    except RuntimeError:
+        logs.get("penstock").error("failed", exception=True)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 1
+    assert read_logfmt(lines[0])["exception"].endswith("RuntimeError: two\nlines")
+
+
+def test_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    try:
+        logs.setup("engine")
+        logs.get("penstock").warning("something")
+    finally:
+        root.handlers[:] = handlers
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "event=something" in captured.err
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_one_line_and_reads_back(text: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    line = logs.LogfmtFormatter("x").format(
+        logging.makeLogRecord(
+            {"msg": "%s", "args": (text,), "levelname": "INFO", "name": "penstock"}
+        )
+    )
+    assert len(line.splitlines()) == 1
+    assert read_logfmt(line)["event"] == text
+
+
+def test_a_huge_value_is_cut_in_the_middle() -> None:
+    quoted = logs.quote("a" * 10_000 + "end")
+    assert len(quoted) < logs.MAX_VALUE_LENGTH + 10
+    assert quoted.endswith('end"')

@@ -1,0 +1,71 @@
+"""The restart policy under a clock of our own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.supervisor.restarts import GiveUp, Restart, RestartPolicy, describe
+
+
+def delays(policy: RestartPolicy, lives: list[float], *, ready: bool) -> list[float | None]:
+    """The answer to each death: a delay, or None for giving up. lives: seconds that each lasted."""
+    now, answers = 1000.0, []
+    for life in lives:
+        policy.started(now)
+        now += life
+        decision = policy.died(1, now, system_was_ready=ready)
+        if isinstance(decision, GiveUp):
+            return [*answers, None]
+        answers.append(decision.delay)
+        now += decision.delay
+    return answers
+
+
+def test_the_delay_doubles_up_to_five_seconds() -> None:
+    assert delays(RestartPolicy(), [1.0] * 9, ready=True) == pytest.approx(
+        [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    )
+
+
+def test_a_long_life_starts_the_delay_over() -> None:
+    assert delays(RestartPolicy(), [1, 1, 1, 30, 1], ready=True) == pytest.approx(
+        [0.1, 0.2, 0.4, 0.1, 0.2]
+    )
+
+
+def test_the_fifth_death_before_readiness_is_the_last() -> None:
+    assert delays(RestartPolicy(), [1.0] * 6, ready=False) == pytest.approx(
+        [0.1, 0.2, 0.4, 0.8, None]
+    )
+
+
+def test_a_slow_death_before_readiness_does_not_count_as_in_a_row() -> None:
+    assert None not in delays(RestartPolicy(), [31.0] * 20, ready=False)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_exit_code_78_is_final_at_once(ready: bool) -> None:
+    policy = RestartPolicy()
+    policy.started(0.0)
+    assert isinstance(policy.died(78, 100.0, system_was_ready=ready), GiveUp)
+
+
+@given(st.lists(st.floats(0, 100), max_size=200), st.integers(-64, 77))
+def test_a_ready_system_never_gives_up_and_never_waits_long(lives: list[float], code: int) -> None:
+    policy, now = RestartPolicy(), 0.0
+    for life in lives:
+        policy.started(now)
+        now += life
+        decision = policy.died(code, now, system_was_ready=True)
+        assert isinstance(decision, Restart)
+        assert 0.1 <= decision.delay <= 5.0
+        now += decision.delay
+
+
+def test_statuses_are_told_in_words() -> None:
+    assert describe(3) == "with exit status 3"
+    assert describe(-9) == "killed by SIGKILL (was memory short?)"
+    assert describe(-15) == "killed by SIGTERM"
+    assert describe(-60) == "killed by signal 60"
