@@ -1,0 +1,1 @@
+"""Load generator, measurements, and comparisons with other servers."""
