@@ -56,7 +56,13 @@ def _gateway(arguments: argparse.Namespace) -> int:
     from penstock_gateway.process import main
 
     config = resolve(arguments)
-    main(arguments.engine_endpoint, config.gateway, arguments.index, arguments.fd)
+    main(
+        arguments.engine_endpoint,
+        config.gateway,
+        arguments.index,
+        arguments.fd,
+        transport=config.engine.transport,
+    )
     return 0
 
 

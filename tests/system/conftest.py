@@ -1,0 +1,46 @@
+"""Real systems for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.system.serving import Server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One running system with the default model, for all tests that leave it as it was."""
+    running = Server()
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """Starts a system with flags of one's own: `start_server("--gateways", "2")`.
+
+    Each is stopped after the test, and must then have left no process, socket or folder behind.
+    """
+    started: list[Server] = []
+
+    def start(*arguments: str, **keywords: Any) -> Server:
+        running = Server(*arguments, **{**keywords, "wait": False})
+        started.append(running)
+        if keywords.get("wait", True):
+            running.wait_ready()
+        return running
+
+    yield start
+    errors = []
+    for running in started:
+        try:
+            running.close()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("servers that did not end well", errors)

@@ -1,0 +1,233 @@
+"""`penstock serve` as a whole: start, failures, restarts, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from penstock.supervisor.runtime_dir import remove_abandoned
+from tests.system.serving import Server, ServerFailed, wait_until
+
+StartServer = Callable[..., Server]
+
+SMALL = ("--num-kv-blocks", "256", "--max-model-len", "1024")
+LOG_LINE = re.compile(r"time=\S+Z level=\w+ process=\S+ event=")
+
+
+def errors_in(stderr: str) -> list[str]:
+    """What a person is told: the lines that are not structured records."""
+    return [line for line in stderr.splitlines() if not LOG_LINE.match(line)]
+
+
+def fails_with(start_server: StartServer, *arguments: str) -> str:
+    """The one line that a failed start ends with."""
+    with pytest.raises(ServerFailed) as caught:
+        start_server(*arguments)
+    assert caught.value.code == 1
+    assert caught.value.stdout == ""
+    told = errors_in(caught.value.stderr)
+    assert len(told) == 1, told
+    assert told[0].startswith("penstock: error: ")
+    return told[0]
+
+
+def test_a_taken_port_is_one_clear_line(start_server: StartServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        begun = time.monotonic()
+        line = fails_with(start_server, "--port", str(port))
+    assert f"port {port} " in line
+    assert "taken" in line
+    assert time.monotonic() - begun < 5
+
+
+def test_a_model_that_does_not_exist_is_one_clear_line(start_server: StartServer) -> None:
+    begun = time.monotonic()
+    assert "/no/such/model" in fails_with(start_server, "/no/such/model")
+    assert time.monotonic() - begun < 10
+
+
+def test_a_worker_that_can_never_start_stops_everything_and_says_why(
+    start_server: StartServer,
+) -> None:
+    line = fails_with(start_server, "--attention-backend", "abacus", *SMALL)
+    assert "abacus" in line
+    assert "reference" in line, "it says what there is"
+
+
+def test_too_little_memory_is_one_clear_line(start_server: StartServer) -> None:
+    line = fails_with(start_server, "--num-kv-blocks", "1000000000")
+    assert "memory" in line.lower()
+
+
+def test_stdout_is_the_ready_message_and_its_curl_line_answers(server: Server) -> None:
+    lines = server.stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"Penstock is ready: {server.model} on {server.url}"
+    if shutil.which("curl") is None:
+        pytest.skip("the Debian package curl is not installed")
+    assert lines[2].strip().startswith("curl ")
+    done = subprocess.run(
+        ["bash", "-c", f"{lines[2]} --silent --show-error --fail"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
+    assert events[-1] == "[DONE]"
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    assert "Paris" in "".join(delta.get("content") or "" for delta in deltas)
+
+
+def test_stderr_holds_structured_records_only(server: Server) -> None:
+    server.complete()
+    assert server.stderr
+    assert errors_in(server.stderr) == []
+
+
+def test_ps_shows_what_each_process_is(start_server: StartServer) -> None:
+    running = start_server("--gateways", "2", *SMALL)
+    pids = ",".join(map(str, [running.process.pid, *running.children().values()]))
+    shown = subprocess.run(
+        ["ps", "-o", "args=", "-p", pids], capture_output=True, text=True, check=True
+    ).stdout
+    assert sorted(line.strip() for line in shown.splitlines()) == [
+        "penstock: engine",
+        "penstock: gateway 0",
+        "penstock: gateway 1",
+        "penstock: supervisor",
+        "penstock: worker 0",
+    ]
+    (runtime,) = running.runtime_base.iterdir()
+    assert runtime.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_stops_everything_within_seconds(
+    start_server: StartServer, signum: signal.Signals
+) -> None:
+    running = start_server(*SMALL)
+    running.complete()
+    begun = time.monotonic()
+    assert running.stop(signum) == 0
+    assert time.monotonic() - begun < 5
+    running.prove_gone()
+    with pytest.raises(OSError, match="refused"):
+        running.get("/health/live")
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
+def test_a_signal_while_it_starts_leaves_nothing_either(
+    start_server: StartServer, delay: float
+) -> None:
+    running = start_server(*SMALL, wait=False)
+    time.sleep(delay)
+    assert running.stop() in (0, -signal.SIGTERM)  # the latter: before Python listens to signals
+    running.prove_gone()
+    assert errors_in(running.stderr) == []
+
+
+def test_what_dies_is_started_again_and_serves(start_server: StartServer) -> None:
+    running = start_server(*SMALL)
+    expected = running.complete()
+    for title in ("gateway 0", "worker 0", "engine"):
+        before = running.children()
+        os.kill(before[f"penstock: {title}"], signal.SIGKILL)
+        wait_until(
+            lambda title=title, before=before: (
+                running.children().get(f"penstock: {title}")
+                not in (None, before[f"penstock: {title}"])
+            ),
+            10,
+        )
+        wait_until(running.ready, 30, lambda: running.stderr[-5000:])
+        assert running.complete() == expected
+        after = running.children()
+        for other in before.keys() - {f"penstock: {title}"}:
+            assert after[other] == before[other], f"{other} was restarted when {title} died"
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(10) == 0
+
+
+def test_clients_wait_out_a_restart_of_the_gateway(start_server: StartServer) -> None:
+    """The supervisor keeps the socket: a connection made meanwhile is served, not refused."""
+    running = start_server(*SMALL)
+    os.kill(running.child("gateway 0"), signal.SIGKILL)
+    assert running.get("/health/live", timeout=20)[0] == 200
+
+
+def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer) -> None:
+    running = start_server(*SMALL)
+    pids = list(running.children().values())
+    assert len(pids) == 3
+    running.process.kill()
+    running.process.wait()
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 5, lambda: str(pids))
+    # Nobody was left to remove the runtime folder; the next start does.
+    (abandoned,) = running.runtime_base.iterdir()
+    remove_abandoned(running.runtime_base)
+    assert not abandoned.exists()
+
+
+def test_a_second_signal_kills_at_once(start_server: StartServer) -> None:
+    running = start_server(*SMALL)
+    for pid in running.children().values():
+        os.kill(pid, signal.SIGSTOP)  # now SIGTERM has no effect on them
+    running.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert running.process.poll() is None
+    begun = time.monotonic()
+    assert running.stop(signal.SIGINT) == 0
+    assert time.monotonic() - begun < 2
+    running.prove_gone()
+
+
+def test_frozen_processes_do_not_keep_it_from_stopping(start_server: StartServer) -> None:
+    running = start_server(*SMALL, "--shutdown-timeout", "1")
+    os.kill(running.child("engine"), signal.SIGSTOP)
+    begun = time.monotonic()
+    assert running.stop() == 0
+    assert time.monotonic() - begun < 8
+    running.prove_gone()
+
+
+def test_without_http_it_reports_over_a_pipe_and_leaves_with_its_reader(
+    start_server: StartServer,
+) -> None:
+    reading, writing = os.pipe()
+    running = start_server(
+        *("--no-http", "--report-fd", str(writing), *SMALL), wait=False, pass_fds=(writing,)
+    )
+    os.close(writing)
+    assert select.select([reading], [], [], 60)[0], running.stderr
+    assert json.loads(os.read(reading, 4096)) == {"ready": True}
+    assert sorted(running.children()) == ["penstock: engine", "penstock: worker 0"]
+    assert running.stdout == ""
+    os.close(reading)
+    assert running.process.wait(10) == 0
+    running.prove_gone()
+
+
+def test_without_http_a_failure_is_reported_over_the_pipe(start_server: StartServer) -> None:
+    reading, writing = os.pipe()
+    running = start_server(
+        *("/no/such/model", "--no-http", "--report-fd", str(writing)),
+        wait=False,
+        pass_fds=(writing,),
+    )
+    os.close(writing)
+    assert running.process.wait(30) == 1
+    with os.fdopen(reading) as report:
+        assert "/no/such/model" in json.loads(report.read())["error"]

@@ -1,0 +1,117 @@
+"""Rules of the architecture that hold for every file, present and to come."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE_ROOTS = ("services", "shared", "kernels", "loadtest")
+SOURCES = sorted(path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("*.py"))
+HEAVY = ("torch", "transformers", "triton")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has after `statement`."""
+    code = f"{statement}\nimport sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import penstock_gateway.process",
+        "import penstock_engine.process",
+        "from penstock import LLM, AsyncLLM, SamplingParams",
+        "import penstock.prepare",
+        "import penstock.supervisor.system",
+        "import penstock.cli.main",
+    ],
+)
+def test_what_must_be_light_loads_nothing_heavy(statement: str) -> None:
+    """Also by way of other libraries, which import-linter can't see into."""
+    assert not loaded_after(statement) & set(HEAVY)
+
+
+def test_the_worker_loads_torch_but_not_transformers() -> None:
+    loaded = loaded_after("import penstock_worker.process, penstock_worker.runner")
+    assert "torch" in loaded
+    assert "transformers" not in loaded
+
+
+def test_importing_penstock_costs_next_to_nothing() -> None:
+    assert not loaded_after("import penstock") & {"msgspec", "zmq", "asyncio", "tokenizers"}
+
+
+def test_the_engine_core_loads_no_tokeniser_and_no_web_server() -> None:
+    loaded = loaded_after("import penstock_engine.process")
+    assert not loaded & {"tokenizers", "jinja2", "uvicorn", "fastapi", "huggingface_hub", "numpy"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_source_file_keeps_the_rules(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert path.stem not in ("utils", "util", "helpers", "misc", "common_utils")
+    for node in ast.walk(tree):
+        assert not imports(node) & {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+        assert not is_attribute(node, "torch", "load"), "torch.load unpickles"
+        if not path.is_relative_to(ROOT / "loadtest"):
+            assert not isinstance(node, ast.Assert), "assert is no validation: it can be turned off"
+
+
+def imports(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").split(".")[0]}
+    return set()
+
+
+def is_attribute(node: ast.AST, owner: str, name: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and node.value.id == owner
+    )
+
+
+def test_every_module_with_code_says_what_it_is() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    silent = [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []
+
+
+def test_pinned_and_bounded_versions_agree() -> None:
+    """Each dependency is bounded on both sides, and its pin lies in the constraints file."""
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        lines += extra
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            assert version, line
+            assert "+" not in version, "a build tag would tie the pin to one index"
+            pins[name.lower().replace("_", "-")] = version
+    for requirement in map(Requirement, lines):
+        if requirement.name == "penstock":
+            continue
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert {">=", "<"} <= operators, f"{requirement} is not bounded"
+        assert requirement.specifier.contains(pins[requirement.name.lower().replace("_", "-")]), (
+            requirement
+        )
