@@ -1,0 +1,80 @@
+"""Proves the scheduler's books. Linear in everything: for tests, and after an internal error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.request import Request, State
+from penstock_engine.scheduler import Scheduler
+
+_QUEUED = (State.WAITING, State.PREEMPTED)
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raises BrokenBooks unless slots, blocks, queue counts and states agree with each other."""
+    _check_holders(scheduler)
+    _check_queue(scheduler)
+    if scheduler.pool is not None:
+        holders = [*scheduler.running.values(), *scheduler.marked.values()]
+        scheduler.pool.check(s.table.blocks for s in holders if s.table is not None)
+
+
+def check_requests(scheduler: Scheduler, requests: Iterable[Request]) -> None:
+    """Raises BrokenBooks unless each live sequence is queued or runs, and not both."""
+    live = 0
+    for request in requests:
+        alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
+        live += len(alive)
+        _demand(bool(alive), f"request {request.name} is open, and all of it has ended")
+        _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
+        for sequence in alive:
+            runs = sequence.slot is not None and scheduler.running.get(sequence.slot) is sequence
+            where = f"sequence {sequence.index} of {request.name}"
+            _demand(runs != bool(sequence.ticket), f"{where} neither runs nor waits, or does both")
+    held = len(scheduler.running) + scheduler.queue.num_sequences
+    _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
+
+
+def _check_holders(scheduler: Scheduler) -> None:
+    slots = [*scheduler.running, *scheduler.marked, *scheduler.free_slots]
+    _demand(sorted(slots) == list(range(scheduler.max_num_seqs)), f"slots are {sorted(slots)}")
+    for slot, sequence in [*scheduler.running.items(), *scheduler.marked.items()]:
+        where = f"slot {slot}"
+        _demand(scheduler.pool is not None, f"{where} is held without a worker")
+        _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
+        _demand(sequence.table is not None, f"{where} has no block table")
+        capacity = sequence.table.capacity if sequence.table is not None else 0
+        order = (0, sequence.num_computed, sequence.num_scheduled, sequence.num_tokens)
+        _demand(list(order) == sorted(order), f"{where}: computed, scheduled, tokens {order[1:]}")
+        _demand(sequence.num_scheduled <= capacity, f"{where}: KV beyond its blocks")
+        _demand(not sequence.ticket, f"{where} is in the queue too")
+        tokens = len(sequence.request.prompt) + len(sequence.emitted)
+        _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
+        running = slot in scheduler.running
+        _demand((sequence.state is State.RUNNING) == running, f"{where} is {sequence.state.name}")
+        _demand(running or sequence.in_flight > 0, f"{where} is marked, but not in flight")
+
+
+def _check_queue(scheduler: Scheduler) -> None:
+    queue = scheduler.queue
+    queued = queue.sequences()
+    requests = {id(sequence.request): sequence.request for sequence in queued}
+    _demand(queue.num_sequences == len(queued), f"{queue.num_sequences} of {len(queued)} queued")
+    _demand(queue.num_requests == len(requests), f"{queue.num_requests} of {len(requests)} waiting")
+    tokens = sum(sequence.num_tokens for sequence in queued)
+    _demand(queue.num_tokens == tokens, f"{queue.num_tokens} of {tokens} tokens queued")
+    _demand(
+        sum(request.num_queued for request in requests.values()) == len(queued),
+        "the requests' counts of queued sequences don't add up",
+    )
+    for sequence in queued:
+        name = f"queued sequence {sequence.index} of {sequence.request.name}"
+        _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
+        _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
+        _demand(not sequence.num_scheduled and not sequence.in_flight, f"{name} is scheduled")
+
+
+def _demand(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise BrokenBooks(complaint)

@@ -1,0 +1,117 @@
+"""A step while it is being decided, and while it is in flight."""
+
+from __future__ import annotations
+
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_engine.request import Sequence
+
+
+class UnfitResult(Exception):
+    """A Result that doesn't belong to the oldest step in flight."""
+
+
+class StepInFlight:
+    """What a step that was sent works on.
+
+    items: (sequence, tokens computed once it is settled, whether it samples), in the plan's order.
+    alone: one suspect has the step to itself.
+    """
+
+    __slots__ = ("alone", "items", "number")
+
+    def __init__(
+        self, number: int, items: list[tuple[Sequence, int, bool]], *, alone: bool
+    ) -> None:
+        self.number = number
+        self.items = items
+        self.alone = alone
+
+    def verify(self, result: Result, vocab_size: int) -> None:
+        """Raises UnfitResult unless `result` answers these items, one for one."""
+        if result.step != self.number:
+            raise UnfitResult(f"a result for step {result.step} where {self.number} is in flight")
+        if len(result.slots) != len(self.items):
+            raise UnfitResult(
+                f"the result of step {self.number} has {len(result.slots)} slots; "
+                f"its plan has {len(self.items)}"
+            )
+        for (sequence, _, samples), outcome in zip(self.items, result.slots, strict=True):
+            slot, token = outcome.slot, outcome.token
+            if slot != sequence.slot:
+                raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
+            if outcome.error is not None:
+                continue
+            if (token is not None) != samples:
+                raise UnfitResult(
+                    f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
+                )
+            if token is None:
+                continue
+            if not 0 <= token < vocab_size:
+                raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
+            if outcome.logprobs is None and sequence.request.sampling.logprobs is not None:
+                raise UnfitResult(f"slot {slot} gave no log-probabilities, which were asked for")
+
+
+class Draft:
+    """Collects a step's work within its token budget.
+
+    left: budget that is not given out.  preempted: whether a running sequence lost its blocks to
+    this step.  alone: see StepInFlight.
+    """
+
+    __slots__ = ("_admitted", "alone", "items", "left", "preempted")
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
+        self.preempted = False
+        self.alone = False
+        self._admitted: list[Sequence] = []
+
+    def admit(self, sequence: Sequence) -> None:
+        """The worker gets the sequence in full, with the blocks that its table has now."""
+        self._admitted.append(sequence)
+
+    def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
+        """Computes tokens [start, end) of a sequence that has a slot."""
+        slot = sequence.slot
+        if slot is None or slot in self.items or end - start > self.left:
+            raise ValueError(f"work for slot {slot} that can't be planned")
+        self.left -= end - start
+        self.items[slot] = (sequence, start, end, new_blocks)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes back what a sequence was given: it is being preempted."""
+        self.preempted = True
+        item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
+        if item is not None:
+            self.left += item[2] - item[1]
+
+    def commit(self, number: int, released: list[int]) -> tuple[Plan, StepInFlight]:
+        """The plan to send, and its books. Moves each sequence's num_scheduled."""
+        work: list[SlotWork] = []
+        items: list[tuple[Sequence, int, bool]] = []
+        for slot, (sequence, start, end, new_blocks) in self.items.items():
+            work.append(SlotWork(slot, start, end - start, new_blocks))
+            items.append((sequence, end, end == sequence.num_tokens))
+            sequence.num_scheduled = end
+            sequence.in_flight += 1
+            sequence.last_step = number
+        admitted = [_in_full(sequence) for sequence in self._admitted]
+        plan = Plan(number, number - 1, released, admitted, work)
+        return plan, StepInFlight(number, items, alone=self.alone)
+
+
+def _in_full(sequence: Sequence) -> NewSequence:
+    if sequence.slot is None or sequence.table is None:
+        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no slot")
+    return NewSequence(
+        slot=sequence.slot,
+        tokens=sequence.tokens(),
+        num_prompt=len(sequence.request.prompt),
+        index=sequence.index,
+        sampling=sequence.request.sampling,
+        blocks=list(sequence.table.blocks),
+    )

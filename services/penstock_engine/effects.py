@@ -1,0 +1,22 @@
+"""What the core wants done: it has no sockets of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.protocol.to_frontend import ToFrontend
+from penstock.protocol.to_worker import ToWorker
+
+Frames = tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Effects:
+    """Messages to send, in order, as (session, message, frames); then sessions to end, each with
+    the reason that its peer is told.  Workers come first: a step should be under way while its
+    predecessor's outputs are being sent."""
+
+    to_workers: list[tuple[bytes, ToWorker, Frames]] = field(default_factory=list)
+    to_frontends: list[tuple[bytes, ToFrontend, Frames]] = field(default_factory=list)
+    end_workers: list[tuple[bytes, str]] = field(default_factory=list)
+    end_frontends: list[tuple[bytes, str]] = field(default_factory=list)

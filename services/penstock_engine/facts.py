@@ -1,0 +1,83 @@
+"""What the core knows about its model and itself: read once at start, never changed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.config import EngineConfig
+from penstock.errors import StartupError
+from penstock.model_config import PreparedModel
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.protocol.to_worker import Setup
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """folder: the prepared folder, for workers.  tokenizer, template: its files' bytes, for front
+    ends (template empty: none).  boot: hex id of this life.  created: Unix time of its start."""
+
+    config: EngineConfig
+    model: PreparedModel
+    folder: str
+    tokenizer: bytes
+    template: bytes
+    boot: str
+    created: int
+
+    def __post_init__(self) -> None:
+        wanted, longest = self.config.model.max_model_len, self.model.config.max_position
+        if wanted is not None and wanted > longest:
+            raise StartupError(
+                f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
+            )
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, tokens, where the pool is large enough."""
+        return self.config.model.max_model_len or self.model.config.max_position
+
+    def welcome(self, version: int, max_len: int) -> Welcome:
+        settings = self.config.scheduler
+        return Welcome(
+            version=version,
+            boot=self.boot,
+            model=self.config.model.served_model_name or self.model.name,
+            digest=self.model.digest,
+            created=self.created,
+            limits=Limits(
+                max_model_len=max_len,
+                vocab_size=self.model.config.vocab_size,
+                max_waiting_requests=settings.max_waiting_requests,
+                max_num_seqs=settings.max_num_seqs,
+            ),
+            generation=self.model.generation,
+            add_bos=self.model.add_bos,
+            seed=self.config.model.seed,
+        )
+
+    def setup(self, version: int) -> Setup:
+        config = self.config
+        return Setup(
+            version=version,
+            model_dir=self.folder,
+            dtype=config.model.dtype,
+            attention_backend=config.worker.attention_backend,
+            threads=config.worker.threads,
+            block_size=config.cache.kv_block_size,
+            num_kv_blocks=config.cache.num_kv_blocks,
+            kv_memory_fraction=config.cache.kv_memory_fraction,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+        )
+
+
+def agree(offered: list[int]) -> int | None:
+    """The newest protocol version that both sides speak, or None."""
+    return next((version for version in PROTOCOL_VERSIONS if version in offered), None)
+
+
+def disagreement(offered: list[int]) -> str:
+    """Why a session can't be: names what each side speaks."""
+    ours = list(PROTOCOL_VERSIONS)
+    return f"no protocol version in common: the engine speaks {ours}, the peer {offered[:16]}"

@@ -1,0 +1,81 @@
+"""The sessions of front ends: who has which requests open, and what goes to each next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Outputs,
+    Rejected,
+    SequenceOutput,
+    Status,
+    Welcome,
+)
+from penstock_engine.effects import Effects, Frames
+from penstock_engine.request import Request
+
+MAX_FRONTENDS = 1024
+"""Sessions at once; one more is refused."""
+
+MAX_OUTPUTS = 4096
+"""Outputs in one message: a step gives at most max_num_seqs, a mass failure may give more."""
+
+
+class FrontendSession:
+    """requests: open ones, by the front end's number.  replies, outputs: since the last flush."""
+
+    __slots__ = ("name", "outputs", "replies", "requests", "session")
+
+    def __init__(self, session: bytes, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.requests: dict[int, Request] = {}
+        self.replies: list[tuple[Welcome | Accepted | Rejected, Frames]] = []
+        self.outputs: list[SequenceOutput] = []
+
+    def reply(self, message: Welcome | Accepted | Rejected, frames: Frames = ()) -> None:
+        """Answers come before the outputs of the same flush: Accepted precedes what it promises."""
+        self.replies.append((message, frames))
+
+
+class Frontends:
+    """All sessions, oldest first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, FrontendSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session: bytes) -> FrontendSession | None:
+        return self._sessions.get(session)
+
+    def open(self, session: bytes, name: str) -> FrontendSession:
+        opened = self._sessions[session] = FrontendSession(session, name)
+        return opened
+
+    def close(self, session: bytes) -> None:
+        """Forgets a session; its requests have been ended."""
+        del self._sessions[session]
+
+    def requests(self) -> Iterator[Request]:
+        """Every open request. Don't end any while iterating."""
+        for session in self._sessions.values():
+            yield from session.requests.values()
+
+    def flush(self, effects: Effects, status: Status | None) -> None:
+        """Moves what each session is due into `effects`, in the order in which it must arrive."""
+        send = effects.to_frontends.append
+        for session in self._sessions.values():
+            if session.replies:
+                for message, frames in session.replies:
+                    send((session.session, message, frames))
+                session.replies = []
+            if session.outputs:
+                for start in range(0, len(session.outputs), MAX_OUTPUTS):
+                    part = session.outputs[start : start + MAX_OUTPUTS]
+                    send((session.session, Outputs(part), ()))
+                session.outputs = []
+            if status is not None:
+                send((session.session, status, ()))

@@ -1,0 +1,1 @@
+"""Paged KV memory: who owns which block. The tensors themselves are the worker's."""

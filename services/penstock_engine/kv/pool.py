@@ -1,0 +1,127 @@
+"""The pool of KV blocks: reference counts and a free list in least-recently-used order."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+MAX_BLOCKS = 2**24
+"""Most blocks in one pool; keeps a worker's mistaken figure from filling memory."""
+
+
+class OutOfBlocks(Exception):
+    """More blocks were asked for than are free. The caller checks num_free first."""
+
+
+class BrokenBooks(Exception):
+    """The books don't balance: a block was lost, freed twice, or is held by nobody."""
+
+
+class BlockPool:
+    """Blocks 0 .. num_blocks-1, each free or held by one or more tables.
+
+    Free blocks form a ring of links in flat arrays, oldest first, entered through an extra entry
+    at index num_blocks.  Taking, giving back and reviving a block touch a fixed number of entries
+    whatever the pool's size; a block costs 12 bytes.
+
+        ring:  [num_blocks] -> oldest -> ... -> newest -> [num_blocks]
+
+    Blocks are taken at the oldest end and given back at the newest, so that a freed block keeps
+    its contents for as long as possible (a prefix index can then revive it with `share`).
+    """
+
+    __slots__ = ("_next", "_previous", "_references", "num_blocks", "num_free")
+
+    def __init__(self, num_blocks: int) -> None:
+        if not 1 <= num_blocks <= MAX_BLOCKS:
+            raise ValueError(f"a pool has 1 to {MAX_BLOCKS} blocks, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        self._references = array("i", bytes(4 * num_blocks))
+        self._next = array("i", range(1, num_blocks + 1))
+        self._next.append(0)
+        self._previous = array("i", [num_blocks])
+        self._previous.extend(range(num_blocks))
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - self.num_free
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks for one owner, the least recently used first. Raises OutOfBlocks."""
+        if count > self.num_free:
+            raise OutOfBlocks(f"{count} KV blocks wanted; {self.num_free} are free")
+        following, head = self._next, self.num_blocks
+        taken = []
+        block = following[head]
+        for _ in range(count):
+            self._references[block] = 1
+            taken.append(block)
+            block = following[block]
+        following[head] = block
+        self._previous[block] = head
+        self.num_free -= count
+        return taken
+
+    def share(self, block: int) -> None:
+        """One more owner for a block; a free one is revived, with the contents it still has."""
+        if self._references[block] == 0:
+            before, after = self._previous[block], self._next[block]
+            self._next[before] = after
+            self._previous[after] = before
+            self.num_free -= 1
+        self._references[block] += 1
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """An owner's leave. `blocks` is in token order: the tail is freed, and reused, first."""
+        references, head = self._references, self.num_blocks
+        for block in reversed(blocks):
+            left = references[block] - 1
+            if left < 0:
+                raise BrokenBooks(f"KV block {block} was freed twice")
+            references[block] = left
+            if left == 0:
+                newest = self._previous[head]
+                self._next[newest] = block
+                self._previous[block] = newest
+                self._next[block] = head
+                self._previous[head] = block
+                self.num_free += 1
+
+    def balances(self, num_held: int) -> bool:
+        """A cheap audit: as many free blocks as unreferenced ones, and `num_held` references."""
+        return self._references.count(0) == self.num_free and sum(self._references) == num_held
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Proves the books: free + used = total, and each count equals the tables' holdings.
+
+        tables: the block lists of all owners.  Raises BrokenBooks.  Linear in the pool's size.
+        """
+        held: Counter[int] = Counter()
+        for table in tables:
+            held.update(table)
+        free = self._walk_free()
+        if len(free) + len(held) != self.num_blocks:
+            raise BrokenBooks(
+                f"{len(free)} KV blocks are free and {len(held)} are held, of {self.num_blocks}"
+            )
+        for block in range(self.num_blocks):
+            if self._references[block] != held[block]:
+                raise BrokenBooks(
+                    f"KV block {block} has {self._references[block]} references; "
+                    f"tables hold it {held[block]} times"
+                )
+
+    def _walk_free(self) -> list[int]:
+        free: list[int] = []
+        at, head = self._next[self.num_blocks], self.num_blocks
+        last = head
+        while at != head:
+            if self._references[at] != 0 or self._previous[at] != last or len(free) >= head:
+                raise BrokenBooks(f"the free list is broken at KV block {at}")
+            free.append(at)
+            last, at = at, self._next[at]
+        if len(free) != self.num_free or self._previous[head] != last:
+            raise BrokenBooks(f"{len(free)} KV blocks are listed as free, {self.num_free} counted")
+        return free

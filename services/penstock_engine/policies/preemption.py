@@ -1,0 +1,35 @@
+"""Whose blocks are taken when the pool is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock_engine.policies.order import QueueOrder
+from penstock_engine.request import Sequence
+
+
+class PreemptionChoice(Protocol):
+    """Picks the sequence that gives up its blocks for `needy`, or None: `needy` waits instead."""
+
+    def victim(self, running: Iterable[Sequence], needy: Sequence) -> Sequence | None: ...
+
+
+class LatestFirst:
+    """The sequence that is last in the order, and only if it comes after `needy`.
+
+    So the first in the order is never a victim, and can take everybody else's blocks: it always
+    finishes.  The last in the order waits in place with the blocks it has until somebody before
+    it needs them, which costs less than computing it again.
+    """
+
+    def __init__(self, order: QueueOrder) -> None:
+        self._order = order
+
+    def victim(self, running: Iterable[Sequence], needy: Sequence) -> Sequence | None:
+        # What a step in flight refers to can't be taken away.
+        candidates = [sequence for sequence in running if sequence.in_flight == 0]
+        last = max(candidates, key=self._order.key, default=None)
+        if last is None or self._order.key(last) <= self._order.key(needy):
+            return None
+        return last

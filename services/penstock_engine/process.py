@@ -1,0 +1,189 @@
+"""The engine core's process: sockets and a clock around EngineCore, nothing else."""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from penstock import logs
+from penstock.config import EngineConfig
+from penstock.errors import StartupError
+from penstock.protocol.from_frontend import FromFrontend
+from penstock.protocol.from_worker import FromWorker
+from penstock.transport.events import Ended, Opened
+from penstock.transport.hub import Hub
+from penstock_engine.core import EngineCore
+from penstock_engine.effects import Effects
+from penstock_engine.prepared import read_facts
+
+log = logs.get(__name__)
+
+
+def main(
+    config: EngineConfig, model_dir: str, frontend_endpoint: str, worker_endpoint: str
+) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.  Raises
+    StartupError where a folder can't be read or an endpoint can't be bound.
+    """
+    boot = secrets.token_bytes(8)
+    core = EngineCore(
+        read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
+    )
+    with (
+        _wakeup() as wakeup,
+        zmq.Context() as context,
+        _bound(frontend_endpoint),
+        _bound(worker_endpoint),
+        closing(_hub(context, frontend_endpoint, FromFrontend, config, boot)) as frontends,
+        closing(_hub(context, worker_endpoint, FromWorker, config, boot)) as workers,
+    ):
+        log.info(
+            "engine listening",
+            frontends=frontend_endpoint,
+            workers=worker_endpoint,
+            boot=boot.hex(),
+            model=core.facts.model.name,
+        )
+        # Everything made so far lives as long as the process: the collector needn't look at it.
+        gc.collect()
+        gc.freeze()
+        Loop(core, frontends, workers, wakeup).run()
+    log.info("engine stopped")
+
+
+class Loop:
+    """Polls, hands events to the core, and sends what it returns."""
+
+    def __init__(
+        self,
+        core: EngineCore,
+        frontends: Hub[FromFrontend],
+        workers: Hub[FromWorker],
+        wakeup: socket.socket,
+    ) -> None:
+        self._core = core
+        self._frontends = frontends
+        self._workers = workers
+        self._wakeup = wakeup
+        # Hubs want to be polled every beat interval; twice as often leaves slack.
+        self._longest_wait = core.facts.config.transport.beat_interval / 2
+        self._poller = zmq.Poller()
+        for waited in (frontends.socket, workers.socket, wakeup.fileno()):
+            self._poller.register(waited, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Until a signal asks to stop."""
+        while not self._stopping():
+            now = time.monotonic()
+            self._take_events(now)
+            self._deliver(self._core.step(now))
+            wait = min(self._longest_wait, self._core.next_deadline() - time.monotonic())
+            self._poller.poll(max(0, round(1000 * wait)))
+
+    def _take_events(self, now: float) -> None:
+        core = self._core
+        # The worker first: the device should not wait behind a flood of requests.
+        for event in self._workers.poll(now):
+            if isinstance(event, Ended):
+                core.worker_ended(event.session, event.reason, now)
+            elif isinstance(event, Opened):
+                core.worker_opened(event.session, event.message, now)
+            else:
+                core.worker_received(event.session, event.message, now)
+        for front in self._frontends.poll(now):
+            if isinstance(front, Ended):
+                core.frontend_ended(front.session, front.reason, now)
+            elif isinstance(front, Opened):
+                core.frontend_opened(front.session, front.message, now)
+            else:
+                core.frontend_received(front.session, front.message, now)
+
+    def _deliver(self, effects: Effects) -> None:
+        for session, to_worker, frames in effects.to_workers:
+            self._workers.send(session, to_worker, frames)
+        for session, to_frontend, frames in effects.to_frontends:
+            self._frontends.send(session, to_frontend, frames)
+        for session, reason in effects.end_workers:
+            self._workers.end(session, reason)
+        for session, reason in effects.end_frontends:
+            self._frontends.end(session, reason)
+
+    def _stopping(self) -> bool:
+        try:
+            return bool(self._wakeup.recv(64))
+        except BlockingIOError:
+            return False
+
+
+def _hub(
+    context: zmq.Context[Any], endpoint: str, messages: Any, config: EngineConfig, boot: bytes
+) -> Hub[Any]:
+    decoder = msgspec.msgpack.Decoder(messages)
+    try:
+        return Hub(context, endpoint, decoder, config.transport, boot)
+    except zmq.ZMQError as error:
+        raise StartupError(f"can't listen at {endpoint}: {error}") from error
+
+
+@contextmanager
+def _wakeup() -> Iterator[socket.socket]:
+    """A socket that becomes readable when SIGTERM or SIGINT arrives."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    handlers = {
+        signum: signal.signal(signum, lambda *_: None) for signum in (signal.SIGTERM, signal.SIGINT)
+    }
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(previous)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        reader.close()
+        writer.close()
+
+
+@contextmanager
+def _bound(endpoint: str) -> Iterator[None]:
+    """Removes the socket file that a killed engine left, and at the end our own."""
+    if not endpoint.startswith("ipc://"):
+        yield
+        return
+    path = Path(endpoint.removeprefix("ipc://"))
+    _remove_stale(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise StartupError(f"{path} exists and isn't a socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise StartupError(f"another engine core is listening at {path}")

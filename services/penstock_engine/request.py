@@ -1,0 +1,188 @@
+"""Requests, their sequences, and the one table of states."""
+
+from __future__ import annotations
+
+import enum
+from array import array
+
+import msgspec
+
+from penstock.protocol.common import FinishReason, Stopping, TokenSampling
+from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock_engine.kv.table import BlockTable
+
+
+class State(enum.Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED_STOPPED = "stopped"
+    FINISHED_LENGTH = "length"
+    FINISHED_ABORTED = "aborted"
+    FINISHED_TIMED_OUT = "timed out"
+    FINISHED_FAILED = "failed"
+
+
+FINISH_REASONS: dict[State, FinishReason] = {
+    State.FINISHED_STOPPED: "stop",
+    State.FINISHED_LENGTH: "length",
+    State.FINISHED_ABORTED: "abort",
+    State.FINISHED_TIMED_OUT: "timeout",
+    State.FINISHED_FAILED: "error",
+}
+
+_ENDS = tuple(FINISH_REASONS)
+
+TRANSITIONS: dict[State, tuple[State, ...]] = {
+    # It gets a slot, or ends before it ran.
+    State.WAITING: (State.RUNNING, *_ENDS),
+    # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
+    State.RUNNING: (State.PREEMPTED, State.WAITING, *_ENDS),
+    State.PREEMPTED: (State.RUNNING, *_ENDS),
+    **dict.fromkeys(_ENDS, ()),
+}
+
+
+class IllegalTransition(Exception):
+    """A sequence was told to go where its state doesn't lead."""
+
+
+class Request:
+    """What the sequences of one Submit have in common.
+
+    session, number: who asked; together the request's key.  arrival: the engine's own count, the
+    first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
+    stops: the request's own stop ids.  open: sequences that have not ended.
+    num_queued: sequences in the waiting queue; the queue keeps it.
+    """
+
+    __slots__ = (
+        "arrival",
+        "eos",
+        "name",
+        "num_queued",
+        "number",
+        "open",
+        "prompt",
+        "sampling",
+        "sequences",
+        "session",
+        "stopping",
+        "stops",
+    )
+
+    def __init__(
+        self, session: bytes, submit: Submit, *, arrival: int, eos_token_ids: tuple[int, ...]
+    ) -> None:
+        self.session = session
+        self.number = submit.request
+        self.name = submit.name
+        self.arrival = arrival
+        # Four bytes a token: a full queue holds millions of them.
+        self.prompt = array("i", submit.prompt)
+        self.stopping: Stopping = submit.stopping
+        self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)
+        self.stops = frozenset(submit.stopping.stop_token_ids)
+        self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
+        self.num_queued = 0
+        self.sequences = {
+            opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
+        }
+        self.open = len(self.sequences)
+
+
+class Sequence:
+    """One of a request's sequences.
+
+    emitted: tokens so far; the first `delivered` of them were handed to the front end.
+    num_tokens: prompt and emitted.  num_computed: those with KV, by settled steps.
+    num_scheduled: the same once every step in flight is settled; num_computed <= num_scheduled
+    <= num_tokens.  in_flight: steps in flight that work on it.  last_step: the latest of them.
+    slot, table: None and empty unless the worker holds it.
+    deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
+    a step with others only after it has computed this many tokens alone (0: no suspect).
+    ticket: its place in the waiting queue (0: not in it).
+    """
+
+    __slots__ = (
+        "deaths",
+        "delivered",
+        "emitted",
+        "in_flight",
+        "index",
+        "last_step",
+        "num_computed",
+        "num_scheduled",
+        "num_tokens",
+        "request",
+        "slot",
+        "state",
+        "suspect_until",
+        "table",
+        "ticket",
+    )
+
+    def __init__(self, request: Request, opened: OpenSequence, deaths: int) -> None:
+        self.request = request
+        self.index = opened.index
+        self.emitted = array("i", opened.emitted)
+        self.delivered = len(self.emitted)
+        self.num_tokens = len(request.prompt) + len(self.emitted)
+        self.num_computed = 0
+        self.num_scheduled = 0
+        self.in_flight = 0
+        self.last_step = 0
+        self.state = State.WAITING
+        self.slot: int | None = None
+        self.table: BlockTable | None = None
+        self.ticket = 0
+        self.deaths = deaths
+        self.suspect_until = self.num_tokens if deaths else 0
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINISH_REASONS
+
+    def tokens(self) -> list[int]:
+        """Prompt and emitted ids."""
+        return (self.request.prompt + self.emitted).tolist()
+
+    def append(self, token: int) -> None:
+        self.emitted.append(token)
+        self.num_tokens += 1
+
+    def move(self, state: State) -> None:
+        """Changes the state. Raises IllegalTransition."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(
+                f"sequence {self.index} of request {self.request.name}: "
+                f"{self.state.name} doesn't lead to {state.name}"
+            )
+        self.state = state
+
+    def forget_computed(self) -> None:
+        """The KV is gone; so is every token that the front end has not been given."""
+        del self.emitted[self.delivered :]
+        self.num_tokens = len(self.request.prompt) + len(self.emitted)
+        self.num_computed = self.num_scheduled = self.last_step = 0
+
+
+def worker_sampling(
+    sampling: TokenSampling, stopping: Stopping, eos_token_ids: tuple[int, ...]
+) -> TokenSampling:
+    """The sampling that a worker gets: ids that would end the sequence are held back at first.
+
+    Only the engine knows all of them: the model's EOS ids and the request's own.
+    """
+    ends = (
+        stopping.stop_token_ids
+        if stopping.ignore_eos
+        else (
+            *eos_token_ids,
+            *stopping.stop_token_ids,
+        )
+    )
+    held_back = tuple(sorted(frozenset(ends))) if stopping.min_tokens else ()
+    return msgspec.structs.replace(sampling, min_tokens=stopping.min_tokens, held_back=held_back)

@@ -1,0 +1,26 @@
+"""When a sequence has ended, by its tokens alone."""
+
+from __future__ import annotations
+
+from penstock_engine.request import Sequence, State
+
+
+def verdict(sequence: Sequence, max_len: int) -> tuple[State, int | None] | None:
+    """How the sequence ends with the tokens that it has, or None: it goes on.
+
+    The order is EOS, stop ids, max_tokens, context full; ids don't count before min_tokens.  The
+    second value is the stop id that ended it (None for EOS).  max_len: tokens of the context,
+    prompt and output.
+    """
+    request = sequence.request
+    emitted = sequence.emitted
+    count = len(emitted)
+    if count > request.stopping.min_tokens:
+        last = emitted[-1]
+        if last in request.eos:
+            return State.FINISHED_STOPPED, None
+        if last in request.stops:
+            return State.FINISHED_STOPPED, last
+    if count >= request.stopping.max_tokens or sequence.num_tokens >= max_len:
+        return State.FINISHED_LENGTH, None
+    return None

@@ -1,0 +1,112 @@
+"""Checks a Submit again: the engine trusts no front end to have done it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import Submit
+from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
+
+MAX_NAME_LENGTH = 1024
+MAX_COUNT = 2**31 - 1
+
+
+def check_submit(submit: Submit, *, vocab_size: int, max_len: int, room: str) -> None:
+    """Raises InvalidRequest, which says what is wrong and what is allowed.
+
+    max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
+    """
+    if len(submit.name) > MAX_NAME_LENGTH:
+        raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
+    if submit.deaths < 0:
+        raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
+    _check_stopping(submit.stopping, vocab_size)
+    _check_sampling(submit.sampling)
+    if not submit.prompt:
+        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
+    # Length before content: what is far too long isn't looked through.
+    _check_length(submit, max_len, room)
+    _check_ids("prompt", submit.prompt, vocab_size)
+    _check_sequences(submit, vocab_size)
+
+
+def _check_length(submit: Submit, max_len: int, room: str) -> None:
+    # A request that emits nothing may fill the context; any other needs room for one token.
+    longest = max_len if submit.stopping.max_tokens == 0 else max_len - 1
+    emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
+    if emitted == 0 and len(submit.prompt) > longest:
+        raise InvalidRequest(
+            f"the prompt has {len(submit.prompt)} tokens; it may have {longest}, as {room} "
+            f"{max_len} tokens, output included",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if len(submit.prompt) + emitted > max_len:
+        raise InvalidRequest(
+            f"prompt and emitted tokens are {len(submit.prompt) + emitted}; {room} {max_len}",
+            code="context_length_exceeded",
+        )
+
+
+def _check_sequences(submit: Submit, vocab_size: int) -> None:
+    count = len(submit.sequences)
+    if not 1 <= count <= MAX_N:
+        raise InvalidRequest(f"a request has 1 to {MAX_N} sequences, not {count}", param="n")
+    indexes = [opened.index for opened in submit.sequences]
+    if len(frozenset(indexes)) != count or min(indexes) < 0 or max(indexes) >= MAX_N:
+        raise InvalidRequest(
+            f"sequence indexes must differ and lie in 0 to {MAX_N - 1}, not {indexes}", param="n"
+        )
+    most = submit.stopping.max_tokens
+    for opened in submit.sequences:
+        if len(opened.emitted) > most:
+            raise InvalidRequest(
+                f"sequence {opened.index} has emitted {len(opened.emitted)} tokens, "
+                f"more than max_tokens, {most}"
+            )
+        _check_ids("emitted", opened.emitted, vocab_size)
+
+
+def _check_sampling(sampling: TokenSampling) -> None:
+    _check_number("temperature", sampling.temperature, 0.0, 100.0)
+    _check_number("top_p", sampling.top_p, 0.0, 1.0)
+    if sampling.top_p == 0.0:
+        raise InvalidRequest("top_p must be above 0", param="top_p")
+    _check_number("min_p", sampling.min_p, 0.0, 1.0)
+    _check_whole("top_k", sampling.top_k, 0, MAX_COUNT)
+    _check_whole("seed", sampling.seed, 0, MAX_SEED)
+    if sampling.logprobs is not None:
+        _check_whole("logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+
+
+def _check_stopping(stopping: Stopping, vocab_size: int) -> None:
+    _check_whole("max_tokens", stopping.max_tokens, 0, MAX_COUNT)
+    _check_whole("min_tokens", stopping.min_tokens, 0, stopping.max_tokens)
+    if len(stopping.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequest(
+            f"stop_token_ids holds {len(stopping.stop_token_ids)} ids; "
+            f"at most {MAX_STOP_TOKEN_IDS} are allowed",
+            param="stop_token_ids",
+        )
+    _check_ids("stop_token_ids", stopping.stop_token_ids, vocab_size)
+
+
+def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        bad = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest(
+            f"{name}: token id {bad} is not in the vocabulary, 0 to {vocab_size - 1}", param=name
+        )
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise InvalidRequest(f"{name} must lie in {low:g} to {high:g}, not {value!r}", param=name)
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} must lie in {low} to {high}, not {value}", param=name)

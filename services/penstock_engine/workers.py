@@ -1,0 +1,67 @@
+"""The worker's session: what it has told, and whether steps get done."""
+
+from __future__ import annotations
+
+from penstock.protocol.from_worker import Progress, Ready
+
+PROGRESS_TIMEOUT = 10.0
+"""Seconds without a result or a computed layer, with work to do, after which we aren't ready."""
+
+STUCK = f"no step has made progress for {PROGRESS_TIMEOUT:g} s"
+
+
+class WorkerSession:
+    """One rank's session.
+
+    ready: its own message, None while it loads.  layers: its latest count of computed layers.
+    """
+
+    __slots__ = ("layers", "rank", "ready", "session")
+
+    def __init__(self, session: bytes, rank: int) -> None:
+        self.session = session
+        self.rank = rank
+        self.ready: Ready | None = None
+        self.layers = -1
+
+
+class Workers:
+    """The rank group (of one, so far) and its health.
+
+    fault: what the last worker said that it died of.  final: no other will do better.
+    """
+
+    def __init__(self) -> None:
+        self.current: WorkerSession | None = None
+        self.fault: str | None = None
+        self.final = False
+        self._progress_at = 0.0
+
+    @property
+    def ready(self) -> Ready | None:
+        return self.current.ready if self.current is not None else None
+
+    def found_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
+        worker.ready = ready
+        self.fault, self.final = None, False
+        self._progress_at = now
+
+    def progressed(self, now: float) -> None:
+        """A step was settled, or there is nothing to do."""
+        self._progress_at = now
+
+    def take_progress(self, worker: WorkerSession, progress: Progress, now: float) -> None:
+        """A step goes on; a worker that repeats itself is stuck."""
+        if progress.layers > worker.layers:
+            worker.layers = progress.layers
+            self._progress_at = now
+
+    def health(self, now: float) -> tuple[bool, str]:
+        """(ready, why not)."""
+        if self.current is None:
+            return False, self.fault or "no worker is connected"
+        if self.current.ready is None:
+            return False, "the worker is loading the model"
+        if now - self._progress_at > PROGRESS_TIMEOUT:
+            return False, STUCK
+        return True, ""

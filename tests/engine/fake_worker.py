@@ -1,0 +1,109 @@
+"""A worker that computes nothing, checks every plan, and answers with predictable tokens.
+
+Its KV cache is real in one respect: each row of each block remembers which tokens it stands for,
+so a block that was handed to two sequences, or read after it was freed, is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from penstock.protocol.common import TokenLogprobs, TokenSampling
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.to_worker import NewSequence, Plan, Setup
+
+VOCAB = 40
+EOS = (0, 7)
+
+
+def next_token(
+    prompt: list[int], emitted: list[int], index: int, sampling: TokenSampling, ends: frozenset[int]
+) -> int:
+    """The model: a pure function of the sequence. `ends` are held back before min_tokens."""
+    text = f"{prompt}|{emitted}|{sampling.seed}|{index}"
+    token = hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % VOCAB
+    while len(emitted) < sampling.min_tokens and token in ends:
+        token = (token + 1) % VOCAB
+    return token
+
+
+@dataclass
+class Slot:
+    new: NewSequence
+    tokens: list[int]
+    blocks: list[int]
+    computed: int = 0
+
+
+@dataclass
+class FakeWorker:
+    """Raises AssertionError on the first plan that breaks a rule of the protocol."""
+
+    setup: Setup
+    num_blocks: int
+    fail_prompts: set[tuple[int, ...]] = field(default_factory=set)
+    slots: dict[int, Slot] = field(default_factory=dict)
+    rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    last_step: int = 0
+    log: list[Plan] = field(default_factory=list)
+
+    def execute(self, plan: Plan) -> Result:
+        assert plan.step == self.last_step + 1
+        assert plan.follows == self.last_step
+        self.last_step = plan.step
+        self.log.append(plan)
+        assert len(set(plan.released)) == len(plan.released)
+        for slot in plan.released:
+            del self.slots[slot]
+        for new in plan.admitted:
+            self._admit(new)
+        assert 0 < sum(work.count for work in plan.work) <= self.setup.max_num_batched_tokens
+        assert len({work.slot for work in plan.work}) == len(plan.work)
+        for work in plan.work:
+            self.slots[work.slot].blocks += work.new_blocks
+        self._check_blocks()
+        return Result(plan.step, [self._work(w.slot, w.start, w.count) for w in plan.work])
+
+    def _admit(self, new: NewSequence) -> None:
+        assert 0 <= new.slot < self.setup.max_num_seqs
+        assert new.slot not in self.slots
+        assert 1 <= new.num_prompt <= len(new.tokens)
+        self.slots[new.slot] = Slot(new, list(new.tokens), list(new.blocks))
+
+    def _check_blocks(self) -> None:
+        held = [block for slot in self.slots.values() for block in slot.blocks]
+        assert len(set(held)) == len(held), "a block is in two tables"
+        assert all(0 <= block < self.num_blocks for block in held)
+
+    def _work(self, number: int, start: int, count: int) -> SlotResult:
+        slot = self.slots[number]
+        size = self.setup.block_size
+        end = start + count
+        assert count > 0
+        assert start == slot.computed, "tokens are skipped, or computed twice"
+        assert end <= len(slot.tokens) <= self.setup.max_model_len
+        assert end <= len(slot.blocks) * size, "no block for a token"
+        prompt = slot.tokens[: slot.new.num_prompt]
+        if tuple(prompt) in self.fail_prompts:
+            return SlotResult(number, error="this prompt always fails")
+        for at in range(start, end):
+            self.rows[slot.blocks[at // size], at % size] = tuple(slot.tokens[: at + 1])
+        for at in range(end):
+            row = self.rows[slot.blocks[at // size], at % size]
+            assert row == tuple(slot.tokens[: at + 1]), "another sequence wrote into this block"
+        slot.computed = end
+        if end < len(slot.tokens):
+            return SlotResult(number)
+        return self._sample(slot, number, prompt)
+
+    def _sample(self, slot: Slot, number: int, prompt: list[int]) -> SlotResult:
+        sampling = slot.new.sampling
+        emitted = slot.tokens[slot.new.num_prompt :]
+        held_back = frozenset(sampling.held_back)
+        token = next_token(prompt, emitted, slot.new.index, sampling, held_back)
+        slot.tokens.append(token)
+        logprobs = None
+        if sampling.logprobs is not None:
+            logprobs = TokenLogprobs(-float(len(emitted)), [token], [-0.5])
+        return SlotResult(number, token, logprobs)

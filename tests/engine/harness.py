@@ -1,0 +1,388 @@
+"""An EngineCore between fake front ends and a fake worker, beside a naive model of it.
+
+The model knows nothing of slots, blocks or steps: it says which tokens each sequence gives when
+it runs alone (`undisturbed`), and keeps score of what each front end was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
+from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Outputs,
+    Rejected,
+    SequenceOutput,
+    Status,
+    ToFrontend,
+    Welcome,
+)
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock_engine.core import EngineCore
+from penstock_engine.facts import EngineFacts
+from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODERS = {
+    union: msgspec.msgpack.Decoder(union)
+    for union in (FromFrontend, FromWorker, ToFrontend, ToWorker)
+}
+
+
+def over_the_wire(message: Any, union: Any) -> Any:
+    """What the other side gets: encoded, and decoded with the receiver's decoder."""
+    return _DECODERS[union].decode(_ENCODE(message))
+
+
+def facts(
+    *,
+    max_model_len: int = 64,
+    block_size: int = 4,
+    num_kv_blocks: int | None = None,
+    **scheduler: int,
+) -> EngineFacts:
+    """A small model's facts. scheduler: fields of SchedulerSettings."""
+    model = PreparedModel(
+        format_version=1,
+        name="tiny",
+        source="tiny",
+        config=ModelConfig(
+            architecture="llama",
+            vocab_size=VOCAB,
+            hidden_size=8,
+            intermediate_size=16,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=8,
+            max_position=max_model_len,
+            rms_norm_eps=1e-5,
+            rope_theta=10000.0,
+        ),
+        generation=GenerationDefaults(eos_token_ids=EOS),
+        weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    settings = {"max_num_seqs": 4, "max_num_batched_tokens": 16, **scheduler}
+    config = EngineConfig(
+        model=ModelSettings(model="tiny"),
+        cache=CacheSettings(kv_block_size=block_size, num_kv_blocks=num_kv_blocks),
+        scheduler=SchedulerSettings(**settings),
+    )
+    return EngineFacts(
+        config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
+    )
+
+
+def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], str, int | None]:
+    """(all emitted tokens, finish reason, stop token) of a sequence that runs alone."""
+    stopping = submit.stopping
+    sampling = msgspec.structs.replace(submit.sampling, min_tokens=stopping.min_tokens)
+    eos = frozenset() if stopping.ignore_eos else frozenset(EOS)
+    ends = eos | frozenset(stopping.stop_token_ids)
+    emitted: list[int] = []
+    while len(emitted) < stopping.max_tokens and len(submit.prompt) + len(emitted) < max_len:
+        token = next_token(submit.prompt, emitted, index, sampling, ends)
+        emitted.append(token)
+        if len(emitted) > stopping.min_tokens:
+            if token in eos:
+                return emitted, "stop", None
+            if token in stopping.stop_token_ids:
+                return emitted, "stop", token
+    return emitted, "length", None
+
+
+@dataclass
+class SequenceScore:
+    """What the front end was told of one sequence."""
+
+    tokens: list[int]
+    logprobs: list[Any] = field(default_factory=list)
+    terminal: SequenceOutput | None = None
+    finished_by_us: bool = False
+    deaths: int = 0
+
+
+@dataclass
+class RequestScore:
+    submit: Submit
+    accepted: bool = False
+    rejected: Rejected | None = None
+    aborted: bool = False
+    sequences: dict[int, SequenceScore] = field(default_factory=dict)
+
+
+@dataclass
+class Front:
+    session: bytes
+    welcome: Welcome | None = None
+    status: Status | None = None
+    requests: dict[int, RequestScore] = field(default_factory=dict)
+    ended: str | None = None
+
+
+class Harness:
+    """Drives a core; every call checks all books and everything that the core sent."""
+
+    def __init__(self, engine_facts: EngineFacts | None = None, **options: int) -> None:
+        self.facts = engine_facts or facts(**options)
+        self.core = EngineCore(self.facts)
+        self.now = 100.0
+        self.fronts: list[Front] = []
+        self.gone: list[Front] = []
+        self.worker_session: bytes | None = None
+        self.worker_end: str | None = None
+        self.worker: FakeWorker | None = None
+        self.setup: Setup | None = None
+        self.plan: Plan | None = None
+        self._in_plan: list[SequenceScore] = []
+        self.fail_prompts: set[tuple[int, ...]] = set()
+        self.allow_internal_errors = False
+        self.trace: list[bytes] = []
+        self._sessions = 0
+        self._requests = 0
+
+    # ---- the core's side
+
+    def settle(self) -> None:
+        """Lets the core step, takes what it sends, and checks all books."""
+        effects = self.core.step(self.now)
+        self.core.check()
+        self.trace.append(_ENCODE([effects.to_workers, effects.to_frontends]))
+        for session, message, _ in effects.to_workers:
+            if session == self.worker_session:
+                self._worker_gets(over_the_wire(message, ToWorker))
+        for session, message, frames in effects.to_frontends:
+            front = next(front for front in self.fronts if front.session == session)
+            self._front_gets(front, over_the_wire(message, ToFrontend), frames)
+        for _, reason in effects.end_workers + effects.end_frontends:
+            assert self.allow_internal_errors or "internal error" not in reason
+        for session, reason in effects.end_workers:
+            if session == self.worker_session:
+                self._forget_worker(reason)
+            self.core.worker_ended(session, reason, self.now)
+        for session, reason in effects.end_frontends:
+            front = next(front for front in self.fronts if front.session == session)
+            front.ended = reason
+            self._drop(front)
+            self.core.frontend_ended(session, reason, self.now)
+
+    def _worker_gets(self, message: ToWorker) -> None:
+        if isinstance(message, Setup):
+            self.setup = message
+        else:
+            assert isinstance(message, Plan)
+            assert self.plan is None, "two steps in flight"
+            assert self.worker is not None
+            self.plan = message
+            self._in_plan = [self._score(work.slot) for work in message.work]
+
+    def _score(self, slot: int) -> SequenceScore:
+        sequence = self.core.scheduler.running[slot]
+        front = next(f for f in self.fronts if f.session == sequence.request.session)
+        return front.requests[sequence.request.number].sequences[sequence.index]
+
+    def _front_gets(self, front: Front, message: ToFrontend, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Welcome():
+                assert front.welcome is None
+                assert frames == (self.facts.tokenizer, self.facts.template)
+                front.welcome = message
+            case Status():
+                front.status = message
+            case Accepted(request):
+                score = front.requests[request]
+                assert not score.accepted
+                assert score.rejected is None
+                score.accepted = True
+            case Rejected(request):
+                assert not front.requests[request].accepted
+                front.requests[request].rejected = message
+            case Outputs(outputs):
+                assert outputs
+                for output in outputs:
+                    self._take(front.requests[output.request], output)
+
+    def _take(self, request: RequestScore, output: SequenceOutput) -> None:
+        assert request.accepted
+        score = request.sequences[output.sequence]
+        assert score.terminal is None, "an output after the terminal one"
+        score.tokens += output.tokens
+        if request.submit.sampling.logprobs is not None and output.tokens:
+            assert output.logprobs is not None
+            assert len(output.logprobs) == len(output.tokens)
+        score.logprobs += output.logprobs or []
+        expected, finish, stop = self.expected(request, output.sequence)
+        assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
+        if output.finish is None:
+            assert len(output.tokens) == 1
+            return
+        score.terminal = output
+        if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
+            self._check_natural_end(request, score, output, (expected, finish, stop))
+        elif output.finish == "abort":
+            assert request.aborted
+        elif output.finish == "error":
+            assert output.error
+
+    def _check_natural_end(
+        self,
+        request: RequestScore,
+        score: SequenceScore,
+        output: SequenceOutput,
+        expected: tuple[list[int], str, int | None],
+    ) -> None:
+        if score.tokens != expected[0]:
+            # The pool was so small that the context ended before.
+            assert output.finish == "length"
+            assert self.capacity is not None
+            assert len(request.submit.prompt) + len(score.tokens) == self.capacity
+            return
+        assert (output.finish, output.stop_token) == expected[1:]
+
+    def expected(self, request: RequestScore, index: int) -> tuple[list[int], str, int | None]:
+        return undisturbed(request.submit, index, self.facts.max_model_len)
+
+    @property
+    def capacity(self) -> int | None:
+        if self.worker is None:
+            return None
+        return self.worker.num_blocks * self.facts.config.cache.kv_block_size
+
+    # ---- what front ends do
+
+    def connect(self, versions: tuple[int, ...] = (1,)) -> Front:
+        front = Front(self._new_session())
+        self.fronts.append(front)
+        self.core.frontend_opened(front.session, Hello(list(versions), "test", 1), self.now)
+        self.settle()
+        return front
+
+    def send(self, front: Front, message: FromFrontend, *, settle: bool = True) -> None:
+        message = over_the_wire(message, FromFrontend)
+        self.core.frontend_received(front.session, message, self.now)
+        if settle:
+            self.settle()
+
+    def submit(
+        self,
+        front: Front,
+        prompt: list[int],
+        *,
+        n: int = 1,
+        emitted: dict[int, list[int]] | None = None,
+        deaths: int = 0,
+        seed: int = 1,
+        logprobs: int | None = None,
+        settle: bool = True,
+        sampling: dict[str, Any] | None = None,
+        **stopping: Any,
+    ) -> RequestScore:
+        self._requests += 1
+        emitted = emitted or {}
+        indexes = sorted(emitted) or range(n)
+        submit = Submit(
+            self._requests,
+            f"r{self._requests}",
+            prompt,
+            [OpenSequence(index, emitted.get(index, [])) for index in indexes],
+            TokenSampling(seed=seed, logprobs=logprobs, **(sampling or {})),
+            Stopping(**{"max_tokens": 8, **stopping}),
+            deaths,
+        )
+        score = RequestScore(submit)
+        for index in indexes:
+            score.sequences[index] = SequenceScore(list(emitted.get(index, [])), deaths=deaths)
+        front.requests[submit.request] = score
+        self.send(front, submit, settle=settle)
+        return score
+
+    def abort(self, front: Front, request: RequestScore) -> None:
+        request.aborted = True
+        self.send(front, Abort(request.submit.request))
+
+    def finish(self, front: Front, request: RequestScore, index: int) -> None:
+        score = request.sequences[index]
+        score.finished_by_us = True
+        self.send(front, Finish(request.submit.request, index, len(score.tokens)))
+
+    def disconnect(self, front: Front) -> None:
+        self.core.frontend_ended(front.session, "it left", self.now)
+        self._drop(front)
+        self.settle()
+
+    def _drop(self, front: Front) -> None:
+        self.fronts.remove(front)
+        self.gone.append(front)
+
+    # ---- what the worker does
+
+    def start_worker(self, num_blocks: int | None = None, *, ready: bool = True) -> None:
+        self._forget_worker("replaced")
+        self.worker_session = self._new_session()
+        self.core.worker_opened(self.worker_session, WorkerHello([1], 0, 2), self.now)
+        self.settle()
+        if ready:
+            self.worker_ready(num_blocks)
+
+    def worker_ready(self, num_blocks: int | None = None) -> None:
+        assert self.setup is not None
+        assert self.worker_session is not None
+        self.worker = FakeWorker(self.setup, num_blocks or 1000, self.fail_prompts)
+        ready = Ready(
+            num_kv_blocks=self.worker.num_blocks, device="cpu", fingerprint="f", load_seconds=0.1
+        )
+        self.worker_says(ready)
+
+    def worker_says(self, message: FromWorker) -> None:
+        assert self.worker_session is not None
+        message = over_the_wire(message, FromWorker)
+        self.core.worker_received(self.worker_session, message, self.now)
+        self.settle()
+
+    def run_step(self) -> Result | None:
+        """Executes the step in flight, if there is one."""
+        if self.plan is None or self.worker is None:
+            return None
+        plan, self.plan = self.plan, None
+        result = self.worker.execute(plan)
+        self.worker_says(result)
+        return result
+
+    def run(self, most: int = 2000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(most):
+            if self.run_step() is None:
+                assert not self.core.scheduler.has_work
+                return
+        raise AssertionError(f"not done after {most} steps")
+
+    def kill_worker(self) -> None:
+        session = self.worker_session
+        if session is None:
+            return
+        self._forget_worker("killed")
+        self.core.worker_ended(session, "killed", self.now)
+        self.settle()
+
+    def _forget_worker(self, reason: str) -> None:
+        if self.worker_session is not None:
+            self.worker_end = reason
+        if self.plan is not None:
+            # The naive model of poison: deaths only ever count up.
+            for score in self._in_plan:
+                score.deaths += 1
+        self.worker_session = self.worker = self.setup = self.plan = None
+
+    def _new_session(self) -> bytes:
+        self._sessions += 1
+        return self._sessions.to_bytes(16, "big")

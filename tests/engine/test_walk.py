@@ -1,0 +1,99 @@
+"""Random histories: Hypothesis finds small ones, a seeded walk goes far."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.walker import Walker, make_harness
+
+
+class Drawn:
+    """Choices that Hypothesis makes, and shrinks."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def whole(self, low: int, high: int) -> int:
+        return self._data.draw(st.integers(low, high))
+
+
+class Seeded:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def whole(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    choose = Drawn(data)
+    walker = Walker(make_harness(choose), choose)
+    walker.connect()
+    for _ in range(length):
+        walker.walk()
+    walker.end()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_histories(seed: int) -> None:
+    walker = seeded_walk(seed, 400)
+    walker.end()
+    assert walker.operations == 400
+
+
+def test_long_histories_meet_what_they_are_for() -> None:
+    """Else the test above would prove little."""
+    preemptions = deaths = ended = 0
+    for seed in range(6):
+        walker = seeded_walk(seed, 400)
+        preemptions += walker.h.core.scheduler.num_preemptions
+        for front in walker.h.fronts + walker.h.gone:
+            for request in front.requests.values():
+                deaths += sum(score.deaths for score in request.sequences.values())
+                ended += sum(
+                    score.terminal is not None and score.terminal.finish in ("stop", "length")
+                    for score in request.sequences.values()
+                )
+    assert preemptions > 20
+    assert deaths > 20
+    assert ended > 100
+
+
+def seeded_walk(seed: int, length: int) -> Walker:
+    choose = Seeded(seed)
+    walker = Walker(make_harness(choose), choose)
+    walker.connect()
+    for _ in range(length):
+        walker.walk()
+    return walker
+
+
+def test_decisions_do_not_depend_on_hash_order() -> None:
+    program = "from tests.engine.test_walk import print_digest; print_digest()"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
+
+
+def print_digest() -> None:
+    walk = seeded_walk(3, 300)
+    print(hashlib.sha256(b"".join(walk.h.trace)).hexdigest())

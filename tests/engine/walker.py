@@ -1,0 +1,191 @@
+"""Random operations on a Harness, and what must hold when all is done."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from penstock.protocol.from_worker import Progress, Result
+from tests.engine.fake_worker import EOS, VOCAB
+from tests.engine.harness import Front, Harness, RequestScore
+
+
+class Choices(Protocol):
+    """Where randomness comes from: Hypothesis, or a seeded generator."""
+
+    def whole(self, low: int, high: int) -> int: ...
+
+
+def make_harness(choose: Choices) -> Harness:
+    """Small limits, so that every one of them is met."""
+    return Harness(
+        max_model_len=choose.whole(8, 32),
+        block_size=choose.whole(1, 5),
+        max_num_seqs=choose.whole(1, 6),
+        max_num_batched_tokens=choose.whole(1, 24),
+        max_waiting_requests=choose.whole(2, 12),
+        max_waiting_tokens=choose.whole(20, 300),
+    )
+
+
+class Walker:
+    """Operations by name. Each does nothing where it makes no sense."""
+
+    def __init__(self, harness: Harness, choose: Choices) -> None:
+        self.h = harness
+        self.choose = choose
+        self.operations = 0
+        self.walks = {
+            "submit": (30, self.submit),
+            "step": (100, self.step),
+            "abort": (5, self.abort),
+            "finish": (5, self.finish),
+            "resume": (6, self.resume),
+            "connect": (4, self.connect),
+            "disconnect": (2, self.disconnect),
+            "worker": (8, self.worker),
+            "kill": (3, self.kill),
+            "unfit": (1, self.unfit),
+            "progress": (2, self.progress),
+            "wait": (3, self.wait),
+        }
+        self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+
+    def walk(self) -> None:
+        """One operation."""
+        self.operations += 1
+        self.walks[self._wheel[self.choose.whole(0, len(self._wheel) - 1)]][1]()
+
+    def submit(self) -> None:
+        front = self._front()
+        if front is None:
+            return
+        whole = self.choose.whole
+        prompt = [whole(0, VOCAB - 1) for _ in range(whole(1, self.h.facts.max_model_len + 1))]
+        if whole(0, 30) == 0:
+            self.h.fail_prompts.add(tuple(prompt))
+        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), **self._ends())
+
+    def _ends(self) -> dict[str, Any]:
+        whole = self.choose.whole
+        most = whole(0, 20)
+        return {
+            "max_tokens": most,
+            "min_tokens": min(most, whole(0, 6)) if whole(0, 2) == 0 else 0,
+            "ignore_eos": whole(0, 1) == 0,
+            "stop_token_ids": (whole(0, VOCAB - 1), EOS[1]) if whole(0, 3) == 0 else (),
+            "logprobs": 1 if whole(0, 3) == 0 else None,
+        }
+
+    def resume(self) -> None:
+        """What a front end does when its session was lost: submits again what was emitted."""
+        front = self._front()
+        pairs = [
+            request
+            for gone in self.h.gone
+            for request in gone.requests.values()
+            if request.accepted and any(s.terminal is None for s in request.sequences.values())
+        ]
+        if front is None or not pairs:
+            return
+        old = pairs[self.choose.whole(0, len(pairs) - 1)]
+        stopping = old.submit.stopping
+        self.h.submit(
+            front,
+            old.submit.prompt,
+            emitted={i: s.tokens for i, s in old.sequences.items() if s.terminal is None},
+            deaths=self.choose.whole(0, 4) // 2,
+            seed=old.submit.sampling.seed,
+            logprobs=old.submit.sampling.logprobs,
+            max_tokens=stopping.max_tokens,
+            min_tokens=stopping.min_tokens,
+            ignore_eos=stopping.ignore_eos,
+            stop_token_ids=stopping.stop_token_ids,
+        )
+
+    def abort(self) -> None:
+        found = self._request()
+        if found is not None:
+            self.h.abort(*found)
+
+    def finish(self) -> None:
+        found = self._request()
+        if found is not None:
+            indexes = sorted(found[1].sequences)
+            self.h.finish(*found, indexes[self.choose.whole(0, len(indexes) - 1)])
+
+    def connect(self) -> None:
+        if len(self.h.fronts) < 3:
+            self.h.connect()
+
+    def disconnect(self) -> None:
+        front = self._front()
+        if front is not None:
+            self.h.disconnect(front)
+
+    def step(self) -> None:
+        if self.h.worker is None:
+            self.worker()
+        else:
+            self.h.run_step()
+
+    def worker(self) -> None:
+        """A worker dials in, or one that loads becomes ready."""
+        if self.h.setup is not None and self.h.worker is None:
+            self.h.worker_ready(self.choose.whole(1, 24))
+        elif self.h.worker is None or self.choose.whole(0, 9) == 0:
+            self.h.start_worker(ready=False)
+
+    def kill(self) -> None:
+        self.h.kill_worker()
+
+    def unfit(self) -> None:
+        """A result of another step: the session ends, the sequences go on."""
+        if self.h.worker is not None:
+            self.h.worker_says(Result(self.h.worker.last_step + 7, []))
+            assert self.h.worker is None
+
+    def progress(self) -> None:
+        if self.h.worker is not None:
+            self.h.worker_says(Progress(self.h.worker.last_step, self.choose.whole(0, 99)))
+
+    def wait(self) -> None:
+        self.h.now += self.choose.whole(1, 200) / 10
+        self.h.settle()
+
+    def end(self) -> None:
+        """Drains the system, and checks what must hold of everything that ever happened."""
+        if self.h.worker is None:
+            self.h.start_worker(24)
+        self.h.run()
+        self.h.settle()
+        pool = self.h.core.scheduler.pool
+        assert pool is not None
+        assert pool.num_free == pool.num_blocks
+        for front in self.h.fronts:
+            for request in front.requests.values():
+                assert request.accepted != (request.rejected is not None)
+                if request.accepted:
+                    self._check_ended(request)
+
+    def _check_ended(self, request: RequestScore) -> None:
+        for score in request.sequences.values():
+            assert score.terminal is not None, "an accepted sequence without a terminal output"
+            error = score.terminal.error
+            if score.terminal.finish == "error":
+                assert error is not None
+                fails = tuple(request.submit.prompt) in self.h.fail_prompts
+                poison = "died" in error and score.deaths >= 2
+                assert fails or poison or "KV pool" in error
+
+    def _front(self) -> Front | None:
+        fronts = self.h.fronts
+        return fronts[self.choose.whole(0, len(fronts) - 1)] if fronts else None
+
+    def _request(self) -> tuple[Front, RequestScore] | None:
+        """Mostly a request that goes on; sometimes one that is long over."""
+        front = self._front()
+        if front is None or not front.requests:
+            return None
+        requests = list(front.requests.values())
+        recent = requests[-8:] if self.choose.whole(0, 3) else requests
+        return front, recent[self.choose.whole(0, len(recent) - 1)]
