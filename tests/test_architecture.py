@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 SOURCE_ROOTS = ("services", "shared", "kernels", "loadtest")
@@ -92,10 +94,29 @@ def test_every_module_with_code_says_what_it_is() -> None:
     assert silent == []
 
 
+@pytest.mark.parametrize("extra", ["", "gateway", "engine"])
+def test_an_extra_without_a_worker_brings_nothing_heavy(extra: str) -> None:
+    """The closure of what would be installed, by the metadata of what is installed."""
+    closure, pending = set(), [("penstock", frozenset({extra}))]
+    while pending:
+        name, extras = pending.pop()
+        for line in importlib.metadata.requires(name) or []:
+            requirement = Requirement(line)
+            wanted = requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": one}) for one in extras | {""}
+            )
+            key = (requirement.name, frozenset(requirement.extras))
+            if wanted and key not in closure:
+                closure.add(key)
+                pending.append(key)
+    names = {name.lower() for name, _ in closure}
+    assert "msgspec" in names
+    assert ("uvicorn" in names) == (extra == "gateway")
+    assert not names & set(HEAVY)
+
+
 def test_pinned_and_bounded_versions_agree() -> None:
     """Each dependency is bounded on both sides, and its pin lies in the constraints file."""
-    from packaging.requirements import Requirement
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"]]
     for extra in project["optional-dependencies"].values():

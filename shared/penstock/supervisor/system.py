@@ -6,16 +6,16 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from penstock import logs
 from penstock.config import ServeConfig
-from penstock.errors import StartupError
+from penstock.errors import PenstockError, StartupError
 from penstock.supervisor import listener as http
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
@@ -23,8 +23,6 @@ from penstock.supervisor.report import Report
 from penstock.supervisor.runtime_dir import RuntimeDir
 
 log = logs.get(__name__)
-
-T = TypeVar("T")
 
 SHUTDOWN_MARGIN = 2.0
 """Seconds that a gateway gets beyond the time that its open requests get."""
@@ -216,18 +214,15 @@ async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) ->
 
 
 def run_system(config: ServeConfig, options: Options) -> None:
-    """Serves until it is told to stop. Raises StartupError, also by way of the report pipe."""
+    """Serves until it is told to stop. Raises StartupError; the report pipe hears of that too."""
 
     async def main() -> None:
         await System(config, options).run()
 
-    _reporting(main(), options.report)
-
-
-def _reporting(work: Coroutine[Any, Any, None], report: Report | None) -> None:
     try:
-        asyncio.run(work)
-    except StartupError as error:
-        if report is not None:
-            report.send_error(str(error))
+        asyncio.run(main())
+    except Exception as error:
+        if options.report is not None:
+            known = isinstance(error, PenstockError)
+            options.report.send_error(str(error) if known else f"{type(error).__name__}: {error}")
         raise
