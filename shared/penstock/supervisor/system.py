@@ -54,6 +54,7 @@ class System:
     config: ServeConfig
     options: Options
     was_ready: bool = False
+    _listener: socket.socket | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparing: asyncio.subprocess.Process | None = None
     _front: list[Child] = field(default_factory=list)
@@ -62,19 +63,16 @@ class System:
     async def run(self) -> None:
         """Returns after an orderly stop. Raises StartupError when the system can't go on."""
         self._listen_to_signals()
-        listener = None
         if self.options.http:
-            listener = http.bind(self.config.gateway.host, self.config.gateway.port)
+            self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
         runtime = RuntimeDir.create()
         try:
             model_dir = await self._prepare(runtime)
-            await self._serve(runtime, model_dir, listener)
+            await self._serve(runtime, model_dir)
         except Stopped:
             pass
         finally:
             await self._stop_children()
-            if listener is not None:
-                listener.close()
             runtime.remove()
 
     def _listen_to_signals(self) -> None:
@@ -121,9 +119,7 @@ class System:
             )
         return Path(output.decode().strip())
 
-    async def _serve(
-        self, runtime: RuntimeDir, model_dir: Path, listener: socket.socket | None
-    ) -> None:
+    async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
         config_file = runtime.path / "config.json"
         config_file.write_bytes(msgspec.json.encode(self.config))
         frontends = self.options.frontend_endpoint or runtime.endpoint("frontend")
@@ -136,15 +132,15 @@ class System:
             self._child(runtime, ChildSpec("worker 0", worker)),
             self._child(runtime, ChildSpec("engine", engine + endpoints)),
         ]
-        if listener is not None:
+        if self._listener is not None:
             # From here on connections wait instead of being refused, also while a gateway is
             # started again.
-            listener.listen(http.BACKLOG)
+            self._listener.listen(http.BACKLOG)
             self._front = [
-                self._child(runtime, self._gateway(common, frontends, index, listener))
+                self._child(runtime, self._gateway(common, frontends, index, self._listener))
                 for index in range(self.config.gateways)
             ]
-        await self._watch(frontends, model_dir, listener)
+        await self._watch(frontends, model_dir)
 
     def _gateway(
         self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
@@ -162,11 +158,11 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path, listener: socket.socket | None) -> None:
+    async def _watch(self, frontends: str, model_dir: Path) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
         children = (*self._back, *self._front)
         runs = [asyncio.create_task(child.run()) for child in children]
-        ready = asyncio.create_task(self._announce_when_ready(frontends, model_dir, listener))
+        ready = asyncio.create_task(self._announce_when_ready(frontends, model_dir))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await _first_of(stop, *runs, background=ready)
@@ -180,13 +176,11 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce_when_ready(
-        self, frontends: str, model_dir: Path, listener: socket.socket | None
-    ) -> None:
+    async def _announce_when_ready(self, frontends: str, model_dir: Path) -> None:
         begun = time.monotonic()
         url = ""
-        if listener is not None:
-            host, port = http.reachable_address(listener)
+        if self._listener is not None:
+            host, port = http.reachable_address(self._listener)
             url = http.url(host, port)
             await http_ready(host, port)
         else:
@@ -198,7 +192,13 @@ class System:
         self.options.announce(url, model_dir)
 
     async def _stop_children(self) -> None:
-        """Gateways first, so that they can end their open streams, then what they need."""
+        """Gateways first, so that they can end their open streams, then what they need.
+
+        Our own hold on the socket goes before: with it, new connections would wait for gateways
+        that no longer take them, where they can be refused.
+        """
+        if self._listener is not None:
+            self._listener.close()
         await asyncio.gather(*(child.stop() for child in self._front))
         await asyncio.gather(*(child.stop() for child in self._back))
 
