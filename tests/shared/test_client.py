@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from scripted_engine import FAST, ScriptedEngine
 
 from penstock import SamplingParams
 from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
+from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
 
@@ -137,9 +137,7 @@ async def test_half_a_character_survives_the_engine(engine, client, endpoint):
     try:
         await until(lambda: successor.submits)
         again = successor.submits[0]
-        successor.send(
-            Outputs([SequenceOutput(again.request, 0, list(euro[1:]), finish="length")])
-        )
+        successor.send(Outputs([SequenceOutput(again.request, 0, list(euro[1:]), finish="length")]))
         assert (await collect(generation))[0][0] == "€"
     finally:
         await successor.die()
@@ -213,7 +211,12 @@ async def test_a_rejection_is_raised(engine, client, code, error):
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
-    [([], "empty"), ([1] * 100, "context is 100"), ([256], "256 is not in"), ([-1], "-1 is not in")],
+    [
+        ([], "empty"),
+        ([1] * 100, "context is 100"),
+        ([256], "256 is not in"),
+        ([-1], "-1 is not in"),
+    ],
 )
 async def test_a_prompt_that_cannot_run_is_refused_at_once(engine, client, prompt, words):
     with pytest.raises(InvalidRequest, match=words):

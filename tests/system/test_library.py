@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import time
@@ -55,7 +56,8 @@ def test_token_id_prompts_are_the_same_as_their_text(llm):
     [by_text] = llm.generate("The capital of France is", GREEDY, use_tqdm=False)
     ids = by_text.prompt_token_ids
     [by_ids] = llm.generate({"prompt_token_ids": ids}, GREEDY, use_tqdm=False)
-    assert by_ids.prompt is None and by_ids.prompt_token_ids == ids
+    assert by_ids.prompt is None
+    assert by_ids.prompt_token_ids == ids
     assert by_ids.outputs[0].token_ids == by_text.outputs[0].token_ids
 
 
@@ -76,7 +78,9 @@ def test_seeds_n_and_logprobs(llm):
     assert len(set(texts)) > 1
     for output in first.outputs:
         assert len(output.logprobs) == len(output.token_ids)
-        total = sum(entry[t].logprob for t, entry in zip(output.token_ids, output.logprobs))
+        total = sum(
+            entry[t].logprob for t, entry in zip(output.token_ids, output.logprobs, strict=True)
+        )
         assert output.cumulative_logprob == pytest.approx(total)
         assert all(2 <= len(entry) <= 3 for entry in output.logprobs)
 
@@ -169,7 +173,8 @@ def test_async_llm_streams_and_aborts():
             seen = []
             async for output in llm.generate("Count: one, two,", GREEDY):
                 seen.append(output.outputs[0].text)
-            assert len(seen) > 1 and all(b.startswith(a) for a, b in zip(seen, seen[1:]))
+            assert len(seen) > 1
+            assert all(b.startswith(a) for a, b in itertools.pairwise(seen))
             stream = llm.generate("Tell me", SamplingParams(max_tokens=400, ignore_eos=True))
             await anext(stream)
             await stream.aclose()

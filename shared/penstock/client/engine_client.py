@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import time
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.model_text import ModelText
 from penstock.config import TransportSettings
@@ -37,7 +37,7 @@ from penstock.sampling_params import SamplingParams
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.link import Link
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 RESUME_PATIENCE = 60.0
 """Seconds that open requests wait for an engine core to come back."""
@@ -230,7 +230,7 @@ class EngineClient:
             generation.fail(rejection(message))
 
     def _session_lost(self, reason: str, now: float) -> None:
-        log.warning("session with the engine core ended", extra={"reason": reason})
+        log.warning("session with the engine core ended", reason=reason)
         self._connected_event.clear()
         self.status = None
         self._lost_at = now
@@ -242,14 +242,14 @@ class EngineClient:
         try:
             self._adopt(welcome, frames)
         except PenstockError as error:
-            log.error("the engine core's model can't be used", extra={"reason": str(error)})
+            log.error("the engine core's model can't be used", reason=str(error))
             self._link.end(str(error))
             return
         self._lost_at = None
         self._connected_event.set()
         self._submit_again(new_boot=self._last_boot not in (None, welcome.boot))
         self._last_boot = welcome.boot
-        log.info("session opened", extra={"model": welcome.model, "boot": welcome.boot})
+        log.info("session opened", model=welcome.model, boot=welcome.boot)
 
     def _adopt(self, welcome: Welcome, frames: list[bytes]) -> None:
         """Takes over model text and limits; requests of another model can't go on."""
@@ -269,7 +269,7 @@ class EngineClient:
             self._enter(generation)
             self._send(generation.submission())
         if resumed:
-            log.info("requests submitted again", extra={"count": len(resumed)})
+            log.info("requests submitted again", count=len(resumed))
 
     def _lose_patience(self) -> None:
         if self._lost_at is None or time.monotonic() - self._lost_at < RESUME_PATIENCE:

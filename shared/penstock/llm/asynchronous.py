@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.cli.config_tree import replace_settings
 from penstock.client import EngineClient, ModelText
 from penstock.config import EngineConfig
-from penstock.cli.config_tree import replace_settings
 from penstock.errors import EngineUnavailable, Overloaded
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.outputs import RequestOutput, add_delta, empty_output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
@@ -40,8 +40,8 @@ def conversation_list(messages: list[Message] | list[list[Message]]) -> list[lis
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequest("messages is empty; it must hold at least one message")
     if isinstance(messages[0], dict):
-        return [list(messages)]  # type: ignore[list-item]  # told apart by the first item
-    return [list(conversation) for conversation in messages]
+        return [list(cast(list[Message], messages))]
+    return [list(conversation) for conversation in cast(list[list[Message]], messages)]
 
 
 def params_list(
@@ -68,10 +68,11 @@ def tokenise_prompt(prompt: Prompt, text: ModelText) -> tuple[str | None, list[i
     """(the text where there is one, token ids). Raises InvalidRequest."""
     if isinstance(prompt, str):
         return _tokenise_text(prompt, text)
-    if isinstance(prompt, dict) and isinstance(prompt.get("prompt"), str):
-        return _tokenise_text(prompt["prompt"], text)  # type: ignore[typeddict-item]
-    if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-        return None, _checked_ids(prompt["prompt_token_ids"])
+    fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {}
+    if isinstance(fields.get("prompt"), str):
+        return _tokenise_text(fields["prompt"], text)
+    if "prompt_token_ids" in fields:
+        return None, _checked_ids(fields["prompt_token_ids"])
     raise InvalidRequest(
         "a prompt must be a string, {'prompt': text} or {'prompt_token_ids': [ids]}, "
         f"not {str(prompt)[:80]!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +21,6 @@ from penstock.transport.wire import (
     unpack_header,
 )
 
-log = logging.getLogger(__name__)
 Incoming = TypeVar("Incoming")
 
 DRAIN_LIMIT = 1000
@@ -142,7 +140,7 @@ class Hub(Generic[Incoming]):
         try:
             self.socket.send_multipart([session, header, reason.encode()], zmq.NOBLOCK)
         except zmq.ZMQError:
-            log.debug("no goodbye could be sent to a peer that is gone")
+            pass  # It is gone already: there is nobody to tell.
 
     def _flush_ended(self, events: list[Event[Incoming]]) -> None:
         events.extend(self._ended)

@@ -1,0 +1,77 @@
+"""Streams that outlive the processes under them: the answer equals the undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+from openai import OpenAI
+
+pytestmark = [pytest.mark.timeout(240)]
+
+BODY = {
+    "model": "",
+    "prompt": "The history of the city of Paris begins",
+    "max_tokens": 48,
+    "temperature": 0.8,
+    "seed": 5,
+    "extra_body": {"ignore_eos": True},
+}
+
+
+def stream_text(url: str, on_chunk=lambda count: None) -> str:
+    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=120, max_retries=0) as client:
+        model = client.models.list().data[0].id
+        text = ""
+        chunks = client.completions.create(**{**BODY, "model": model}, stream=True)
+        for count, chunk in enumerate(chunks):
+            text += chunk.choices[0].text if chunk.choices else ""
+            on_chunk(count)
+        return text
+
+
+@pytest.fixture
+def own_server(start_server):
+    return start_server("--max-model-len", "1024", "--num-kv-blocks", "256")
+
+
+@pytest.mark.parametrize("victim", ["worker 0", "engine"])
+def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, victim):
+    undisturbed = stream_text(own_server.url)
+    first = own_server.child(victim)
+
+    def kill_once(count: int) -> None:
+        if count == 8:
+            os.kill(first, signal.SIGKILL)
+
+    assert stream_text(own_server.url, kill_once) == undisturbed
+    assert own_server.child(victim) != first
+
+
+def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server):
+    undisturbed = stream_text(own_server.url)
+    worker = own_server.child("worker 0")
+    seen_unready = threading.Event()
+
+    def freeze_for_a_while(count: int) -> None:
+        if count == 8:
+            os.kill(worker, signal.SIGSTOP)
+            threading.Thread(target=thaw, daemon=True).start()
+
+    def thaw() -> None:
+        deadline = time.monotonic() + 15
+        try:
+            while time.monotonic() < deadline:
+                if httpx.get(f"{own_server.url}/health/ready").status_code == 503:
+                    seen_unready.set()
+                    return
+                time.sleep(0.1)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+    assert stream_text(own_server.url, freeze_for_a_while) == undisturbed
+    assert seen_unready.is_set()
