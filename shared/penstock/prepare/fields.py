@@ -1,0 +1,85 @@
+"""Typed access to the loosely typed settings of GGUF metadata and config.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+
+
+class Fields:
+    """Settings by key. A value of the wrong type raises UnsupportedModel, naming file and key.
+
+    A key that is missing or null gives the default; without a default it raises too.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def wrong(self, key: str, wanted: str) -> UnsupportedModel:
+        """The error to raise for a value of the wrong kind."""
+        shown = repr(self.values.get(key))
+        shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+        return UnsupportedModel(f"{self.where}: {key} is {shown}; {wanted} is needed")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, "a whole number")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.wrong(key, "a number")
+        if not math.isfinite(value):
+            raise self.wrong(key, "a finite number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        return self.integer(key) if key in self else None
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if key in self else None
+
+    def listed(self, key: str, kind: type) -> list[Any]:
+        """A list whose elements are all of one type."""
+        value = self._get(key, None)
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
+            raise self.wrong(key, f"a list of {kind.__name__}")
+        return value
+
+    def section(self, key: str) -> Fields:
+        """The settings nested under a key; none if it is missing."""
+        value = self.values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "an object")
+        return Fields(value, f"{self.where}, {key}")
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise UnsupportedModel(f"{self.where}: {key} is missing")
+        return default

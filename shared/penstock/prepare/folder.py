@@ -1,0 +1,143 @@
+"""Prepared folders: where they lie, how one is written at once, and read again.
+
+A folder's name holds a digest of what it was made from (names, sizes and times of the input
+files), so a changed input leads to another folder, and nothing that is in use is ever changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
+from penstock.model_config import PreparedModel
+
+FORMAT_VERSION = 1
+"""Raise it whenever the same input gives another prepared folder."""
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+MAX_MANIFEST_BYTES = 16 << 20
+_TEMPORARY = ".making-"
+_STALE_SECONDS = 3600.0
+
+
+def default_cache_dir() -> Path:
+    """$XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return root / "penstock"
+
+
+def folder_name(name: str, source: str, inputs: Sequence[Path]) -> str:
+    """The prepared folder's name: readable, and unique to these inputs."""
+    digest = hashlib.sha256()
+    for text in (str(FORMAT_VERSION), name, source):
+        digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    for path in inputs:
+        status = path.stat()
+        identity = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(identity.encode("utf-8", "surrogateescape"))
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]
+    return f"{readable}-{digest.hexdigest()[:20]}"
+
+
+def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
+    """Read manifest.json of a prepared folder.
+
+    Raises ModelNotFound if there is none, UnsupportedModel if it is broken or of another
+    format version.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise UnsupportedModel(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes")
+        manifest = msgspec.json.decode(path.read_bytes(), type=PreparedModel)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelNotFound(f"{folder} is not a prepared folder: no {MANIFEST}") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnsupportedModel(f"{path} can't be read: {error}") from None
+    if manifest.format_version != FORMAT_VERSION:
+        raise UnsupportedModel(
+            f"{path} has format version {manifest.format_version}, this build reads "
+            f"{FORMAT_VERSION}; prepare the model again"
+        )
+    return manifest
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether the folder can be used as it is: all files are there, as the manifest says."""
+    try:
+        manifest = load_manifest(folder)
+        tokenizer = (folder / TOKENIZER).read_bytes()
+        template = (folder / CHAT_TEMPLATE).read_bytes()
+    except (ModelNotFound, UnsupportedModel, OSError):
+        return False
+    if not all(os.path.exists(file) for file in manifest.weights.files):
+        return False
+    return bool(tokenizer) and bool(template) == manifest.has_chat_template
+
+
+def write_folder(
+    folder: Path, manifest: PreparedModel, tokenizer_json: bytes, chat_template: str
+) -> Path:
+    """Write a prepared folder so that readers see it whole or not at all.
+
+    Two processes may do so at once: the first one's stays, the other's is dropped.
+    Raises StartupError if the cache folder can't be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(folder.parent)
+        making = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
+        try:
+            (making / TOKENIZER).write_bytes(tokenizer_json)
+            (making / CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8", newline="")
+            text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            (making / MANIFEST).write_bytes(text)
+            _put_in_place(making, folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    except OSError as error:
+        raise StartupError(
+            f"the model's prepared folder can't be written: {error}; choose another cache folder"
+        ) from error
+    return folder
+
+
+def _put_in_place(making: Path, folder: Path) -> None:
+    making.chmod(0o755)
+    with _locked(folder.parent):
+        if is_sound(folder):
+            return
+        if folder.is_dir():  # broken, and perhaps not empty: a rename wouldn't replace it
+            folder.rename(Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent)) / "broken")
+        making.rename(folder)
+
+
+@contextlib.contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process that holds it."""
+    with open(parent / ".lock", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_stale(parent: Path) -> None:
+    """What a process left that died while it was writing."""
+    for left in parent.glob(f"{_TEMPORARY}*"):
+        try:
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        except OSError:
+            continue

@@ -1,0 +1,163 @@
+"""A folder in the hub's format (config.json, tokenizer.json, *.safetensors) as a Checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.formats.weight_files import INDEX_FILE, find_safetensors
+from penstock.model_config import GenerationDefaults, WeightFiles
+from penstock.prepare.checkpoint import Checkpoint, check_token_ids
+from penstock.prepare.fields import Fields
+from penstock.prepare.hub_config import read_config
+from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+TEMPLATE_JSON = "chat_template.json"
+MAX_JSON_BYTES = 64 << 20
+MAX_TOKENIZER_BYTES = 256 << 20
+
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def folder_inputs(path: Path) -> list[Path]:
+    """The files whose change makes a prepared folder stale."""
+    small = [
+        path / name
+        for name in (
+            CONFIG,
+            GENERATION_CONFIG,
+            TOKENIZER,
+            TOKENIZER_CONFIG,
+            TEMPLATE,
+            TEMPLATE_JSON,
+            INDEX_FILE,
+        )
+    ]
+    return [file for file in small if file.exists()] + sorted(path.glob("*.safetensors"))
+
+
+def read_hub_folder(path: Path) -> Checkpoint:
+    """Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
+    served."""
+    if not (path / CONFIG).is_file():
+        raise ModelNotFound(
+            f"{path} holds no {CONFIG}, so it isn't a folder in the hub's format"
+            + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
+        )
+    stated = _read_json(path / CONFIG)
+    config = read_config(stated)
+    weights = find_safetensors(path)
+    tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
+    tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
+    generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
+    check_token_ids(generation, config, tokenizer.highest_id, str(path))
+    return Checkpoint(
+        config=config,
+        generation=generation,
+        weights=WeightFiles(
+            format="safetensors",
+            files=tuple(str(file) for file in weights),
+            dtype=_dtype(weights[0]),
+        ),
+        tokenizer_json=tokenizer.json,
+        chat_template=_chat_template(path, tokenizer_config),
+        add_bos=tokenizer.adds_bos,
+    )
+
+
+def _read_json(path: Path) -> Fields:
+    """The settings in a file; none if there is no such file."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise UnsupportedModel(f"{path} is larger than {MAX_JSON_BYTES} bytes")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Fields({}, str(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UnsupportedModel(f"{path} is not a JSON object")
+    return Fields(values, str(path))
+
+
+def _read_tokenizer(path: Path) -> bytes:
+    file = path / TOKENIZER
+    if not file.is_file():
+        raise UnsupportedModel(
+            f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
+            "with a fast one first"
+        )
+    if file.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise UnsupportedModel(f"{file} is larger than {MAX_TOKENIZER_BYTES} bytes")
+    return file.read_bytes()
+
+
+def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> GenerationDefaults:
+    """EOS ids are those of the tokenizer, generation_config.json and config.json, in this order:
+    the first is the one that chat templates call eos_token."""
+    ends = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    ends += _token_ids(stated, "eos_token_id") + _token_ids(config, "eos_token_id")
+    return GenerationDefaults(
+        eos_token_ids=tuple(dict.fromkeys(ends)),
+        bos_token_id=tokenizer.bos_id,
+        temperature=stated.optional_number("temperature"),
+        top_p=stated.optional_number("top_p"),
+        top_k=stated.optional_integer("top_k"),
+        min_p=stated.optional_number("min_p"),
+    )
+
+
+def _token_ids(fields: Fields, key: str) -> list[int]:
+    if isinstance(fields.values.get(key), list):
+        return fields.listed(key, int)
+    return [fields.integer(key)] if key in fields else []
+
+
+def _chat_template(path: Path, tokenizer_config: Fields) -> str:
+    """A file of its own comes before the tokenizer's settings; "" if there is none."""
+    try:
+        return (path / TEMPLATE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnsupportedModel(f"{path / TEMPLATE} can't be read: {error}") from None
+    separate = _read_json(path / TEMPLATE_JSON)
+    source = separate if "chat_template" in separate else tokenizer_config
+    value: Any = source.values.get("chat_template")
+    if isinstance(value, list):
+        value = _default_template(value, source)
+    if value is not None and not isinstance(value, str):
+        raise source.wrong("chat_template", "a text, or a list of named texts")
+    return value or ""
+
+
+def _default_template(named: list[Any], source: Fields) -> Any:
+    """Of several templates, the one called `default`."""
+    templates = {item.get("name"): item.get("template") for item in named if isinstance(item, dict)}
+    if len(templates) == 1:
+        return next(iter(templates.values()))
+    if "default" not in templates:
+        raise source.wrong("chat_template", "a list with a template that is named 'default'")
+    return templates["default"]
+
+
+def _dtype(shard: Path) -> str:
+    """The type that most bytes of the (first) file have."""
+    sizes: Counter[str] = Counter()
+    for tensor in SafetensorsFile(shard).tensors.values():
+        sizes[tensor.dtype] += tensor.data.nbytes
+    kind = sizes.most_common(1)[0][0] if sizes else "none"
+    if kind not in DTYPES:
+        raise UnsupportedModel(
+            f"{shard}: weights of type {kind} are not served; {', '.join(DTYPES)} are"
+        )
+    return DTYPES[kind]

@@ -1,0 +1,53 @@
+"""What is to be known about a hub folder's tokenizer.json. The file itself is taken as it is."""
+
+from __future__ import annotations
+
+import msgspec
+from tokenizers import Tokenizer
+
+from penstock.errors import UnsupportedModel
+from penstock.prepare.fields import Fields
+
+
+class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
+    bos_id, eos_id: of the tokens that tokenizer_config.json names; None if it names none."""
+
+    json: bytes
+    highest_id: int
+    bos_id: int | None
+    eos_id: int | None
+    adds_bos: bool
+
+
+def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
+    """Raises UnsupportedModel if the file can't be read."""
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises bare Exceptions
+        raise UnsupportedModel(f"tokenizer.json beside {settings.where} is broken: {error}") from (
+            error
+        )
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    if not ids:
+        raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")
+    bos_id = _named_token(settings, "bos_token", ids)
+    return HubTokenizer(
+        json=content,
+        highest_id=max(ids.values()),
+        bos_id=bos_id,
+        eos_id=_named_token(settings, "eos_token", ids),
+        adds_bos=bos_id is not None and tokenizer.encode("a").ids[:1] == [bos_id],
+    )
+
+
+def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
+    """The id of a token that is given as a text, or as an object with the text as `content`."""
+    value = settings.values.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in ids:
+        raise settings.wrong(key, "a token of tokenizer.json")
+    return ids[value]

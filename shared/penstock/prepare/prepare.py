@@ -1,0 +1,96 @@
+"""The prepare step: whoever starts the system runs it before any other process exists."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import ModelNotFound
+from penstock.model_config import PreparedModel
+from penstock.prepare.checkpoint import Checkpoint
+from penstock.prepare.folder import (
+    FORMAT_VERSION,
+    default_cache_dir,
+    folder_name,
+    is_sound,
+    write_folder,
+)
+from penstock.prepare.from_gguf import gguf_inputs, read_gguf
+from penstock.prepare.from_hub_folder import folder_inputs, read_hub_folder
+from penstock.prepare.resolve import Report, ResolvedModel, resolve
+
+SAMPLE_BYTES = 65_536
+SAMPLES = 16
+
+
+def prepare(
+    model: str, *, cache_dir: str | os.PathLike[str] | None = None, progress: Report | None = None
+) -> Path:
+    """The prepared folder of a model, made if it isn't there yet.
+
+    model: alias, hub id, folder in the hub's format, or .gguf file.
+    cache_dir: folder for prepared folders; default: the XDG cache.
+    progress: told, in a sentence, what takes time.
+    Raises ModelNotFound, UnsupportedModel, or StartupError if the cache can't be written.
+    """
+    report = progress or _silent
+    found = resolve(model, report)
+    inputs, read = (
+        (gguf_inputs, read_gguf) if found.kind == "gguf" else (folder_inputs, read_hub_folder)
+    )
+    root = Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
+    try:
+        name = folder_name(found.name, found.source, inputs(found.path))
+    except OSError as error:
+        raise ModelNotFound(f"{found.path} can't be read: {error}") from None
+    folder = root / "models" / name
+    if is_sound(folder):
+        return folder
+    report(f"preparing {found.name}")
+    checkpoint = read(found.path)
+    return write_folder(
+        folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
+    )
+
+
+def _silent(_: str) -> None:
+    """For callers who don't want to know."""
+
+
+def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
+    return PreparedModel(
+        format_version=FORMAT_VERSION,
+        name=found.name,
+        source=found.source,
+        config=checkpoint.config,
+        generation=checkpoint.generation,
+        weights=checkpoint.weights,
+        digest=_digest(checkpoint),
+        has_chat_template=bool(checkpoint.chat_template),
+        add_bos=checkpoint.add_bos,
+    )
+
+
+def _digest(checkpoint: Checkpoint) -> str:
+    """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
+    machines with the same files agree; of the weights, evenly spread samples are read."""
+    digest = hashlib.sha256(msgspec.json.encode((checkpoint.config, checkpoint.add_bos)))
+    digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
+    digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
+    for file in checkpoint.weights.files:
+        digest.update(_sample(Path(file)))
+    return digest.hexdigest()
+
+
+def _sample(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(size.to_bytes(8, "little"))
+        for index in range(SAMPLES):
+            file.seek(max(0, size - SAMPLE_BYTES) * index // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.digest()

@@ -1,0 +1,145 @@
+"""Keeps the special tokens in a client's text apart from those that a chat template writes.
+
+Before the template runs, special tokens in the client's strings are broken: one of their
+characters is exchanged for a stand-in, a private-use character that occurs nowhere in the input.
+Every special token that is whole in the rendered text is then the template's own.  Once the text
+is split at those, the stand-ins are exchanged back, and what lies between is encoded as plain
+text.
+
+Broken is what could be, or become, a special token:
+- a whole special token, anywhere in a string: its first character;
+- the beginning of one at the end of a string, since the next string may complete it: its first
+  character; and the end of one at the beginning of a string: its last.  Whitespace at a string's
+  ends doesn't count, as templates trim it.
+
+Strings without any of these, nearly all, are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+
+PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
+MAX_DEPTH = 64
+
+
+class Disarmed(msgspec.Struct, frozen=True):
+    """values: what the template gets.  stand_ins: code of a stand-in -> the character it stands
+    for; empty if nothing had to be broken."""
+
+    values: dict[str, Any]
+    stand_ins: dict[int, str]
+
+    def restore(self, text: str) -> str:
+        """The text with the client's own characters."""
+        return text.translate(self.stand_ins)
+
+
+class Breaker:
+    """Finds in a string the positions of the characters to exchange."""
+
+    def __init__(self, special: frozenset[str]) -> None:
+        self._by_first: dict[str, tuple[str, ...]] = {}
+        for text in sorted(special):
+            self._by_first[text[0]] = (*self._by_first.get(text[0], ()), text)
+        self._heads = frozenset(text[:n] for text in special for n in range(1, len(text)))
+        self._tails = frozenset(text[-n:] for text in special for n in range(1, len(text)))
+        self._longest = max(map(len, special), default=0)
+        self.edges = sorted({text[0] for text in special} | {text[-1] for text in special})
+
+    def positions(self, text: str) -> set[int]:
+        """Of the characters that must be exchanged; linear in the text's length."""
+        found = set(self._whole(text))
+        for begin, end in {(0, len(text)), _trimmed(text)}:
+            for n in range(1, min(self._longest, end - begin + 1)):
+                if text[end - n : end] in self._heads:
+                    found.add(end - n)
+                if text[begin : begin + n] in self._tails:
+                    found.add(begin + n - 1)
+        return found
+
+    def exchange(self, text: str, stand_ins: dict[str, str]) -> str:
+        """The text with stand-ins where they are needed."""
+        found = self.positions(text)
+        if not found:
+            return text
+        letters = list(text)
+        for position in found:
+            letters[position] = stand_ins[letters[position]]
+        return "".join(letters)
+
+    def _whole(self, text: str) -> Iterator[int]:
+        for first, special in self._by_first.items():
+            position = text.find(first)
+            while position >= 0:
+                if text.startswith(special, position):
+                    yield position
+                position = text.find(first, position + 1)
+
+
+@lru_cache(maxsize=8)
+def breaker_for(special: frozenset[str]) -> Breaker:
+    """The breaker of a set of special tokens; made once."""
+    return Breaker(special)
+
+
+def disarm(values: dict[str, Any], special: frozenset[str], template: str) -> Disarmed:
+    """Break the special tokens in all strings of the values, however deep, keys included.
+
+    template: the template's source, which stand-ins must not occur in either.
+    Raises InvalidRequest if the values are nested too deep, or use up all private-use characters.
+    """
+    breaker = breaker_for(special)
+    strings = list(_strings(values, 0))
+    if not any(breaker.positions(text) for text in strings):
+        return Disarmed(values, {})
+    taken = set(template).union(*special, *strings)
+    free = (code for code in chain(*PRIVATE_USE) if chr(code) not in taken)
+    codes = dict(zip(breaker.edges, free, strict=False))
+    if len(codes) < len(breaker.edges):
+        raise InvalidRequest("the messages hold every private-use character of Unicode")
+    stand_ins = {letter: chr(code) for letter, code in codes.items()}
+    broken = {key: _rebuilt(value, breaker, stand_ins) for key, value in values.items()}
+    return Disarmed(broken, {code: letter for letter, code in codes.items()})
+
+
+def _trimmed(text: str) -> tuple[int, int]:
+    """Where the text begins and ends without the whitespace around it."""
+    stripped = text.strip()
+    begin = text.find(stripped)
+    return begin, begin + len(stripped)
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(f"the messages are nested deeper than {MAX_DEPTH}", param="messages")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key, depth + 1)
+            yield from _strings(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item, depth + 1)
+
+
+def _rebuilt(value: Any, breaker: Breaker, stand_ins: dict[str, str]) -> Any:
+    """The value with the strings exchanged. The depth has been checked."""
+    if isinstance(value, str):
+        return breaker.exchange(value, stand_ins)
+    if isinstance(value, Mapping):
+        return {
+            _rebuilt(key, breaker, stand_ins): _rebuilt(item, breaker, stand_ins)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_rebuilt(item, breaker, stand_ins) for item in value]
+    return value

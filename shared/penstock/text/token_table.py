@@ -1,0 +1,136 @@
+"""What each token of a vocabulary stands for: its text in the vocabulary, and its bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+from tokenizers import Tokenizer as Backend
+
+SPACE_MARK = "▁"
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class ByteFallbackRules(NamedTuple):
+    """How a SentencePiece-like decoder ends: strip one leading space; replace marks in the text
+    of byte runs too (where the replacement comes after the bytes are joined)."""
+
+    strip_space: bool
+    replace_in_bytes: bool
+
+
+class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
+    """texts: by id; None for ids without a token.  special: ids that are special.
+    byte_level: bytes by id, for a byte-level vocabulary.
+    byte_fallback: the rules, for a vocabulary with byte tokens.  Neither for any other kind.
+    """
+
+    texts: list[str | None]
+    special: frozenset[int]
+    byte_level: list[bytes] | None
+    byte_fallback: ByteFallbackRules | None
+
+    @classmethod
+    def build(cls, backend: Backend, special: frozenset[int]) -> TokenTable:
+        """Reads the vocabulary and the decoder's description. Takes milliseconds; keep it."""
+        ids = backend.get_vocab(with_added_tokens=True)
+        texts: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
+        for text, token in ids.items():
+            texts[token] = text
+        decoder = _decoder(backend)
+        is_byte_level = decoder == [{"type": "ByteLevel"}]
+        return cls(
+            texts=texts,
+            special=special,
+            byte_level=_byte_level_bytes(texts) if is_byte_level else None,
+            byte_fallback=_byte_fallback_rules(decoder),
+        )
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for; b"" if there is no such token."""
+        if not 0 <= token < len(self.texts):
+            return b""
+        if self.byte_level is not None:
+            return self.byte_level[token]
+        text = self.texts[token] or ""
+        if self.byte_fallback is not None:
+            byte = byte_of(text)
+            return bytes([byte]) if byte is not None else text.replace(SPACE_MARK, " ").encode()
+        return text.encode()
+
+    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+        """Bytes by id, of a byte-level vocabulary; those of special tokens empty if skipped."""
+        table = self.byte_level or []
+        if not skip_special_tokens:
+            return table
+        return [b"" if i in self.special else piece for i, piece in enumerate(table)]
+
+    def fallback_pieces(self, skip_special_tokens: bool) -> list[str | int | None]:
+        """By id, of a vocabulary with byte tokens: a text, the value of a byte token, or None for
+        a token that is skipped."""
+        return [
+            None
+            if text is None or (skip_special_tokens and i in self.special)
+            else _fallback_piece(text)
+            for i, text in enumerate(self.texts)
+        ]
+
+
+def byte_of(text: str) -> int | None:
+    """The value of a byte token such as <0x0A>; None for any other token."""
+    match = BYTE_TOKEN.fullmatch(text)
+    return int(match[1], 16) if match else None
+
+
+def _fallback_piece(text: str) -> str | int:
+    byte = byte_of(text)
+    return text.replace(SPACE_MARK, " ") if byte is None else byte
+
+
+def _decoder(backend: Backend) -> list[dict[str, Any]]:
+    """The decoder's steps, each reduced to what decoding depends on."""
+    if backend.decoder is None:
+        return []
+    described = msgspec.json.decode(backend.decoder.__getstate__())
+    steps = described["decoders"] if described["type"] == "Sequence" else [described]
+    return [{"type": "ByteLevel"} if step["type"] == "ByteLevel" else step for step in steps]
+
+
+def _byte_fallback_rules(steps: list[dict[str, Any]]) -> ByteFallbackRules | None:
+    """Recognises Replace(mark -> space), ByteFallback, Fuse, and an optional Strip of one leading
+    space, in the orders that are in use; anything else is None."""
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    strips = bool(steps) and steps[-1] == strip
+    names = [step["type"] for step in (steps[:-1] if strips else steps)]
+    if sorted(names) != ["ByteFallback", "Fuse", "Replace"]:
+        return None
+    replace = steps[names.index("Replace")]
+    if replace != {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}:
+        return None
+    if names.index("ByteFallback") > names.index("Fuse"):
+        return None
+    return ByteFallbackRules(strips, names.index("Replace") > names.index("ByteFallback"))
+
+
+def _byte_level_bytes(texts: list[str | None]) -> list[bytes]:
+    """A token is written with one letter for each byte. A text with a letter that stands for no
+    byte (an added token's may have one) stands for its own UTF-8 bytes."""
+    byte_of = _byte_letters()
+    table: list[bytes] = []
+    for text in texts:
+        try:
+            table.append(bytes([byte_of[letter] for letter in text or ""]))
+        except KeyError:
+            table.append((text or "").encode())
+    return table
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's letter for each byte: printable Latin-1 bytes are themselves, the others follow
+    from U+0100 on (Radford et al., 2019, the published encoder)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    letters.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return letters

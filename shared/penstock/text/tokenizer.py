@@ -1,0 +1,153 @@
+"""Token ids from text and back, on the light `tokenizers` library."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import InvalidRequest, UnsupportedModel
+from penstock.text.token_table import TokenTable
+
+MAX_ID = 2**32 - 1
+
+
+class Tokenizer:
+    """The tokenizer that a tokenizer.json describes. Safe to share between threads.
+
+    add_bos: whether a plain prompt begins with BOS.
+    Raises UnsupportedModel if the JSON isn't a tokenizer.
+    """
+
+    def __init__(self, content: bytes, *, add_bos: bool, bos_token_id: int | None) -> None:
+        self.content = content
+        self.add_bos = add_bos and bos_token_id is not None
+        self.bos_token_id = bos_token_id
+        self._backend = load_backend(content)
+        self._visible_bytes: dict[bool, list[bytes]] = {}
+        self._fallback_pieces: dict[bool, list[str | int | None]] = {}
+
+    @classmethod
+    def from_bytes(
+        cls, tokenizer_json: bytes, *, add_bos: bool, bos_token_id: int | None
+    ) -> Tokenizer:
+        """From the contents of a tokenizer.json."""
+        return cls(tokenizer_json, add_bos=add_bos, bos_token_id=bos_token_id)
+
+    def encode(
+        self, text: str, *, parse_special: bool = True, add_special: bool = True
+    ) -> list[int]:
+        """Token ids of a text.
+
+        parse_special: the text of a special token becomes that token; else it is plain text.
+        add_special: BOS goes in front if the model wants it, but never a second one.
+        Raises InvalidRequest for a text that has no UTF-8 form (lone surrogates).
+        """
+        backend = self._backend if parse_special else self._plain
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the text is not valid Unicode: a lone surrogate at character {error.start}"
+            ) from None
+        except TypeError:
+            raise InvalidRequest(
+                "the text is not valid Unicode: it holds lone surrogates"
+            ) from None
+        return self._with_one_bos(ids) if add_special else ids
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids. Ids that the vocabulary lacks have no text."""
+        _check_ids(ids)
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_text(self, token: int) -> str:
+        """A token on its own as text; what isn't whole UTF-8 shows as U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for; b"" if there is no such token."""
+        return self.table.token_bytes(token)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return len(self.table.texts)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of the special tokens: those that skip_special_tokens leaves out."""
+        return frozenset(self.special_tokens.values())
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens."""
+        return {
+            token.content: i
+            for i, token in self.added_tokens.items()
+            if token.special and token.content
+        }
+
+    @cached_property
+    def added_tokens(self) -> dict[int, AddedToken]:
+        """The tokens that are found in a text before it is split into words."""
+        added: dict[int, AddedToken] = self._backend.get_added_tokens_decoder()
+        return added
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """Texts and bytes of all tokens."""
+        return TokenTable.build(self._backend, self.special_ids)
+
+    def has_token(self, token: int) -> bool:
+        """Whether the vocabulary has this id."""
+        return 0 <= token < self.vocab_size and self.table.texts[token] is not None
+
+    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+        """See TokenTable.visible_bytes; made once."""
+        if skip_special_tokens not in self._visible_bytes:
+            table = self.table.visible_bytes(skip_special_tokens)
+            self._visible_bytes[skip_special_tokens] = table
+        return self._visible_bytes[skip_special_tokens]
+
+    def fallback_pieces(self, skip_special_tokens: bool) -> list[str | int | None]:
+        """See TokenTable.fallback_pieces; made once."""
+        if skip_special_tokens not in self._fallback_pieces:
+            pieces = self.table.fallback_pieces(skip_special_tokens)
+            self._fallback_pieces[skip_special_tokens] = pieces
+        return self._fallback_pieces[skip_special_tokens]
+
+    @cached_property
+    def _plain(self) -> Backend:
+        """Another object for text whose special tokens aren't parsed: the switch is part of a
+        backend's state, so one backend can't serve both at once."""
+        backend = load_backend(self.content)
+        backend.encode_special_tokens = True
+        return backend
+
+    def _with_one_bos(self, ids: list[int]) -> list[int]:
+        """BOS may already have come from the text, or from tokenizer.json's post-processor."""
+        bos = self.bos_token_id
+        if not self.add_bos or bos is None:
+            return ids
+        if ids[:1] != [bos]:
+            return [bos, *ids]
+        return ids[1:] if ids[1:2] == [bos] else ids
+
+
+def load_backend(content: bytes) -> Backend:
+    """Raises UnsupportedModel if the bytes aren't a tokenizer.json."""
+    try:
+        backend = Backend.from_buffer(content)
+    except Exception as error:  # the library raises bare Exceptions
+        raise UnsupportedModel(f"tokenizer.json can't be read: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _check_ids(ids: list[int]) -> None:
+    if ids and not 0 <= min(ids) <= max(ids) <= MAX_ID:
+        raise InvalidRequest(f"token ids must lie between 0 and {MAX_ID}")
