@@ -29,4 +29,6 @@ class ModelText:
             frames[0], add_bos=welcome.add_bos, bos_token_id=welcome.generation.bos_token_id
         )
         source = frames[1].decode()
-        return cls(tokenizer, ChatTemplate(source, tokenizer) if source else None)
+        if not source:
+            return cls(tokenizer, None)
+        return cls(tokenizer, ChatTemplate(source, tokenizer, generation=welcome.generation))
