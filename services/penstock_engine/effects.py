@@ -20,3 +20,10 @@ class Effects:
     to_frontends: list[tuple[bytes, ToFrontend, Frames]] = field(default_factory=list)
     end_workers: list[tuple[bytes, str]] = field(default_factory=list)
     end_frontends: list[tuple[bytes, str]] = field(default_factory=list)
+
+    def take(self) -> Effects:
+        """All of it, in a new object; this one is empty again."""
+        taken = Effects(self.to_workers, self.to_frontends, self.end_workers, self.end_frontends)
+        self.to_workers, self.to_frontends = [], []
+        self.end_workers, self.end_frontends = [], []
+        return taken

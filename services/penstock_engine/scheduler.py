@@ -93,14 +93,15 @@ class Scheduler:
         Returns the sequences that were in a step in flight: the death counts against each, and it
         runs alone until it has passed the point that the fatal step would have reached.
         """
-        accused: list[Sequence] = []
+        accused: dict[Sequence, None] = {}
         for step in self._in_flight:
             for sequence, end, _ in step.items:
-                sequence.suspect_until = max(sequence.suspect_until, end)
-                if sequence.in_flight and not sequence.finished:
-                    sequence.deaths += 1
-                    accused.append(sequence)
                 sequence.in_flight = 0
+                sequence.suspect_until = max(sequence.suspect_until, end)
+                if not sequence.finished:
+                    accused[sequence] = None
+        for sequence in accused:
+            sequence.deaths += 1
         self._in_flight.clear()
         for sequence in [*self.running.values(), *self.marked.values()]:
             sequence.slot = sequence.table = None
@@ -113,7 +114,7 @@ class Scheduler:
         self._suspect = None
         self.pool = None
         self._forget_worker()
-        return accused
+        return list(accused)
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, WAITING."""
@@ -294,8 +295,7 @@ class Scheduler:
         Returns the sequences that have a new token (appended already) or an error, in the plan's
         order.  The caller decides which of them end.
         """
-        step = self._in_flight.popleft()
-        self.num_steps += 1
+        step = self._in_flight[0]
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             sequence.in_flight -= 1
@@ -313,6 +313,9 @@ class Scheduler:
                 advanced.append((sequence, outcome))
         if step.alone and self._suspect is not None:
             self._exonerate(self._suspect)
+        # Last: a step that can't be applied is still in flight when the books are built again.
+        self._in_flight.popleft()
+        self.num_steps += 1
         return advanced
 
     def _exonerate(self, sequence: Sequence) -> None:

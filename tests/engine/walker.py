@@ -18,7 +18,7 @@ class Choices(Protocol):
 def make_harness(choose: Choices) -> Harness:
     """Small limits, so that every one of them is met."""
     return Harness(
-        max_model_len=choose.whole(8, 32),
+        max_model_len=choose.whole(8, 48),
         block_size=choose.whole(1, 5),
         max_num_seqs=choose.whole(1, 6),
         max_num_batched_tokens=choose.whole(1, 24),
@@ -42,8 +42,8 @@ class Walker:
             "resume": (6, self.resume),
             "connect": (4, self.connect),
             "disconnect": (2, self.disconnect),
-            "worker": (8, self.worker),
-            "kill": (3, self.kill),
+            "worker": (4, self.worker),
+            "kill": (1, self.kill),
             "unfit": (1, self.unfit),
             "progress": (2, self.progress),
             "wait": (3, self.wait),
@@ -60,14 +60,15 @@ class Walker:
         if front is None:
             return
         whole = self.choose.whole
-        prompt = [whole(0, VOCAB - 1) for _ in range(whole(1, self.h.facts.max_model_len + 1))]
+        longest = whole(1, self.h.facts.max_model_len + 1)
+        prompt = [whole(0, VOCAB - 1) for _ in range(whole(1, longest))]
         if whole(0, 30) == 0:
             self.h.fail_prompts.add(tuple(prompt))
         self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), **self._ends())
 
     def _ends(self) -> dict[str, Any]:
         whole = self.choose.whole
-        most = whole(0, 20)
+        most = whole(0, 48)
         return {
             "max_tokens": most,
             "min_tokens": min(most, whole(0, 6)) if whole(0, 2) == 0 else 0,
@@ -126,14 +127,23 @@ class Walker:
         if self.h.worker is None:
             self.worker()
         else:
-            self.h.run_step()
+            for _ in range(self.choose.whole(1, 3)):
+                self.h.run_step()
 
     def worker(self) -> None:
         """A worker dials in, or one that loads becomes ready."""
         if self.h.setup is not None and self.h.worker is None:
-            self.h.worker_ready(self.choose.whole(1, 24))
+            self.h.worker_ready(self._pool_size())
         elif self.h.worker is None or self.choose.whole(0, 9) == 0:
             self.h.start_worker(ready=False)
+
+    def _pool_size(self) -> int:
+        """Mostly room for one to three of the longest sequences; sometimes not even for one."""
+        size = self.h.facts.config.cache.kv_block_size
+        one = -(-self.h.facts.max_model_len // size)
+        if self.choose.whole(0, 9) == 0:
+            return self.choose.whole(1, one)
+        return self.choose.whole(one, 3 * one)
 
     def kill(self) -> None:
         self.h.kill_worker()
@@ -155,7 +165,7 @@ class Walker:
     def end(self) -> None:
         """Drains the system, and checks what must hold of everything that ever happened."""
         if self.h.worker is None:
-            self.h.start_worker(24)
+            self.h.start_worker(32)
         self.h.run()
         self.h.settle()
         pool = self.h.core.scheduler.pool

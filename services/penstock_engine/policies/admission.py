@@ -43,7 +43,7 @@ class Headroom:
     just started isn't preempted at once.
     """
 
-    HORIZON = 16
+    HORIZON = 4
 
     def blocks(self, num_running: int, block_size: int) -> int:
         return -(-num_running * self.HORIZON // block_size)

@@ -1,0 +1,77 @@
+"""Ends sequences, and gives out the one terminal output that each accepted sequence gets."""
+
+from __future__ import annotations
+
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_frontend import SequenceOutput
+from penstock_engine.frontends import Frontends
+from penstock_engine.request import FINISH_REASONS, Request, Sequence, State
+from penstock_engine.scheduler import Scheduler
+
+MAX_DEATHS = 2
+"""Engines or workers that may die while a request runs; after that it isn't run again."""
+
+POISON = (
+    f"an engine or worker died {MAX_DEATHS} times while this request was running; "
+    "it is not run again"
+)
+
+
+class Endings:
+    """The only caller of Scheduler.finish, so that books and outputs can't part."""
+
+    def __init__(self, scheduler: Scheduler, frontends: Frontends) -> None:
+        self._scheduler = scheduler
+        self._frontends = frontends
+
+    def end(
+        self,
+        sequence: Sequence,
+        state: State,
+        *,
+        tokens: list[int] | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
+        stop_token: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
+        self._scheduler.finish(sequence, state)
+        request = sequence.request
+        request.open -= 1
+        frontend = self._frontends.get(request.session)
+        if frontend is None:
+            return
+        if not request.open:
+            del frontend.requests[request.number]
+        frontend.outputs.append(
+            SequenceOutput(
+                request.number,
+                sequence.index,
+                tokens or [],
+                logprobs,
+                FINISH_REASONS[state],
+                stop_token,
+                error,
+            )
+        )
+
+    def end_all(self, request: Request, state: State, *, error: str | None = None) -> None:
+        """Ends what is live of a request."""
+        for sequence in request.sequences.values():
+            if not sequence.finished:
+                self.end(sequence, state, error=error)
+
+    def end_if_poison(self, sequence: Sequence) -> bool:
+        """Whether it was: it has seen too many deaths, and has ended as failed."""
+        if sequence.deaths < MAX_DEATHS:
+            return False
+        self.end(sequence, State.FINISHED_FAILED, error=POISON)
+        return True
+
+    def close_session(self, session: bytes) -> None:
+        """Forgets a front end; its requests are nobody's."""
+        frontend = self._frontends.get(session)
+        if frontend is not None:
+            for request in list(frontend.requests.values()):
+                self.end_all(request, State.FINISHED_ABORTED)
+            self._frontends.close(session)

@@ -1,0 +1,170 @@
+"""What front ends say, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.errors import InvalidRequest
+from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
+from penstock.protocol.to_frontend import Accepted, Rejected
+from penstock_engine.context import ContextLimit
+from penstock_engine.effects import Effects
+from penstock_engine.endings import Endings
+from penstock_engine.facts import EngineFacts, agree, disagreement
+from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
+from penstock_engine.policies.admission import QueueBounds, ServiceRate
+from penstock_engine.request import Request, State
+from penstock_engine.scheduler import Scheduler
+from penstock_engine.stopping import verdict
+from penstock_engine.validation import check_submit
+from penstock_engine.workers import Workers
+
+log = logs.get(__name__)
+
+UNAVAILABLE_RETRY_MS = 60_000
+"""When to ask again an engine whose model can't be served: somebody must mend it first."""
+
+
+class FromFrontends:
+    """Handles the events of front ends' sessions.
+
+    after_error: called when a message met an internal error, once its session has been ended.
+    """
+
+    def __init__(
+        self,
+        facts: EngineFacts,
+        scheduler: Scheduler,
+        frontends: Frontends,
+        workers: Workers,
+        effects: Effects,
+        after_error: Callable[[], None],
+    ) -> None:
+        self.rate = ServiceRate()
+        self._facts = facts
+        self._scheduler = scheduler
+        self._frontends = frontends
+        self._workers = workers
+        self._effects = effects
+        self._after_error = after_error
+        self._endings = Endings(scheduler, frontends)
+        self._context = ContextLimit(facts, scheduler)
+        self._bounds = QueueBounds(facts.config.scheduler)
+        self._arrivals = 0
+
+    def opened(self, session: bytes, message: FromFrontend) -> None:
+        """A first message. Answered by a Welcome, or the session is ended."""
+        if not isinstance(message, Hello):
+            self._refuse(session, "the first message must be Hello")
+            return
+        version = agree(message.versions)
+        if version is None:
+            self._refuse(session, disagreement(message.versions))
+            return
+        if len(self._frontends) >= MAX_FRONTENDS:
+            self._refuse(session, f"{MAX_FRONTENDS} front ends are connected already")
+            return
+        frontend = self._frontends.open(session, message.name)
+        frames = (self._facts.tokenizer, self._facts.template)
+        frontend.reply(self._facts.welcome(version, self._context.tokens), frames)
+        log.info("front end connected", name=message.name, pid=message.pid)
+
+    def received(self, session: bytes, message: FromFrontend, now: float) -> None:
+        """A later message. One that can't be handled ends its session, and nothing else."""
+        frontend = self._frontends.get(session)
+        if frontend is None:
+            return  # We have ended it; the peer didn't know yet.
+        try:
+            self._handle(frontend, message, now)
+        except Exception:
+            log.error("internal error", exception=True, handling=type(message).__name__)
+            self._refuse(session, "internal error: see the engine's log")
+            self._after_error()
+
+    def ended(self, session: bytes, reason: str) -> None:
+        """The session is over."""
+        frontend = self._frontends.get(session)
+        if frontend is not None:
+            open_requests = len(frontend.requests)
+            log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
+            self._endings.close_session(session)
+
+    def _refuse(self, session: bytes, reason: str) -> None:
+        self.ended(session, reason)
+        self._effects.end_frontends.append((session, reason))
+
+    def _handle(self, frontend: FrontendSession, message: FromFrontend, now: float) -> None:
+        match message:
+            case Submit():
+                self._submit(frontend, message, now)
+            case Finish():
+                self._finish(frontend, message)
+            case Abort():
+                self._abort(frontend, message)
+            case Hello():
+                self._refuse(frontend.session, "Hello came twice")
+
+    def _submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        try:
+            self._validate(frontend, submit)
+        except InvalidRequest as error:
+            frontend.reply(Rejected(submit.request, "invalid", error.message))
+            return
+        refusal = self._refusal(submit, now)
+        if refusal is not None:
+            frontend.reply(refusal)
+        else:
+            self._accept(frontend, submit)
+
+    def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
+        if submit.request in frontend.requests:
+            raise InvalidRequest(f"request {submit.request} is open already in this session")
+        check_submit(
+            submit,
+            vocab_size=self._facts.model.config.vocab_size,
+            max_len=self._context.tokens,
+            room=self._context.words,
+        )
+
+    def _refusal(self, submit: Submit, now: float) -> Rejected | None:
+        """Why a valid request isn't taken now. For lack of room, only one that is new."""
+        if self._workers.final:
+            message = f"the model can't be served: {self._workers.fault}"
+            return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
+        queue = self._scheduler.queue
+        full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
+        resumed = submit.deaths > 0 or any(opened.emitted for opened in submit.sequences)
+        if full is None or resumed:
+            return None
+        wait_ms = round(1000 * self.rate.retry_after(now, queue))
+        return Rejected(submit.request, "overloaded", full, wait_ms)
+
+    def _accept(self, frontend: FrontendSession, submit: Submit) -> None:
+        self._arrivals += 1
+        request = Request(
+            frontend.session,
+            submit,
+            arrival=self._arrivals,
+            eos_token_ids=self._facts.model.generation.eos_token_ids,
+        )
+        frontend.requests[submit.request] = request
+        frontend.reply(Accepted(submit.request))
+        for sequence in request.sequences.values():
+            # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
+            end = verdict(sequence, self._context.tokens)
+            if end is not None:
+                self._endings.end(sequence, end[0], stop_token=end[1])
+            elif not self._endings.end_if_poison(sequence):
+                self._scheduler.add(sequence)
+
+    def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
+        request = frontend.requests.get(finish.request)
+        sequence = request.sequences.get(finish.sequence) if request is not None else None
+        if sequence is not None and not sequence.finished:
+            self._endings.end(sequence, State.FINISHED_STOPPED)
+
+    def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
+        request = frontend.requests.get(abort.request)
+        if request is not None:
+            self._endings.end_all(request, State.FINISHED_ABORTED)

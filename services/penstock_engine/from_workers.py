@@ -1,0 +1,172 @@
+"""What workers say, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.protocol.from_worker import (
+    Fault,
+    FromWorker,
+    Progress,
+    Ready,
+    Result,
+    WorkerHello,
+)
+from penstock.protocol.to_frontend import SequenceOutput
+from penstock_engine.context import ContextLimit
+from penstock_engine.draft import UnfitResult
+from penstock_engine.effects import Effects
+from penstock_engine.endings import Endings
+from penstock_engine.facts import EngineFacts, agree, disagreement
+from penstock_engine.frontends import Frontends
+from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.request import State
+from penstock_engine.scheduler import Scheduler
+from penstock_engine.stopping import verdict
+from penstock_engine.workers import Workers, WorkerSession
+
+log = logs.get(__name__)
+
+
+class FromWorkers:
+    """Handles the events of the worker's session.
+
+    num_settled: results applied without an error.  after_error: called when there was one.
+    """
+
+    def __init__(
+        self,
+        facts: EngineFacts,
+        scheduler: Scheduler,
+        frontends: Frontends,
+        workers: Workers,
+        effects: Effects,
+        after_error: Callable[[], None],
+    ) -> None:
+        self.num_settled = 0
+        self._facts = facts
+        self._scheduler = scheduler
+        self._frontends = frontends
+        self._workers = workers
+        self._effects = effects
+        self._after_error = after_error
+        self._endings = Endings(scheduler, frontends)
+        self._context = ContextLimit(facts, scheduler)
+
+    def opened(self, session: bytes, message: FromWorker) -> None:
+        """A first message. Answered by Setup, or the session is ended."""
+        version, reason = None, "the first message must be WorkerHello"
+        if isinstance(message, WorkerHello):
+            version, reason = agree(message.versions), disagreement(message.versions)
+            if message.rank != 0:
+                version = None
+                reason = f"this engine has one worker, rank 0; there is no place for {message.rank}"
+        if version is None or not isinstance(message, WorkerHello):
+            self._effects.end_workers.append((session, reason))
+            return
+        self.drop("another worker of the same rank took its place")
+        self._workers.current = WorkerSession(session, message.rank)
+        self._effects.to_workers.append((session, self._facts.setup(version), ()))
+        log.info("worker connected", rank=message.rank, pid=message.pid)
+
+    def received(self, session: bytes, message: FromWorker, now: float) -> None:
+        """A later message; one that doesn't fit ends the session."""
+        worker = self._workers.current
+        if worker is None or worker.session != session:
+            return
+        match message:
+            case Result() if worker.ready is not None:
+                self._take_result(message, now)
+            case Progress() if worker.ready is not None:
+                self._workers.take_progress(worker, message, now)
+            case Ready() if worker.ready is None:
+                self._take_ready(worker, message, now)
+            case Fault():
+                self._take_fault(message)
+            case _:
+                self.drop(f"{type(message).__name__} came out of turn")
+
+    def ended(self, session: bytes, reason: str) -> None:
+        """The session is over."""
+        if self._workers.current is not None and self._workers.current.session == session:
+            self._lose(reason)
+
+    def drop(self, reason: str) -> None:
+        """Ends the present session, if there is one, from this side."""
+        if self._workers.current is not None:
+            self._effects.end_workers.append((self._workers.current.session, reason))
+            self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        """What ran waits again, with what it has emitted; a step in flight is forgotten."""
+        log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
+        self._workers.current = None
+        for sequence in self._scheduler.detach():
+            self._endings.end_if_poison(sequence)
+
+    def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
+        if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
+            self.drop(f"a pool has 1 to {MAX_BLOCKS} KV blocks, not {ready.num_kv_blocks}")
+            return
+        self._scheduler.attach(ready.num_kv_blocks)
+        self._workers.found_ready(worker, ready, now)
+        limit = self._context.tokens
+        log.info(
+            "worker ready",
+            device=ready.device,
+            kv_blocks=ready.num_kv_blocks,
+            max_model_len=limit,
+            load_seconds=ready.load_seconds,
+        )
+        for sequence in self._scheduler.queue.sequences():
+            if sequence.num_tokens >= limit:
+                error = (
+                    f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
+                    f"{self._context.words} {limit}"
+                )
+                self._endings.end(sequence, State.FINISHED_FAILED, error=error)
+
+    def _take_fault(self, fault: Fault) -> None:
+        log.error("worker fault", message=fault.message, final=fault.final)
+        self.drop("its fault was heard")
+        self._workers.fault = f"the worker failed: {fault.message}"
+        self._workers.final = fault.final
+        if fault.final:
+            # Nobody will ever serve these.
+            for request in list(self._frontends.requests()):
+                self._endings.end_all(request, State.FINISHED_FAILED, error=self._workers.fault)
+
+    def _take_result(self, result: Result, now: float) -> None:
+        try:
+            self._scheduler.verify(result, self._facts.model.config.vocab_size)
+            self._advance(result)
+        except UnfitResult as error:
+            self.drop(str(error))
+        except Exception:
+            log.error("internal error", exception=True, handling="Result")
+            self._after_error()
+        else:
+            self.num_settled += 1
+            self._workers.progressed(now)
+
+    def _advance(self, result: Result) -> None:
+        """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
+        limit = self._context.tokens
+        end_sequence = self._endings.end
+        for sequence, outcome in self._scheduler.apply(result):
+            token = outcome.token
+            if token is None:
+                end_sequence(sequence, State.FINISHED_FAILED, error=outcome.error)
+                continue
+            logprobs = None if outcome.logprobs is None else [outcome.logprobs]
+            end = verdict(sequence, limit)
+            if end is not None:
+                end_sequence(sequence, end[0], tokens=[token], logprobs=logprobs, stop_token=end[1])
+                continue
+            request = sequence.request
+            frontend = self._frontends.get(request.session)
+            if frontend is not None:
+                output = SequenceOutput(request.number, sequence.index, [token], logprobs)
+                frontend.outputs.append(output)
+            sequence.delivered = len(sequence.emitted)
