@@ -1,0 +1,1 @@
+"""Compute kernels. `reference` is slow, obvious torch; faster backends share its signatures."""

@@ -1,0 +1,271 @@
+"""Causal attention of a ragged batch over a paged KV cache.
+
+Any mix of sequences in one call: a decode brings one query, a prefill chunk brings many.  The
+work is cut into pairs of
+
+- a query tile: `QUERY_ROWS // group` consecutive queries of a sequence, times the `group` query
+  heads that share a KV head, padded where the chunk has fewer queries left; and
+- a key split: KEY_SPLIT consecutive token positions, starting at a multiple of KEY_SPLIT.
+
+Each pair gives a partial softmax; a tile's partials are combined in the order of their positions
+by the online-softmax recurrence (Milakov and Gimelshein, 2018; Dao et al., 2022).  Every pair has
+the same shape, whatever the batch, the chunk or the block size, and K and V are always read from
+the cache as stored: so a query's bits depend on its sequence alone.  A split that a query doesn't
+see multiplies its sums by exactly 1 and adds exactly 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from penstock_kernels.reference.batched import batched_product
+
+KEY_SPLIT = 64
+"""Token positions per key split.  Part of the numbers."""
+
+QUERY_ROWS = 8
+"""Rows of a query tile, at most, where a KV head has no more query heads than that.  Part of the
+numbers.  A decode uses `group` rows and pays for all; a prefill reads the keys once for each tile.
+Attention of SmolLM2-135M (group 3), milliseconds for its 30 layers on 2 cores: 64 decodes at 200
+tokens 165 with 16 rows, 115 with 8; a prefill of 512 tokens 275 with 16, 430 with 8."""
+
+GROUP_PAIRS = 512
+GATHER_BYTES = 2 << 20
+"""Bounds on temporary memory (pairs per group, bytes of keys gathered at once: about what stays in
+the L2 cache; more was slower).  They don't touch the numbers."""
+
+LANES = 16
+"""Head sizes are padded to a multiple of this, with zeros: 64 bytes of float32.  Else the matrices
+of a batch begin at different alignments, and BLAS adds in another order for some of them."""
+
+_LOWEST = -1e30
+"""Stands for the maximum of no keys at all: finite, so that differences are no NaN."""
+
+
+@dataclass(frozen=True)
+class TileGroup:
+    """Query tiles computed together, those with most splits first.
+
+    rows: [tiles, tile_queries] int64, rows of the query tensor; padding repeats a real row.
+    out_places, out_rows: [n] int64; place in the flattened rows -> row of the output.
+    split_tiles: for each split, how many of the tiles reach it (a prefix, by the order).
+    pair_tiles: [pairs] int64, the pairs split by split.
+    slots: [pairs, KEY_SPLIT] int64, where each key lies in the cache.
+    hidden: [pairs, tile_queries, 1, KEY_SPLIT] bool, keys that a query may not see.
+    """
+
+    rows: Tensor
+    out_places: Tensor
+    out_rows: Tensor
+    split_tiles: list[int]
+    pair_tiles: Tensor
+    slots: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """What one step's attention needs beside the tensors, the same for every layer."""
+
+    groups: list[TileGroup]
+
+
+def tile_queries(group: int) -> int:
+    """Queries per tile where `group` query heads share a KV head."""
+    return max(1, QUERY_ROWS // group)
+
+
+def plan_attention(
+    block_tables: list[np.ndarray],
+    query_lens: np.ndarray,
+    seq_lens: np.ndarray,
+    *,
+    block_size: int,
+    zero_slot: int,
+    group: int,
+) -> AttentionPlan:
+    """Lay out a step.
+
+    block_tables: per sequence, its physical blocks in token order, enough for seq_lens tokens.
+    query_lens: [seqs], queries per sequence, at least 1; they are its last tokens.
+    seq_lens: [seqs], tokens whose K and V are in the cache, the queries included.
+    zero_slot: a slot that holds zeros, read where a split reaches past the sequence.
+    group: query heads per KV head.
+    """
+    slots = _slots_by_split(block_tables, seq_lens, block_size, zero_slot)
+    per_tile = tile_queries(group)
+    tiles = -(-query_lens // per_tile)
+    seq = np.repeat(np.arange(len(query_lens)), tiles)
+    first_tile = np.repeat(np.cumsum(tiles) - tiles, tiles)
+    first_row = (np.cumsum(query_lens) - query_lens)[seq]
+    within = (np.arange(len(seq)) - first_tile)[:, None] * per_tile + np.arange(per_tile)
+    real = within < query_lens[seq][:, None]
+    within = np.minimum(within, query_lens[seq][:, None] - 1)
+    positions = (seq_lens - query_lens)[seq][:, None] + within
+    splits = positions[:, -1] // KEY_SPLIT + 1
+    order = np.argsort(-splits, kind="stable")
+    groups = []
+    for part in _by_pairs(order, splits):
+        groups.append(
+            _group(seq[part], (first_row[:, None] + within)[part], real[part], positions[part],
+                   splits[part], slots)
+        )
+    return AttentionPlan(groups)
+
+
+def _slots_by_split(
+    block_tables: list[np.ndarray], seq_lens: np.ndarray, block_size: int, zero_slot: int
+) -> list[np.ndarray]:
+    """Per sequence, [splits, KEY_SPLIT]: the slot of each token position."""
+    slots = []
+    for table, length in zip(block_tables, seq_lens.tolist(), strict=True):
+        position = np.arange(length)
+        padded = np.full(-(-length // KEY_SPLIT) * KEY_SPLIT, zero_slot, dtype=np.int64)
+        padded[:length] = table[position // block_size] * block_size + position % block_size
+        slots.append(padded.reshape(-1, KEY_SPLIT))
+    return slots
+
+
+def _by_pairs(order: np.ndarray, splits: np.ndarray) -> list[np.ndarray]:
+    """`order` cut into runs of at most GROUP_PAIRS pairs (a single tile may have more)."""
+    parts, start, pairs = [], 0, 0
+    for end, tile in enumerate(order):
+        if end > start and pairs + splits[tile] > GROUP_PAIRS:
+            parts.append(order[start:end])
+            start, pairs = end, 0
+        pairs += int(splits[tile])
+    parts.append(order[start:])
+    return parts
+
+
+def _group(
+    seq: np.ndarray,
+    rows: np.ndarray,
+    real: np.ndarray,
+    positions: np.ndarray,
+    splits: np.ndarray,
+    slots: list[np.ndarray],
+) -> TileGroup:
+    split_tiles = [int((splits > split).sum()) for split in range(int(splits[0]))]
+    pair_tiles = np.concatenate([np.arange(count) for count in split_tiles])
+    pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
+    keys = pair_splits[:, None] * KEY_SPLIT + np.arange(KEY_SPLIT)
+    hidden = keys[:, None, :] > positions[pair_tiles][:, :, None]
+    pair_slots = np.stack([slots[seq[t]][s] for t, s in zip(pair_tiles, pair_splits, strict=True)])
+    return TileGroup(
+        rows=torch.from_numpy(rows),
+        out_places=torch.from_numpy(real.reshape(-1).nonzero()[0]),
+        out_rows=torch.from_numpy(rows[real]),
+        split_tiles=split_tiles,
+        pair_tiles=torch.from_numpy(pair_tiles),
+        slots=torch.from_numpy(pair_slots),
+        hidden=torch.from_numpy(hidden[:, :, None, :]),
+    )
+
+
+def paged_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
+    """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
+
+    query: [rows, heads, head_dim]; rows beyond the plan's are padding.
+    key_cache, value_cache: [kv_heads, slots, head_dim] of the query's dtype; heads is a multiple
+    of kv_heads, and query head h reads KV head h // (heads // kv_heads).
+    Returns [rows, heads, head_dim] of the query's dtype; padding rows are zero.
+    """
+    out = torch.zeros_like(query)
+    for group in plan.groups:
+        tiles = _query_tiles(query, group, key_cache.shape[0], scale)
+        maxima, sums, values = _partials(tiles, key_cache, value_cache, group)
+        result = _combine(maxima, sums, values, group)
+        flat = _rows_of(result, group, query.shape[1])
+        out[group.out_rows] = flat[group.out_places, :, : query.shape[2]].to(query.dtype)
+    return out
+
+
+def _query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) -> Tensor:
+    """[kv_heads, tiles, tile rows, padded head_dim], float32, scaled.
+
+    A row is a (query, head) pair.
+    """
+    tiles = _padded(query[group.rows].float() * scale)
+    count, queries, heads, dim = tiles.shape
+    tiles = tiles.view(count, queries, kv_heads, heads // kv_heads, dim)
+    return tiles.permute(2, 0, 1, 3, 4).reshape(kv_heads, count, -1, dim)
+
+
+def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
+    """The inverse of _query_tiles: [tiles * tile_queries, heads, padded head_dim]."""
+    kv_heads, count, _, dim = result.shape
+    split = result.view(kv_heads, count, -1, heads // kv_heads, dim)
+    return split.permute(1, 2, 0, 3, 4).reshape(-1, heads, dim)
+
+
+def _partials(
+    tiles: Tensor, key_cache: Tensor, value_cache: Tensor, group: TileGroup
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each pair's row maxima and sums [kv_heads, pairs, rows] and weighted values [.., dim]."""
+    parts = []
+    at_once = max(1, GATHER_BYTES // (key_cache.shape[0] * KEY_SPLIT * key_cache.shape[2] * 4))
+    for start in range(0, group.slots.shape[0], at_once):
+        some = slice(start, start + at_once)
+        query = tiles.index_select(1, group.pair_tiles[some])
+        key = _gather(key_cache, group.slots[some])
+        value = _gather(value_cache, group.slots[some])
+        parts.append(_pairs(query, key, value, group.hidden[some]))
+    if len(parts) == 1:
+        return parts[0]
+    maxima, sums, values = zip(*parts, strict=True)
+    return torch.cat(maxima, 1), torch.cat(sums, 1), torch.cat(values, 1)
+
+
+def _gather(cache: Tensor, slots: Tensor) -> Tensor:
+    """[kv_heads, pairs, KEY_SPLIT, padded head_dim], float32."""
+    kv_heads, _, dim = cache.shape
+    rows = cache.index_select(1, slots.reshape(-1)).float().view(kv_heads, -1, KEY_SPLIT, dim)
+    return _padded(rows)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """x with its last dimension padded to whole LANES."""
+    missing = -x.shape[-1] % LANES
+    return pad(x, (0, missing)) if missing else x
+
+
+def _pairs(
+    query: Tensor, key: Tensor, value: Tensor, hidden: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    kv_heads, pairs, rows, dim = query.shape
+    scores = batched_product(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
+    by_query = scores.view(kv_heads, pairs, hidden.shape[1], -1, KEY_SPLIT)
+    by_query.masked_fill_(hidden, float("-inf"))
+    maxima = scores.amax(-1).clamp_(min=_LOWEST)
+    weights = scores.sub_(maxima[..., None]).exp_()
+    sums = weights.sum(-1)
+    values = batched_product(weights, value.flatten(0, 1))
+    shape = (kv_heads, pairs, rows)
+    return maxima.view(shape), sums.view(shape), values.view(*shape, dim)
+
+
+def _combine(maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup) -> Tensor:
+    """Fold the partials of each tile together, split by split. [kv_heads, tiles, rows, dim]."""
+    tiles = group.split_tiles[0]
+    top, total, mixed = maxima[:, :tiles], sums[:, :tiles], values[:, :tiles]
+    start = tiles
+    for count in group.split_tiles[1:]:
+        part = slice(start, start + count)
+        old, new = top[:, :count], maxima[:, part]
+        both = torch.maximum(old, new)
+        keep, add = torch.exp(old - both), torch.exp(new - both)
+        total[:, :count] = total[:, :count] * keep + sums[:, part] * add
+        mixed[:, :count] = (
+            mixed[:, :count] * keep[..., None] + values[:, part] * add[..., None]
+        )
+        top[:, :count] = both
+        start += count
+    return mixed / total[..., None]

@@ -1,0 +1,56 @@
+"""Rotary position embedding (Su et al., 2021), in the half-split layout of GPT-NeoX."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def inverse_frequencies(head_dim: int, theta: float) -> Tensor:
+    """theta^(-2i / head_dim) for i < head_dim / 2. float32, [head_dim / 2]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    return 1.0 / (theta**exponents)
+
+
+def linear_scaled(frequencies: Tensor, factor: float) -> Tensor:
+    """All frequencies divided by factor (Chen et al., 2023, position interpolation)."""
+    return frequencies / factor
+
+
+def llama3_scaled(
+    frequencies: Tensor,
+    *,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+    original_max_position: int,
+) -> Tensor:
+    """The banded scaling of the Llama 3.1 release.
+
+    A frequency whose wavelength exceeds original/low is divided by factor; below original/high it
+    stays; in between the two are blended linearly in original/wavelength.
+    """
+    turns = original_max_position * frequencies / (2 * math.pi)
+    blend = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    blended = (1 - blend) * frequencies / factor + blend * frequencies
+    scaled = torch.where(turns < low_freq_factor, frequencies / factor, blended)
+    return torch.where(turns > high_freq_factor, frequencies, scaled)
+
+
+def rope_table(frequencies: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of position * frequency, each [positions, head_dim / 2], float32."""
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    return torch.cos(angles), torch.sin(angles)
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (x[i], x[i + head_dim / 2]).
+
+    x: [rows, heads, head_dim].  cos, sin: [rows, head_dim / 2], float32, of each row's position.
+    Computed in float32, rounded once.  Returns x's shape and dtype.
+    """
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)

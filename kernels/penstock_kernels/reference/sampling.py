@@ -1,0 +1,74 @@
+"""Drawing one token from one row of logits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from penstock_kernels.reference.top_ids import top_ids
+
+_NUCLEUS_GUESSES = (64, 1024)
+"""Sizes tried for the nucleus before the whole vocabulary is sorted."""
+
+
+class SamplingCuts(NamedTuple):
+    """temperature: above 0.  top_k: 0 is off.  top_p: in (0, 1], 1 is off.  min_p: 0 is off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:
+    """The token that `draw` falls on.
+
+    logits: [vocab] float32; -inf marks tokens that can't be drawn, at least one is finite, none
+    is NaN or +inf.  draw: in [0, 1).
+    The distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest
+    tokens that holds top_p of what is left), min_p (at least min_p of the likeliest); ties go to
+    lower ids.  Then the inverse of its cumulative sum, in id order, in float64.
+    """
+    ids = _top_k(logits, cuts.top_k)
+    scaled = logits.double() if ids is None else logits[ids].double()
+    weights = torch.exp((scaled - scaled.max()) / cuts.temperature)
+    if cuts.top_p < 1.0:
+        kept = _nucleus(weights, cuts.top_p)
+        ids = kept if ids is None else ids[kept]
+        weights = weights[kept]
+    if cuts.min_p > 0.0:
+        weights = torch.where(weights >= cuts.min_p * weights.max(), weights, 0.0)
+    place = _inverse_cumulative(weights, draw)
+    return place if ids is None else int(ids[place])
+
+
+def _top_k(logits: Tensor, top_k: int) -> Tensor | None:
+    """Ids that top_k keeps, ascending; None for all."""
+    if not 0 < top_k < logits.shape[0]:
+        return None
+    return top_ids(logits, top_k).sort().values
+
+
+def _nucleus(weights: Tensor, top_p: float) -> Tensor:
+    """Places of the likeliest weights that hold top_p of their sum, ascending."""
+    wanted = top_p * float(weights.sum())
+    size = weights.shape[0]
+    for guess in (*_NUCLEUS_GUESSES, size):
+        places = top_ids(weights, min(guess, size))
+        held = torch.cumsum(weights[places], 0)
+        if float(held[-1]) >= wanted or places.shape[0] == size:
+            break
+    count = int((held < wanted).sum()) + 1
+    return places[:count].sort().values
+
+
+def _inverse_cumulative(weights: Tensor, draw: float) -> int:
+    """The first place whose cumulative weight exceeds draw * total: its own weight is above 0."""
+    cumulative = torch.cumsum(weights, 0)
+    total = float(cumulative[-1])
+    place = int(torch.searchsorted(cumulative, draw * total, right=True))
+    if place < weights.shape[0]:
+        return place
+    return int(weights.nonzero()[-1])  # draw * total was rounded up to total

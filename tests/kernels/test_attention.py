@@ -1,0 +1,122 @@
+"""Paged attention against dense float64 attention, and against itself in other company."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from penstock_kernels import reference
+
+pytestmark = pytest.mark.timeout(120)
+
+HEADS = [(9, 3, 64), (5, 1, 24), (7, 7, 34), (16, 8, 128), (40, 2, 16)]
+LENGTH = 150
+
+
+@dataclass
+class Sequence:
+    """A sequence's own tensors: everything that its attention may depend on."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def sequence(seed: int, length: int, heads: int, kv_heads: int, dim: int,
+             dtype: torch.dtype) -> Sequence:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    return Sequence(draw(length, heads, dim), draw(length, kv_heads, dim),
+                    draw(length, kv_heads, dim))
+
+
+def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) -> list[Tensor]:
+    """Attention of (sequence, start, count) in one call over a shuffled, dirty cache."""
+    rng = np.random.default_rng(seed)
+    blocks = [-(-(start + count) // block_size) for _, start, count in work]
+    shuffled = rng.permutation(sum(blocks) + 2)
+    first = work[0][0]
+    slots = (len(shuffled) + 1) * block_size
+    key_cache = torch.full((first.key.shape[1], slots, first.key.shape[2]), float("nan"),
+                           dtype=first.key.dtype)
+    key_cache[:, len(shuffled) * block_size :] = 0
+    value_cache = key_cache.clone()
+    tables, used = [], 0
+    for (one, start, count), need in zip(work, blocks, strict=True):
+        table = shuffled[used : used + need]
+        used += need
+        at = np.arange(start + count)
+        place = torch.from_numpy(table[at // block_size] * block_size + at % block_size)
+        reference.write_kv(one.key[: start + count], one.value[: start + count],
+                           key_cache, value_cache, place)
+        tables.append(table)
+    counts = np.array([count for _, _, count in work])
+    plan = reference.plan_attention(
+        tables, counts, np.array([start + count for _, start, count in work]),
+        block_size=block_size, zero_slot=len(shuffled) * block_size,
+        group=first.query.shape[1] // first.key.shape[1],
+    )
+    query = torch.cat([one.query[start : start + count] for one, start, count in work])
+    padding = torch.full((5, *query.shape[1:]), float("nan"), dtype=query.dtype)
+    out = reference.paged_attention(torch.cat((query, padding)), key_cache, value_cache, plan,
+                                    query.shape[2] ** -0.5)
+    assert not out[len(query) :].any()
+    return list(out[: len(query)].split(counts.tolist()))
+
+
+def dense(one: Sequence) -> Tensor:
+    length, heads, dim = one.query.shape
+    group = heads // one.key.shape[1]
+    key = one.key.double().repeat_interleave(group, 1)
+    value = one.value.double().repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", one.query.double(), key) * dim**-0.5
+    hidden = torch.ones(length, length).triu(1).bool()
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+@pytest.mark.parametrize("shape", HEADS, ids=str)
+def test_equals_dense_attention(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    one = sequence(1, LENGTH, *shape, dtype)
+    (ours,) = run_step([(one, 0, LENGTH)], 16, 0)
+    bound = 4e-6 if dtype == torch.float32 else 1e-2
+    assert (ours.double() - dense(one)).abs().max() < bound
+
+
+@pytest.mark.parametrize("shape", HEADS, ids=str)
+def test_bits_depend_on_the_sequence_alone(
+    shape: tuple[int, int, int], dtype: torch.dtype, threads: int
+) -> None:
+    one = sequence(1, LENGTH, *shape, dtype)
+    (whole,) = run_step([(one, 0, LENGTH)], 16, 0)
+    for block_size, chunk in ((1, 50), (7, 64), (16, 33), (32, 149), (16, 1)):
+        for start in range(0, LENGTH, chunk):
+            count = min(chunk, LENGTH - start)
+            (part,) = run_step([(one, start, count)], block_size, start)
+            assert torch.equal(part, whole[start : start + count]), (block_size, chunk, start)
+
+
+@pytest.mark.parametrize("shape", HEADS, ids=str)
+def test_bits_do_not_depend_on_company(
+    shape: tuple[int, int, int], dtype: torch.dtype, threads: int
+) -> None:
+    rng = np.random.default_rng(3)
+    one = sequence(1, LENGTH, *shape, dtype)
+    (whole,) = run_step([(one, 0, LENGTH)], 16, 0)
+    for others, start, count in ((1, 149, 1), (2, 0, 150), (31, 149, 1), (32, 60, 70), (64, 64, 1)):
+        work = []
+        for other in range(others):
+            length = int(rng.integers(1, 140))
+            count_other = int(rng.integers(1, min(length, 20) + 1))
+            work.append((sequence(100 + other, length, *shape, dtype), length - count_other,
+                         count_other))
+        work.insert(others // 2, (one, start, count))
+        part = run_step(work, 16, others)[others // 2]
+        assert torch.equal(part, whole[start : start + count]), (others, start)

@@ -1,0 +1,87 @@
+"""A row's bits depend on that row alone: not on its place, its neighbours or their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from penstock_kernels import reference
+
+ODD_SIZES = [1, 7, 33, 64, 576, 577, 1536]
+ROW_COUNTS = [1, 2, 7, 15, 16, 17, 33, 64, 100]
+
+
+def rows_of(count: int, *size: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, *size, generator=generator).to(dtype)
+
+
+def check_rows(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """op over all of x equals op over each stretch of x, wherever the stretch lies."""
+    whole = op(x)
+    for count in ROW_COUNTS:
+        for start in {0, 1, x.shape[0] - count}:
+            part = op(x[start : start + count])
+            assert torch.equal(part, whole[start : start + count]), (count, start)
+    backwards = op(x.flip(0))
+    assert torch.equal(backwards.flip(0), whole)
+    loud = x * 100
+    loud[5] = x[5]
+    assert torch.equal(op(loud)[5], whole[5])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("outputs", [1, 33, 960, 4097])
+@pytest.mark.parametrize("inputs", [1, 33, 64, 577])
+def test_linear(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> None:
+    weight = rows_of(outputs, inputs, dtype=dtype)
+    bias = rows_of(1, outputs, dtype=dtype)[0]
+    check_rows(lambda x: reference.linear(x, weight, bias), rows_of(101, inputs, dtype=dtype))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", ODD_SIZES)
+def test_rms_norm(size: int, dtype: torch.dtype, threads: int) -> None:
+    weight = rows_of(1, size, dtype=dtype)[0]
+    check_rows(lambda x: reference.rms_norm(x, weight, 1e-5), rows_of(101, size, dtype=dtype))
+
+
+@pytest.mark.timeout(60)
+def test_rms_norm_of_heads(dtype: torch.dtype, threads: int) -> None:
+    weight = rows_of(1, 24, dtype=dtype)[0]
+    check_rows(lambda x: reference.rms_norm(x, weight, 1e-5), rows_of(101, 5, 24, dtype=dtype))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", ODD_SIZES)
+def test_silu_mul(size: int, dtype: torch.dtype, threads: int) -> None:
+    check_rows(reference.silu_mul, rows_of(101, 2 * size, dtype=dtype))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("head_dim", [2, 24, 64, 66])
+def test_rope(head_dim: int, dtype: torch.dtype, threads: int) -> None:
+    frequencies = reference.inverse_frequencies(head_dim, 10_000.0)
+    cos, sin = reference.rope_table(frequencies, 300)
+    long_cos, long_sin = reference.rope_table(frequencies, 1111)
+    assert torch.equal(cos, long_cos[:300]) and torch.equal(sin, long_sin[:300])
+    x = rows_of(300, 3, head_dim, dtype=dtype)
+    whole = reference.apply_rope(x, cos, sin)
+    for start, count in ((0, 1), (1, 1), (7, 33), (299, 1), (100, 200)):
+        some = slice(start, start + count)
+        assert torch.equal(reference.apply_rope(x[some], cos[some], sin[some]), whole[some])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["exp"])
+def test_exp_has_no_tail(name: str, threads: int) -> None:
+    """What silu_mul and attention rely on: an element's exp doesn't depend on its place."""
+    x = rows_of(1, 70_000, dtype=torch.float32)[0] * 5
+    whole = torch.exp(x)
+    for start in (0, 1, 3, 16, 17):
+        for count in (*range(1, 140), 2047, 2049, 5121, 32769, 65537):
+            part = slice(start, start + count)
+            assert torch.equal(torch.exp(x[part].clone()), whole[part]), (start, count)
