@@ -23,6 +23,7 @@ class Script:
     tokens: to send, `tokens_per_chunk` in each chunk; None: as many as max_tokens asks.
     first_delay, chunk_delay: seconds before the first chunk and between chunks.
     status: other than 200 gives that error and nothing else.
+    finish_reason: sent in a chunk without text at the end.
     usage: "end" (a last chunk of its own), "chunk" (every chunk), "none".
     role_chunk: a chunk without text first, as chats have.
     fault: after `fault_after` chunks: "close" cuts the connection, "error" sends an error event,
@@ -36,6 +37,7 @@ class Script:
     chunk_delay: float = 0.0
     status: int = 200
     usage: str = "end"
+    finish_reason: str | None = "length"
     role_chunk: bool = False
     fault: str | None = None
     fault_after: int = 0
@@ -95,7 +97,7 @@ class ScriptedServer:
         asked = body["max_tokens"] if script.tokens is None else script.tokens
         writer.write(_HEAD)
         if script.role_chunk:
-            writer.write(_event(_chunk({"role": "assistant", "content": ""}, None)))
+            writer.write(_event(_chunk({"role": "assistant", "content": ""})))
         await asyncio.sleep(script.first_delay)
         sent = 0
         for number in range(-(-asked // script.tokens_per_chunk)):
@@ -108,6 +110,8 @@ class ScriptedServer:
             writer.write(_event(_chunk({"content": " word" * count}, usage)))
             await writer.drain()
             await asyncio.sleep(script.chunk_delay)
+        if script.finish_reason is not None:
+            writer.write(_event(_chunk({}, finish_reason=script.finish_reason)))
         if script.usage == "end":
             writer.write(_event(json.dumps({"choices": [], "usage": _usage(sent)}).encode()))
         writer.write(_event(b"[DONE]") + b"0\r\n\r\n")
@@ -127,14 +131,16 @@ def _usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": 7, "completion_tokens": tokens}
 
 
-def _chunk(delta: dict[str, str], usage: dict[str, int] | None) -> bytes:
+def _chunk(
+    delta: dict[str, str], usage: dict[str, int] | None = None, finish_reason: str | None = None
+) -> bytes:
     """Roughly as long as real servers' chunks."""
     chunk: dict[str, Any] = {
         "id": "cmpl-0123456789abcdef0123456789abcdef",
         "object": "chat.completion.chunk",
         "created": 1700000000,
         "model": "scripted",
-        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}],
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
     }
     if usage is not None:
         chunk["usage"] = usage

@@ -148,10 +148,7 @@ class Reception:
         record = self.record
         if not record.arrivals and record.output_tokens_asked:
             self._fail(ErrorKind.EMPTY, "the stream ended without a token", now)
-        elif self._exact_length and record.completion_tokens not in (
-            None,
-            record.output_tokens_asked,
-        ):
+        elif self._exact_length and not _has_asked_length(record):
             self._fail(
                 ErrorKind.WRONG_LENGTH,
                 f"{record.completion_tokens} tokens, asked for {record.output_tokens_asked}, "
@@ -168,6 +165,12 @@ class Reception:
         self.record.fail(kind, detail)
         self.record.ended = now
         self.finished = True
+
+
+def _has_asked_length(record: RequestRecord) -> bool:
+    """By usage, and by the finish reason, which servers without usage in streams give too."""
+    by_usage = record.completion_tokens in (None, record.output_tokens_asked)
+    return by_usage and record.finish_reason in (None, "length")
 
 
 def _holds_text(delta: Delta | None) -> bool:

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+
 from loadtest.generator.options import EndControl, Length, Options
 from loadtest.generator.record import ErrorKind, RequestRecord
 from loadtest.generator.runner import LoadRun
@@ -115,6 +116,7 @@ async def test_open_loop_counts_latency_from_the_intended_start() -> None:
         (Script(fault="hang", fault_after=0), ErrorKind.TIMEOUT_FIRST),
         (Script(fault="hang", fault_after=2), ErrorKind.TIMEOUT_STREAM),
         (Script(tokens=3), ErrorKind.WRONG_LENGTH),
+        (Script(tokens=3, usage="none", finish_reason="stop"), ErrorKind.WRONG_LENGTH),
         (Script(tokens=0), ErrorKind.EMPTY),
     ],
 )

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from loadtest.generator.http1 import ProtocolError, ResponseParser
 from loadtest.generator.sse import MAX_EVENT_BYTES, EventParser, EventTooLarge
 

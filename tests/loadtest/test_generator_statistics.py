@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from loadtest.generator.record import ErrorKind, RequestRecord
 from loadtest.generator.statistics import (
     distribution,

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+
 from loadtest.generator.command import build_parser, main
 from loadtest.generator.options import Length, OptionError, Options
 from loadtest.generator.target import Target, TargetError

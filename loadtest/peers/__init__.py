@@ -1,0 +1,1 @@
+"""Other servers beside this one, under the same load."""

@@ -1,0 +1,50 @@
+"""The workloads of the comparison: the same prompts, lengths and streams for every server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadtest.generator.options import EndControl, Length, Options
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`streams` closed-loop streams send `requests` requests in all, unless `seconds` are over
+    first: what runs then is cut off, its tokens count, and the table says so."""
+
+    name: str
+    streams: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    warmup: int
+
+    def options(self, url: str, end_control: EndControl) -> Options:
+        return Options(
+            url=url,
+            concurrency=self.streams,
+            requests=self.requests,
+            max_time=self.seconds,
+            warmup=self.warmup,
+            input_tokens=Length.parse(str(self.input_tokens)),
+            output_tokens=Length.parse(str(self.output_tokens)),
+            end_control=end_control,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# By ascending load: what an overloaded server still works on after a cell was cut off would
+# disturb the next one.
+CELLS = (
+    Cell("1 stream, 32 in, 128 out", 1, 4, 32, 128, seconds=20, warmup=1),
+    Cell("8 streams, 32 in, 128 out", 8, 24, 32, 128, seconds=20, warmup=2),
+    Cell("64 streams, 128 in, 128 out", 64, 64, 128, 128, seconds=30, warmup=4),
+)
+SMOKE_CELLS = (
+    Cell("1 stream, 8 in, 8 out", 1, 2, 8, 8, seconds=20, warmup=1),
+    Cell("4 streams, 8 in, 8 out", 4, 4, 8, 8, seconds=20, warmup=1),
+)

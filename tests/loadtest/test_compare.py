@@ -1,0 +1,183 @@
+"""The comparison, with scripted servers in the places of real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from loadtest.generator.record import ErrorKind, RequestRecord
+from loadtest.generator.statistics import summarise
+from loadtest.peers.cells import CELLS, Cell
+from loadtest.peers.compare import main
+from loadtest.peers.measure import Comparison, Outcome, compare, medians, to_dict
+from loadtest.peers.presentation import BEGIN, END, draw_chart, to_markdown, write_readme
+from loadtest.peers.process import RunningServer, ServerFailed
+from loadtest.peers.servers import ROOT, Server, SetupError, make_server
+
+TINY = (
+    Cell("1 stream", 1, 2, 5, 4, seconds=10, warmup=1),
+    Cell("3 streams", 3, 6, 5, 4, seconds=10, warmup=1),
+)
+FACTS = {
+    "command": "python loadtest/peers/compare.py",
+    "started": "2020-01-02T03:04:05",
+    "machine": {"cpu": "a CPU", "cores": 2.0, "memory_bytes": 2**30, "python": "3.11"},
+    "model": "m.gguf",
+}
+
+
+def scripted(name: str, *flags: str) -> Server:
+    return Server(
+        name=name,
+        command=lambda port: [
+            *(sys.executable, "-m", "loadtest.scripted_server", "--port", str(port), *flags)
+        ],
+        ready_path="/ready",
+        version="1",
+        environment={"PYTHONPATH": str(ROOT)},
+    )
+
+
+def lives(pid: int) -> bool:
+    """A zombie that nobody has waited for yet doesn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_servers_take_turns_and_all_is_written(tmp_path: Path) -> None:
+    servers = [scripted("quick"), scripted("slow", "--first-delay", "0.1")]
+    comparison = compare(servers, TINY, rounds=2, budget=100, logs=tmp_path, progress=False)
+    assert comparison.rounds_done == 2
+    for outcome in comparison.outcomes:
+        assert not outcome.failures
+        assert len(outcome.ready_s) == len(outcome.memory_bytes) == 2
+        assert all(size > 0 for size in outcome.memory_bytes)
+        assert [len(runs) for runs in outcome.runs.values()] == [2, 2]
+        assert [run.completed for run in outcome.runs["3 streams"]] == [6, 6]
+    slow = medians(comparison.outcomes[1].runs["1 stream"])["ttft_p50_ms"]
+    assert slow is not None
+    assert slow.value >= 100
+    markdown = to_markdown(comparison, FACTS)
+    assert markdown.count("| quick") == markdown.count("| slow") == 3
+    document = json.loads(json.dumps(to_dict(comparison)))
+    runs = document["servers"]["quick"]["cells"]["1 stream"]["runs"]
+    assert [run["completed"] for run in runs] == [2, 2]
+    draw_chart(comparison, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_server_that_fails_is_named_and_the_others_run(tmp_path: Path) -> None:
+    broken = dataclasses.replace(
+        scripted("broken"), command=lambda port: [sys.executable, "-c", "raise SystemExit('why')"]
+    )
+    comparison = compare(
+        [broken, scripted("good")], TINY[:1], rounds=1, budget=100, logs=tmp_path, progress=False
+    )
+    bad, good = comparison.outcomes
+    assert "broken ended with 1:\nwhy" in bad.failures[0]
+    assert good.runs["1 stream"][0].completed == 2
+    assert "broken failed in a round: broken ended with 1" in to_markdown(comparison, FACTS)
+    draw_chart(comparison, tmp_path / "chart.png")
+
+
+def test_a_round_that_would_not_fit_is_not_begun(tmp_path: Path) -> None:
+    comparison = compare(
+        [scripted("one")], TINY[:1], rounds=5, budget=0.001, logs=tmp_path, progress=False
+    )
+    assert comparison.rounds_done == 1
+    assert "1 of 5 rounds" in comparison.notes[0]
+
+
+def test_not_ready_in_time_stops_the_server(tmp_path: Path) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    server = dataclasses.replace(
+        scripted("sleeper"), command=lambda port: [sys.executable, "-c", code], start_timeout=0.7
+    )
+    with (
+        pytest.raises(ServerFailed, match="not ready within"),
+        RunningServer(server, tmp_path / "log"),
+    ):
+        pass
+    assert not lives(int((tmp_path / "log").read_text()))
+
+
+def test_stopping_leaves_no_process_of_the_group(tmp_path: Path) -> None:
+    """The server has a child that ignores SIGTERM."""
+    code = (
+        "import http.server, signal, subprocess, sys\n"
+        "stubborn = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);'\n"
+        "stubborn += 'print(1, flush=True); time.sleep(100)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', stubborn], stdout=subprocess.PIPE)\n"
+        "child.stdout.read(1)\n"
+        "print(child.pid, flush=True)\n"
+        "handler = http.server.SimpleHTTPRequestHandler\n"
+        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), handler).serve_forever()\n"
+    )
+    server = dataclasses.replace(
+        scripted("stubborn"),
+        command=lambda port: [sys.executable, "-c", code, str(port)],
+        ready_path="/",
+    )
+    with RunningServer(server, tmp_path / "log", stop_timeout=0.5) as running:
+        child = int((tmp_path / "log").read_text().split()[0])
+        assert lives(child)
+        port = running.port
+    assert not lives(child)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_what_was_cut_off_is_marked() -> None:
+    records = [
+        RequestRecord(0, 4, 0.0, 0.0, 2.0, array("d", [1.0, 2.0]), finish_reason="length"),
+        RequestRecord(1, 4, 0.0, 0.0, 3.0, error=ErrorKind.CUT_OFF),
+        RequestRecord(2, 4, 0.0, 0.0, 3.0, error=ErrorKind.CUT_OFF),
+    ]
+    outcome = Outcome(scripted("late"), {TINY[0].name: [summarise(records)]})
+    markdown = to_markdown(Comparison([outcome], TINY[:1], rounds_done=1), FACTS)
+    row = next(line for line in markdown.splitlines() if line.startswith("| late") and ">" in line)
+    assert "> 3,000" in row
+    assert [cell.strip() for cell in row.split("|")][-4:-1] == ["1", "2", "0"]
+    assert "Cut off" in markdown
+
+
+def test_readme_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_readme(readme, "new\n")
+    write_readme(readme, "newer\n")
+    assert readme.read_text() == f"before\n{BEGIN}\n\nnewer\n\n{END}\nafter\n"
+    readme.write_text("no markers")
+    with pytest.raises(ValueError, match="has no lines"):
+        write_readme(readme, "new")
+
+
+def test_the_repositorys_readme_has_the_markers() -> None:
+    text = (ROOT / "loadtest" / "README.md").read_text()
+    assert text.index(BEGIN) < text.index(END)
+
+
+def test_what_is_missing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PEERS_DIR", str(tmp_path))
+    with pytest.raises(SetupError, match=r"install\.sh vllm"):
+        make_server("vllm", Path("m.gguf"))
+    with pytest.raises(SetupError, match="no server called"):
+        make_server("other", Path("m.gguf"))
+    assert main(["--servers", "llamacpp", "--model", "m.gguf"]) == 2
+    assert "install.sh llamacpp" in capsys.readouterr().err
+
+
+def test_the_default_run_is_bounded() -> None:
+    """One round of three servers, each cell and its warm-up at their limits: within the budget."""
+    assert 3 * sum(2 * cell.seconds for cell in CELLS) < 15 * 60
+    assert all(cell.requests >= cell.streams for cell in CELLS)
