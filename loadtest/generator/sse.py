@@ -26,7 +26,9 @@ class EventParser:
 
         An event that the stream's end cuts off is never returned. Raises EventTooLarge.
         """
-        if self._after_return and chunk:
+        if not chunk:
+            return []
+        if self._after_return:
             self._after_return = False
             if chunk[:1] == b"\n":  # the second half of a line end that was split in two
                 chunk = chunk[1:]
