@@ -97,6 +97,11 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary) -> tuple[Tokenizer, bool
     """Byte-level BPE as in GPT-2: bytes are written as letters, merges are given."""
     pre = find_pre_tokenizer(fields.text("tokenizer.ggml.pre", "default"), fields.where)
     merges = [_split_merge(merge, fields) for merge in fields.listed("tokenizer.ggml.merges", str)]
+    for left, right in merges:  # the library panics at one that isn't known
+        if not (left in vocabulary.ids and right in vocabulary.ids):
+            raise UnsupportedModel(f"{fields.where}: a merge of {left!r} and {right!r}: no tokens")
+        if left + right not in vocabulary.ids:
+            raise UnsupportedModel(f"{fields.where}: a merge gives {left + right!r}: no token")
     tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges))
     normalizer = pre.normalizer()
     if normalizer is not None:

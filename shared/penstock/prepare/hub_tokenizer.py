@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
 from penstock.prepare.fields import Fields
+from penstock.text.tokenizer import load_backend
 
 
 class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +23,9 @@ class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
     """Raises UnsupportedModel if the file can't be read."""
     try:
-        tokenizer = Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises bare Exceptions
-        raise UnsupportedModel(f"tokenizer.json beside {settings.where} is broken: {error}") from (
-            error
-        )
+        tokenizer = load_backend(content)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"beside {settings.where}: {error}") from error
     ids = tokenizer.get_vocab(with_added_tokens=True)
     if not ids:
         raise UnsupportedModel(f"tokenizer.json beside {settings.where} has an empty vocabulary")

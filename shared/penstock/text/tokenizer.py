@@ -141,7 +141,9 @@ def load_backend(content: bytes) -> Backend:
     """Raises UnsupportedModel if the bytes aren't a tokenizer.json."""
     try:
         backend = Backend.from_buffer(content)
-    except Exception as error:  # the library raises bare Exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare Exceptions, and panics, which are not
         raise UnsupportedModel(f"tokenizer.json can't be read: {error}") from error
     backend.no_truncation()
     backend.no_padding()
