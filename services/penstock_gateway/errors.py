@@ -1,0 +1,102 @@
+"""From exceptions to OpenAI's error object: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import msgspec
+
+from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+ENGINE_RETRY_AFTER = 1
+"""Seconds that a client should wait before it asks for an absent engine core again."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What went wrong.  param: the request field at fault.  code: a machine-readable reason."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """The whole body of an error response, and the data of an error event in a stream."""
+
+    error: ErrorBody
+
+
+class HTTPError(Exception):
+    """An error with its HTTP status. headers: extra response headers, lower-case names."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.body = ErrorBody(message, type, param, code)
+
+    def encoded(self) -> bytes:
+        """The error object as JSON."""
+        return msgspec.json.encode(ErrorReply(self.body))
+
+
+class ClientGone(Exception):
+    """Nobody is left to answer: the client closed its connection, or stopped reading."""
+
+
+def unavailable(message: str, code: str, retry_after: float) -> HTTPError:
+    """503 with Retry-After in whole seconds, at least one."""
+    seconds = str(max(1, math.ceil(retry_after)))
+    return HTTPError(503, message, type=SERVER, code=code, headers=(("retry-after", seconds),))
+
+
+def model_not_found(name: str, served: str) -> HTTPError:
+    """404 for a model name that is not served here."""
+    return HTTPError(
+        404,
+        f"the model {clip(name)} does not exist here; this server serves {clip(served)}",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def as_http_error(error: BaseException) -> HTTPError:
+    """The HTTP error that an exception stands for; anything unforeseen is a 500 without details."""
+    match error:
+        case HTTPError():
+            return error
+        case InvalidRequest():
+            return HTTPError(400, error.message, param=error.param, code=error.code)
+        case Overloaded():
+            return unavailable(str(error), "overloaded", error.retry_after)
+        case EngineUnavailable():
+            return unavailable(str(error), "engine_unavailable", ENGINE_RETRY_AFTER)
+        case RequestFailed():
+            return HTTPError(500, str(error), type=SERVER, code="request_failed")
+        case asyncio.CancelledError():
+            return unavailable("the server is shutting down", "shutting_down", ENGINE_RETRY_AFTER)
+    return HTTPError(
+        500, "internal error; the server's log has it under this x-request-id", type=SERVER
+    )
+
+
+def clip(value: object, limit: int = 100) -> str:
+    """A client's value for an error message: as JSON, cut at `limit` characters."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError):
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,63 @@
+"""Server-sent events whose response headers wait until there is something to say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.types import Send
+
+from penstock_gateway.errors import HTTPError
+
+DONE = b"data: [DONE]\n\n"
+PING = b": keep-alive\n\n"
+"""A comment line: parsers of event streams skip it."""
+
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class EventStream:
+    """One response. The first write, or the first keep-alive that is due, sends the headers: so
+    an error that comes before has a proper status.
+
+    A write waits while the client's connection is full; the server cuts connections that stay
+    full (see http_protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
+    """
+
+    def __init__(self, send: Send, *, keepalive: float) -> None:
+        self._send = send
+        self._keepalive = keepalive
+        self._lock = asyncio.Lock()
+        self._last_write = time.monotonic()
+        self.started = False
+
+    async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
+        """Sends whole events."""
+        async with self._lock:
+            if not self.started:
+                self.started = True
+                await self._send(
+                    {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
+                )
+            await self._send(
+                {"type": "http.response.body", "body": bytes(data), "more_body": not last}
+            )
+            self._last_write = time.monotonic()
+
+    async def fail(self, error: HTTPError) -> None:
+        """Ends a started stream with an error event."""
+        await self.write(b"data: " + error.encoded() + b"\n\n" + DONE, last=True)
+
+    async def tick(self) -> float | None:
+        """Sends a keep-alive when one is due. Returns the seconds until the next look."""
+        if not self._keepalive:
+            return None
+        due = self._last_write + self._keepalive - time.monotonic()
+        if due > 0:
+            return due
+        await self.write(PING)
+        return self._keepalive

@@ -1,0 +1,136 @@
+"""uvicorn's HTTP protocols with our bounds: on the head of a request, and on slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply
+from penstock_gateway.service import Patience
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:  # httptools is faster, and optional
+    HttpToolsProtocol = None
+
+MAX_HEAD_BYTES = 65_536
+"""Request line and headers together."""
+
+_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+
+
+class _Bounded:
+    """Mixed into a uvicorn protocol class.
+
+    Cuts a connection whose client leaves it full, or sends no complete request head, for longer
+    than its patience; refuses with the error object what is not HTTP.
+    """
+
+    patience = Patience()
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    cycle: Any
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._head_bytes = 0
+        super().connection_made(transport)  # type: ignore[misc]
+        self._arm("head", self.patience.head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in list(self._timers):
+            self._disarm(name)
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # type: ignore[misc]
+        if self.transport.is_closing():
+            return
+        if not self.inside_head():
+            self._disarm("head")
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self.refuse(431, f"headers are limited to {MAX_HEAD_BYTES} bytes", "head_too_large")
+        elif "head" not in self._timers:
+            self._arm("head", self.patience.head)
+
+    def inside_head(self) -> bool:
+        """Whether the client is in the middle of a request's head."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        self._arm("reader", self.patience.reader)
+
+    def resume_writing(self) -> None:
+        self._disarm("reader")
+        super().resume_writing()  # type: ignore[misc]
+
+    def timeout_keep_alive_handler(self) -> None:
+        # Closing waits for the client to read what is still buffered: not for ever.
+        super().timeout_keep_alive_handler()  # type: ignore[misc]
+        self._arm("reader", self.patience.reader)
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg, "invalid_http")
+
+    def refuse(self, status: int, message: str, code: str) -> None:
+        """Answers outside of any ASGI exchange, and closes."""
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
+            self.transport.abort()  # An answer is on its way: nothing can be said any more.
+            return
+        body = msgspec.json.encode(ErrorReply(ErrorBody(message, INVALID, code=code)))
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _arm(self, name: str, seconds: float) -> None:
+        self._disarm(name)
+        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _disarm(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class BoundedH11(_Bounded, H11Protocol):
+    """The pure Python parser."""
+
+    def inside_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+
+if HttpToolsProtocol is not None:
+
+    class BoundedHttpTools(_Bounded, HttpToolsProtocol):
+        """The C parser."""
+
+        _inside_head = False
+
+        def inside_head(self) -> bool:
+            return self._inside_head
+
+        def on_message_begin(self) -> None:
+            self._inside_head = True
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._inside_head = False
+            super().on_headers_complete()
+
+
+def protocol_class(patience: Patience) -> type[asyncio.Protocol]:
+    """The fastest protocol class at hand, with this patience."""
+    base = BoundedH11 if HttpToolsProtocol is None else BoundedHttpTools
+    return type(base.__name__, (base,), {"patience": patience})

@@ -1,0 +1,11 @@
+"""OpenAI's endpoints: one file each, and what they share.
+
+chat_completions  POST /v1/chat/completions    chat_request, chat_reply, messages
+completions       POST /v1/completions         completion_request, completion_reply, prompts
+models            GET /v1/models
+
+endpoint      a generating endpoint's course   fields    request fields that both take
+decoding      JSON to structs, plain errors    neutral   known fields that do nothing yet
+sampling      fields to SamplingParams         batch     the generations of one HTTP request
+answer        deltas to replies                logprobs  token texts and log-probabilities
+"""

@@ -1,0 +1,104 @@
+"""From the deltas of a batch to a reply, whole or streamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from penstock_gateway.events import DONE, EventStream
+from penstock_gateway.openai.batch import Arrivals, Batch, failure_of
+from penstock_gateway.openai.fields import StreamOptions
+from penstock_gateway.openai.reply import ReplyFormat, Usage, UsageField
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice of an unstreamed reply, as it grows."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, delta: SequenceDelta) -> None:
+        """Takes the choice's next delta."""
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs or ()
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
+
+async def whole_answer(batch: Batch, reply: ReplyFormat, prompt_tokens: int) -> bytes:
+    """The unstreamed reply. Raises what a sequence failed with."""
+    choices = [Choice() for _ in range(batch.choices)]
+    async for arrivals in batch.arrivals():
+        for index, delta in arrivals:
+            failure = failure_of(delta)
+            if failure is not None:
+                raise failure
+            choices[index].add(delta)
+    completion_tokens = sum(len(choice.token_ids) for choice in choices)
+    return reply.whole(choices, Usage.of(prompt_tokens, completion_tokens))
+
+
+class StreamedAnswer:
+    """Writes a batch's deltas as events. All deltas of one wake-up leave in one send."""
+
+    def __init__(
+        self, reply: ReplyFormat, options: StreamOptions | None, choices: int, prompt_tokens: int
+    ) -> None:
+        self._reply = reply
+        self._include_usage = bool(options and options.include_usage)
+        self._continuous = bool(options and options.continuous_usage_stats)
+        self._choices = choices
+        self._prompt_tokens = prompt_tokens
+        self._completion_tokens = 0
+        self._open = choices
+
+    async def run(self, batch: Batch, events: EventStream) -> None:
+        """Streams until every sequence has finished. Raises what a sequence failed with, after
+        what came before has been written."""
+        out = bytearray()
+        for choice in range(self._choices):
+            self._reply.opening(out, choice, self._usage_so_far())
+        async for arrivals in batch.arrivals():
+            failure = self._append(out, arrivals)
+            if failure is not None:
+                if events.started:
+                    await events.write(out)
+                raise failure
+            if not self._open:
+                break
+            if out:
+                await events.write(out)
+                out.clear()
+        if self._include_usage:
+            self._reply.usage(out, self._total())
+        out += DONE
+        await events.write(out, last=True)
+
+    def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
+        for index, delta in arrivals:
+            failure = failure_of(delta)
+            if failure is not None:
+                return failure
+            self._completion_tokens += len(delta.token_ids)
+            self._open -= delta.finish_reason is not None
+            self._reply.delta(out, index, delta, self._usage_so_far())
+        return None
+
+    def _total(self) -> Usage:
+        return Usage.of(self._prompt_tokens, self._completion_tokens)
+
+    def _usage_so_far(self) -> UsageField:
+        if not self._include_usage:
+            return UNSET
+        return self._total() if self._continuous else None

@@ -1,0 +1,120 @@
+"""The generations of one HTTP request: one for each prompt, each with n sequences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from penstock.errors import EngineUnavailable, RequestFailed
+from penstock_gateway.errors import HTTPError
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.sampling_params import SamplingParams
+
+Arrivals = list[tuple[int, "SequenceDelta"]]
+"""Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
+
+
+class Batch:
+    """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
+
+    def __init__(self, generations: list[Generation], n: int) -> None:
+        self._generations = generations
+        self._n = n
+
+    @classmethod
+    async def submit(
+        cls,
+        client: EngineClient,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        *,
+        name: str,
+    ) -> Batch:
+        """Returns once the engine has accepted all of them; when it refuses one, none runs."""
+        n = params[0].n
+        if len(prompts) == 1:
+            return cls([await client.submit(prompts[0], params[0], name=name)], n)
+        attempts = [
+            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}"))
+            for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
+        ]
+        try:
+            return cls(list(await asyncio.gather(*attempts)), n)
+        except BaseException:
+            for attempt in attempts:
+                attempt.cancel()
+            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+                if not isinstance(outcome, BaseException):
+                    outcome.abort()
+            raise
+
+    @property
+    def choices(self) -> int:
+        """How many choices the reply has."""
+        return len(self._generations) * self._n
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for generation in self._generations:
+            generation.abort()
+
+    async def arrivals(self) -> AsyncIterator[Arrivals]:
+        """Yields what came since the last step, until every sequence has finished."""
+        if len(self._generations) == 1:
+            async for deltas in self._generations[0]:
+                yield [(delta.index, delta) for delta in deltas]
+            return
+        queue: asyncio.Queue[Arrivals | BaseException | None] = asyncio.Queue()
+        pumps = [
+            asyncio.create_task(_pump(generation, i * self._n, queue))
+            for i, generation in enumerate(self._generations)
+        ]
+        try:
+            running = len(pumps)
+            while running:
+                gathered: Arrivals = []
+                item = await queue.get()
+                while True:
+                    if isinstance(item, BaseException):
+                        raise item
+                    running -= item is None
+                    gathered += item or ()
+                    if queue.empty():
+                        break
+                    item = queue.get_nowait()
+                if gathered:
+                    yield gathered
+        finally:
+            for pump in pumps:
+                pump.cancel()
+
+
+async def _pump(
+    generation: Generation, first: int, queue: asyncio.Queue[Arrivals | BaseException | None]
+) -> None:
+    try:
+        async for deltas in generation:
+            queue.put_nowait([(first + delta.index, delta) for delta in deltas])
+    except Exception as error:
+        queue.put_nowait(error)
+    else:
+        queue.put_nowait(None)
+
+
+def failure_of(delta: SequenceDelta) -> Exception | None:
+    """The error that a sequence ended in, if it did not end by itself."""
+    match delta.finish_reason:
+        case "error":
+            return RequestFailed(delta.error or "the request failed in the engine")
+        case "timeout":
+            return HTTPError(
+                408, "the request's time was over", type="timeout_error", code="request_timeout"
+            )
+        case "abort":
+            return EngineUnavailable("the request was aborted by the server")
+    return None

@@ -1,0 +1,97 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import MAX_LOGPROBS
+from penstock_gateway.openai.fields import Flag, GenerateFields, Object, Text, Whole
+from penstock_gateway.openai.messages import Message
+from penstock_gateway.openai.neutral import COMMON, Neutral, require_best_of, require_neutral
+
+
+class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields beside those of GenerateFields, in the same three groups."""
+
+    messages: list[Message]
+    max_completion_tokens: Whole = None
+    logprobs: Flag = None
+    top_logprobs: Whole = None
+    add_generation_prompt: Flag = None
+    chat_template_kwargs: Object = None
+
+    parallel_tool_calls: Flag = None
+    include_reasoning: Flag = None
+
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    reasoning_effort: Text = None
+    verbosity: Text = None
+    web_search_options: Any = None
+    continue_final_message: Flag = None
+    add_special_tokens: Flag = None
+    documents: list[Any] | None = None
+    chat_template: Text = None
+    return_prompt_text: Flag = None
+
+
+RULES = (
+    *COMMON,
+    Neutral("tools", ([],)),
+    Neutral("tool_choice", ("none",)),
+    Neutral("functions", ([],)),
+    Neutral("function_call", ("none",)),
+    Neutral("modalities", (["text"],)),
+    Neutral("audio"),
+    Neutral("reasoning_effort", ("none",)),
+    Neutral("verbosity", ("medium",)),
+    Neutral("web_search_options"),
+    Neutral("continue_final_message", (False,)),
+    Neutral("add_special_tokens", (False,)),
+    Neutral("documents", ([],)),
+    Neutral("chat_template"),
+    Neutral("return_prompt_text", (False,)),
+)
+_RESERVED_KWARGS = {
+    "self",
+    "messages",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tools",
+    "documents",
+    "chat_template",
+}
+
+
+def check(request: ChatRequest) -> None:
+    """What can be told without a model. Raises InvalidRequest."""
+    require_neutral(request, RULES)
+    require_best_of(request)
+    top = request.top_logprobs
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs must be a whole number in [0, {MAX_LOGPROBS}], not {top}",
+            param="top_logprobs",
+        )
+    if top and not request.logprobs:
+        raise InvalidRequest(
+            f"top_logprobs is {top}, which needs logprobs: true", param="top_logprobs"
+        )
+    one, other = request.max_completion_tokens, request.max_tokens
+    if one is not None and other is not None and one != other:
+        raise InvalidRequest(
+            f"max_tokens is {other} and max_completion_tokens is {one}; they mean the same: "
+            "give one of them",
+            param="max_tokens",
+        )
+    taken = _RESERVED_KWARGS.intersection(request.chat_template_kwargs or ())
+    if taken:
+        raise InvalidRequest(
+            f"chat_template_kwargs may not hold {', '.join(sorted(taken))}",
+            param="chat_template_kwargs",
+        )

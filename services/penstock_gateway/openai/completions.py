@@ -1,0 +1,78 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.openai.completion_reply import CompletionFormat
+from penstock_gateway.openai.completion_request import (
+    DEFAULT_MAX_TOKENS,
+    CompletionRequest,
+    Prompt,
+    check,
+    prompts_of,
+)
+from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
+from penstock_gateway.openai.reply import ReplyHead
+from penstock_gateway.openai.sampling import room_for_output, sampling_params
+from penstock_gateway.openai.tokenising import encode
+from penstock_gateway.service import Engine
+
+
+class Completions(GenerateEndpoint[CompletionRequest]):
+    """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
+
+    request_type = CompletionRequest
+    id_prefix = "cmpl"
+
+    def check(self, request: CompletionRequest) -> None:
+        check(request)
+
+    async def prepare(self, request: CompletionRequest, engine: Engine, head: ReplyHead) -> Job:
+        limit = engine.welcome.limits.max_model_len
+        prompts = [await prompt_ids(p, request, engine) for p in prompts_of(request)]
+        rooms = [
+            room_for_output(
+                len(prompt),
+                request.max_tokens,
+                DEFAULT_MAX_TOKENS,
+                limit,
+                field="max_tokens",
+                source="prompt",
+            )
+            for prompt in prompts
+        ]
+        by_room = {
+            room: sampling_params(
+                request, engine.welcome.generation, max_tokens=room, logprobs=request.logprobs
+            )
+            for room in set(rooms)
+        }
+        reply = CompletionFormat(head, engine.text.tokenizer, logprobs=request.logprobs is not None)
+        return Job(prompts, [by_room[room] for room in rooms], reply)
+
+
+async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: Engine) -> list[int]:
+    """A prompt's token ids. Raises InvalidRequest for ids that the model doesn't have."""
+    if not isinstance(prompt, str):
+        check_ids(prompt, engine.welcome.limits.vocab_size)
+        return prompt
+    tokenizer = engine.text.tokenizer
+    return await encode(
+        lambda: tokenizer.encode(
+            prompt,
+            parse_special=request.parse_special is not False,
+            add_special=request.add_special_tokens is not False,
+        ),
+        len(prompt),
+        engine.welcome.limits.max_model_len,
+    )
+
+
+def check_ids(prompt: list[int], vocabulary: int) -> None:
+    """Raises InvalidRequest that names the first id outside of the vocabulary."""
+    if min(prompt) >= 0 and max(prompt) < vocabulary:
+        return
+    bad = next(token for token in prompt if not 0 <= token < vocabulary)
+    raise InvalidRequest(
+        f"prompt holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param="prompt"
+    )

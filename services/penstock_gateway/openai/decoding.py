@@ -1,0 +1,95 @@
+"""From raw bytes to request structs, with errors that a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+
+Request = TypeVar("Request")
+
+_PATH = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?")
+_UNKNOWN = re.compile(r"(?s)Object contains unknown field `(?P<name>.*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+
+
+def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
+    """Raises InvalidRequest that names the field at fault and what is allowed there."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), decoder.type) from None
+    except RecursionError:
+        raise _not_json("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise _not_json("it is not UTF-8") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        if _LONE_SURROGATE.search(body):
+            raise _not_json("a \\ud800 to \\udfff escape lacks its other half") from None
+        reason = str(error) if body else "it is empty"
+        raise _not_json(reason.removeprefix("JSON is malformed: ")) from None
+
+
+def _not_json(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"the request's body must be JSON: {reason}", code="invalid_json")
+
+
+def _explain(message: str, struct: Any) -> InvalidRequest:
+    match = _PATH.fullmatch(message)
+    what = match["what"] if match else message
+    path = (match and match["path"]) or "$"
+    if unknown := _UNKNOWN.fullmatch(what):
+        return _unknown_field(unknown["name"], path, struct)
+    if missing := _MISSING.fullmatch(what):
+        where = _join(path, missing["name"])
+        return InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")
+    where = path.removeprefix("$").removeprefix(".")
+    complaint = what.replace("`", "").replace(" | ", " or ").replace("Expected", "expected")
+    return InvalidRequest(
+        f"{where or 'the request'}: {complaint}", param=where or None, code="invalid_type"
+    )
+
+
+def _unknown_field(name: str, path: str, struct: Any) -> InvalidRequest:
+    where = _join(path, name[:100])
+    allowed = sorted(_fields_at(struct, path))
+    near = difflib.get_close_matches(name[:100], allowed, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return InvalidRequest(
+        f"unknown field {where}; {hint}allowed: {', '.join(allowed)}",
+        param=where,
+        code="unknown_parameter",
+    )
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}".removeprefix("$").removeprefix(".")
+
+
+def _fields_at(struct: Any, path: str) -> list[str]:
+    """Names of the fields of the struct that lies at a path such as `$.messages[0]`."""
+    here = struct
+    for step in re.findall(r"\.(\w+)|\[[^\]]*\]", path):
+        if step:
+            here = _struct_in(typing.get_type_hints(here)[step])
+    return [field.encode_name for field in msgspec.structs.fields(here)]
+
+
+def _struct_in(annotation: Any) -> Any:
+    """The first struct inside an annotation: list[Message] | None gives Message."""
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    for argument in typing.get_args(annotation):
+        found = _struct_in(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,143 @@
+"""The course of a generating endpoint, from raw body to last byte.
+
+body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.body import read_body
+from penstock_gateway.boundary import REQUEST_ID
+from penstock_gateway.errors import ClientGone, as_http_error, model_not_found
+from penstock_gateway.events import EventStream
+from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
+from penstock_gateway.openai.batch import Batch
+from penstock_gateway.openai.decoding import decode
+from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
+from penstock_gateway.replies import send_json
+from penstock_gateway.service import Engine, Service
+from penstock_gateway.watch import while_connected
+
+Fields = TypeVar("Fields", bound=GenerateFields)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: one entry of params for each prompt, and how to write the reply."""
+
+    prompts: list[list[int]]
+    params: list[SamplingParams]
+    reply: ReplyFormat
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+
+class GenerateEndpoint(ABC, Generic[Fields]):
+    """An ASGI application for one path. id_prefix: of the ids in its replies."""
+
+    request_type: type[Fields]
+    id_prefix: str
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder = msgspec.json.Decoder(self.request_type)
+
+    @abstractmethod
+    def check(self, request: Fields) -> None:
+        """Raises InvalidRequest for what can be told without a model."""
+
+    @abstractmethod
+    async def prepare(self, request: Fields, engine: Engine, head: ReplyHead) -> Job:
+        """Tokenises and resolves parameters. Raises InvalidRequest."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        body = await read_body(
+            scope,
+            receive,
+            limit=service.config.max_body_bytes,
+            timeout=service.patience.body,
+        )
+        request = decode(body, self._decoder)
+        check_stream_options(request)
+        check_request_id(request)
+        self.check(request)
+        service.open_requests += 1
+        try:
+            if request.stream:
+                await self._streamed(request, scope[REQUEST_ID], receive, send)
+            else:
+                work = self._whole(request, scope[REQUEST_ID])
+                await send_json(send, 200, await while_connected(work, receive))
+        finally:
+            service.open_requests -= 1
+
+    async def _whole(self, request: Fields, name: str) -> bytes:
+        job = await self._job(request)
+        async with await self._submit(job, name) as batch:
+            return await whole_answer(batch, job.reply, job.prompt_tokens)
+
+    async def _streamed(self, request: Fields, name: str, receive: Receive, send: Send) -> None:
+        events = EventStream(send, keepalive=self._service.config.keepalive_interval)
+        try:
+            await while_connected(self._stream(request, name, events), receive, events.tick)
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if events.started:
+                await events.fail(as_http_error(error))
+            raise
+
+    async def _stream(self, request: Fields, name: str, events: EventStream) -> None:
+        job = await self._job(request)
+        async with await self._submit(job, name) as batch:
+            answer = StreamedAnswer(
+                job.reply, request.stream_options, batch.choices, job.prompt_tokens
+            )
+            await answer.run(batch, events)
+
+    async def _job(self, request: Fields) -> Job:
+        engine = self._service.engine()
+        served = engine.welcome.model
+        if request.model is not None and request.model != served:
+            raise model_not_found(request.model, served)
+        status = self._service.client.status
+        head = ReplyHead.begin(
+            f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",
+            served,
+            status.fingerprint if status is not None else None,
+        )
+        return await self.prepare(request, engine, head)
+
+    async def _submit(self, job: Job, name: str) -> Batch:
+        return await Batch.submit(self._service.client, job.prompts, job.params, name=name)
+
+
+def check_stream_options(request: GenerateFields) -> None:
+    """stream_options say something about a stream only."""
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest(
+            "stream_options needs stream: true", param="stream_options", code="invalid_value"
+        )
+
+
+def check_request_id(request: GenerateFields) -> None:
+    """A request_id goes into ids and logs."""
+    name = request.request_id
+    if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):
+        raise InvalidRequest(
+            "request_id must be 1 to 128 printable ASCII characters", param="request_id"
+        )

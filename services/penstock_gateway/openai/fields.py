@@ -1,0 +1,107 @@
+"""Request fields that both generating endpoints take.
+
+Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three
+kinds: those that work; those without effect on the output, accepted as they come; and those that
+nothing does yet, accepted only at their neutral value (see neutral.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Number = float | None
+Whole = int | None
+Flag = bool | None
+Text = str | None
+Object = dict[str, Any] | None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """include_usage: a last chunk with the usage.  continuous_usage_stats: usage so far in each.
+    include_obfuscation: accepted, without effect."""
+
+    include_usage: Flag = None
+    continuous_usage_stats: Flag = None
+    include_obfuscation: Flag = None
+
+
+class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both endpoints share."""
+
+    # --- these work
+    model: Text = None
+    n: Whole = None
+    temperature: Number = None
+    top_p: Number = None
+    top_k: Whole = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    max_tokens: Whole = None
+    min_tokens: Whole = None
+    ignore_eos: Flag = None
+    skip_special_tokens: Flag = None
+    stream: Flag = None
+    stream_options: StreamOptions | None = None
+    request_id: Text = None
+
+    # --- without effect on the output
+    user: Text = None
+    metadata: Object = None
+    store: Flag = None
+    service_tier: Text = None
+    safety_identifier: Text = None
+    prompt_cache_key: Text = None
+    prompt_cache_retention: Text = None
+    prompt_cache_options: Any = None
+    prediction: Any = None
+    cache_salt: Text = None
+    session_id: Text = None
+    length_penalty: Number = None
+    """Of beam search only."""
+    spaces_between_special_tokens: Flag = None
+    guided_decoding_backend: Text = None
+    guided_whitespace_pattern: Text = None
+    media_io_kwargs: Object = None
+    mm_processor_kwargs: Object = None
+    return_token_offsets: Flag = None
+    return_mm_kwargs: Flag = None
+
+    # --- only at their neutral value
+    best_of: Whole = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    repetition_penalty: Number = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    logits_processors: Any = None
+    logprob_token_ids: list[int] | None = None
+    prompt_logprobs: Any = None
+    response_format: Object = None
+    structured_outputs: Any = None
+    structural_tag: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    use_beam_search: Flag = None
+    include_stop_str_in_output: Flag = None
+    truncate_prompt_tokens: Whole = None
+    truncation_side: Text = None
+    priority: Whole = None
+    return_tokens_as_token_ids: Flag = None
+    return_token_ids: Flag = None
+    echo: Flag = None
+    watermarking: Flag = None
+    repetition_detection: Any = None
+    thinking_token_budget: Whole = None
+    stream_interval: Whole = None
+    routed_experts_prompt_start: Whole = None
+    kv_transfer_params: Object = None
+    ec_transfer_params: Object = None
+    vllm_xargs: Object = None
+    moderation: Any = None

@@ -1,0 +1,71 @@
+"""What the replies of both endpoints have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.openai.answer import Choice
+
+encoder = msgspec.json.Encoder()
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a whole HTTP request: each prompt once, the output of every choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, prompt: int, completion: int) -> Usage:
+        return cls(prompt, completion, prompt + completion)
+
+
+UsageField = Usage | None | msgspec.UnsetType
+"""In a chunk: absent unless asked for, null until it is due."""
+
+
+class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What every chunk of a reply repeats. created: Unix time, seconds."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+
+    @classmethod
+    def begin(cls, id: str, model: str, fingerprint: str | None) -> ReplyHead:
+        """fingerprint: the engine's, of any length."""
+        short = None
+        if fingerprint is not None:
+            short = "fp_" + hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
+        return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
+
+
+class ReplyFormat(Protocol):
+    """How an endpoint writes what its request's sequences gain."""
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        """Appends what a choice's stream begins with."""
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        """Appends the events of one delta; nothing when it has nothing to show."""
+
+    def usage(self, out: bytearray, usage: Usage) -> None:
+        """Appends the chunk that holds the usage and no choices."""
+
+    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+        """The unstreamed reply, as JSON."""
+
+
+def append_event(out: bytearray, chunk: msgspec.Struct) -> None:
+    """Appends a chunk as one server-sent event."""
+    out += b"data: "
+    encoder.encode_into(chunk, out, -1)
+    out += b"\n\n"

@@ -1,0 +1,89 @@
+"""From request fields to SamplingParams: defaults, and the room that the context leaves."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.errors import InvalidRequest
+from penstock.model_config import GenerationDefaults
+from penstock.sampling_params import MAX_SEED, SamplingParams
+from penstock_gateway.openai.fields import GenerateFields
+
+Value = TypeVar("Value")
+
+
+def sampling_params(
+    request: GenerateFields,
+    generation: GenerationDefaults,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+) -> SamplingParams:
+    """What the request asks for; where it is silent, what the checkpoint's own generation config
+    says, else OpenAI's defaults. Raises InvalidRequest for a value out of its range."""
+    return SamplingParams(
+        n=_given(request.n, 1),
+        temperature=_given(request.temperature, generation.temperature, 1.0),
+        top_p=_given(request.top_p, generation.top_p, 1.0),
+        top_k=_given(request.top_k, generation.top_k, 0),
+        min_p=_given(request.min_p, generation.min_p, 0.0),
+        seed=None if request.seed is None else _seed(request.seed),
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids or None,
+        max_tokens=max_tokens,
+        min_tokens=_given(request.min_tokens, 0),
+        ignore_eos=_given(request.ignore_eos, False),
+        logprobs=logprobs,
+        skip_special_tokens=_given(request.skip_special_tokens, True),
+    )
+
+
+def room_for_output(
+    prompt_tokens: int,
+    wanted: int | None,
+    default: int | None,
+    limit: int,
+    *,
+    field: str,
+    source: str,
+) -> int:
+    """max_tokens of a prompt.
+
+    wanted: what the request says, None if it is silent; then `default`, or less where the context
+    (`limit` tokens, prompt and output) leaves less; None: all that it leaves.  Raises
+    InvalidRequest when the prompt leaves no room, or less than was asked for.  field, source: the
+    request's names for max_tokens and the prompt.
+    """
+    room = limit - prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens; this model's context is {limit} tokens, "
+            "output included",
+            param=source,
+            code="context_length_exceeded",
+        )
+    if wanted is None:
+        return room if default is None else min(default, room)
+    if wanted > room:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
+            f"{prompt_tokens + wanted}, more than this model's context of {limit} tokens; "
+            f"at most {room} are left for the output",
+            param=field,
+            code="context_length_exceeded",
+        )
+    return wanted
+
+
+def _given(*candidates: Value | None) -> Value:
+    """The first that is not None; the last must not be."""
+    return next(value for value in candidates if value is not None)
+
+
+def _seed(seed: int) -> int:
+    """Any 64-bit integer is a seed; negative ones are taken modulo 2**64."""
+    if not -(2**63) <= seed <= MAX_SEED:
+        raise InvalidRequest(
+            f"seed must be a whole number in [{-(2**63)}, {MAX_SEED}], not {seed}", param="seed"
+        )
+    return seed % 2**64

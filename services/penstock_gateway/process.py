@@ -1,0 +1,75 @@
+"""A gateway process: the engine client, the application, and the HTTP server around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.client import EngineClient
+from penstock.config import GatewayConfig, TransportSettings
+from penstock.supervisor import listener
+from penstock_gateway.app import create_app
+from penstock_gateway.server import GatewayServer
+
+log = logs.get(__name__)
+
+WANTED_FILES = 65_536
+"""Open files, each connection being one."""
+
+
+def main(
+    engine_endpoint: str,
+    config: GatewayConfig,
+    index: int = 0,
+    fd: int | None = None,
+    *,
+    transport: TransportSettings | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
+
+    fd: a bound socket to accept from; None: bind the configured host and port.  Raises
+    StartupError when that is not possible.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    raise_file_limit()
+    sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(engine_endpoint, config, index, sock, transport))
+
+
+async def _serve(
+    engine_endpoint: str,
+    config: GatewayConfig,
+    index: int,
+    sock: socket.socket,
+    transport: TransportSettings | None,
+) -> None:
+    client = EngineClient(engine_endpoint, name=f"gateway {index}", settings=transport)
+    server = GatewayServer(create_app(client, config))
+    await client.start()
+    try:
+        log.info("listening", url=listener.url(*listener.reachable_address(sock)))
+        await server.serve(sockets=[sock])
+    finally:
+        await client.close()
+    log.info("left")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def raise_file_limit() -> None:
+    """Lets this process hold as many connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

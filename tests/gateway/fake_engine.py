@@ -1,0 +1,212 @@
+"""A scripted stand-in for penstock.client.EngineClient: for tests of HTTP shapes only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from penstock.client import ModelText, SequenceDelta
+from penstock.errors import PenstockError
+from penstock.model_config import GenerationDefaults
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_frontend import Limits, Status, Welcome
+from penstock.sampling_params import SamplingParams
+
+MODEL = "org/tiny-model"
+END = 256
+VOCABULARY = 257
+CONTEXT = 512
+
+Step = list[SequenceDelta] | float | Exception
+"""Deltas of one wake-up, seconds of silence, or what the iteration raises."""
+Script = Callable[[list[int], SamplingParams], Iterable[Step]]
+
+
+class ByteTokenizer:
+    """A token is a byte; 256 is a special token, written <|end|>."""
+
+    vocab_size = VOCABULARY
+    special_ids = frozenset({END})
+
+    def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True):
+        ids: list[int] = []
+        for i, part in enumerate(text.split("<|end|>") if parse_special else [text]):
+            ids += ([END] if i else []) + list(part.encode())
+        return ids
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        return b"".join(self.token_bytes(i) for i in ids if i != END).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"<|end|>" if token == END else bytes([token])
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+
+class LineTemplate:
+    """role: content, a line each. Keeps what it was called with."""
+
+    def __init__(self, tokenizer: ByteTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.calls: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+
+    def encode(
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]:
+        self.calls.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
+        text = "".join(f"{m['role']}: {m['content']}\n" for m in messages)
+        if add_generation_prompt:
+            text += "assistant:"
+        return self._tokenizer.encode(text, parse_special=False)
+
+
+class FakeGeneration:
+    """Plays a script's steps to whoever iterates it."""
+
+    def __init__(self, steps: Iterable[Step], n: int) -> None:
+        self._steps = iter(steps)
+        self._open = set(range(n))
+        self.aborted = asyncio.Event()
+
+    def abort(self) -> None:
+        if self._open:
+            self._open.clear()
+            self.aborted.set()
+
+    def __aiter__(self) -> FakeGeneration:
+        return self
+
+    async def __anext__(self) -> list[SequenceDelta]:
+        while self._open:
+            step = next(self._steps)
+            if isinstance(step, Exception):
+                self._open.clear()
+                raise step
+            if isinstance(step, (int, float)):
+                await asyncio.sleep(step)
+                continue
+            await asyncio.sleep(0)
+            self._open -= {d.index for d in step if d.finish_reason is not None}
+            # A delta belongs to whoever takes it.
+            return [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
+        raise StopAsyncIteration
+
+
+class FakeEngineClient:
+    """Implements what the gateway uses of EngineClient. `submitted` keeps what it was given."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        tokenizer = ByteTokenizer()
+        self.template = LineTemplate(tokenizer)
+        self.text: Any = ModelText(tokenizer, self.template)  # type: ignore[arg-type]
+        self.connected = True
+        self.age = 0.1
+        self.welcome = welcome()
+        self.status: Status | None = status()
+        self.script: Script = script or hello
+        self.refusal: PenstockError | None = None
+        self.refuse_after = 0
+        self.submitted: list[tuple[list[int], SamplingParams, str]] = []
+        self.generations: list[FakeGeneration] = []
+
+    def status_age(self, now: float) -> float:
+        return self.age if self.status is not None else float("inf")
+
+    async def submit(self, prompt: list[int], params: SamplingParams, *, name: str):
+        await asyncio.sleep(0)
+        if self.refusal is not None and len(self.submitted) >= self.refuse_after:
+            raise self.refusal
+        self.submitted.append((prompt, params, name))
+        generation = FakeGeneration(self.script(prompt, params), params.n)
+        self.generations.append(generation)
+        return generation
+
+
+def welcome(**changes: Any) -> Welcome:
+    fields: dict[str, Any] = {
+        "version": 1,
+        "boot": "b00t",
+        "model": MODEL,
+        "digest": "d1gest",
+        "created": 1_700_000_000,
+        "limits": Limits(
+            max_model_len=CONTEXT,
+            vocab_size=VOCABULARY,
+            max_waiting_requests=100,
+            max_num_seqs=8,
+        ),
+        "generation": GenerationDefaults(eos_token_ids=(END,)),
+        "add_bos": False,
+        "seed": None,
+    }
+    return Welcome(**fields | changes)
+
+
+def status(**changes: Any) -> Status:
+    fields: dict[str, Any] = {
+        "ready": True,
+        "reason": "",
+        "fingerprint": "digest float32 reference avx2 tp1",
+        "waiting": 1,
+        "running": 2,
+        "blocks_total": 100,
+        "blocks_free": 60,
+        "block_size": 16,
+        "steps": 7,
+        "preemptions": 0,
+        "frontends": 1,
+        "workers": 1,
+    }
+    return Status(**fields | changes)
+
+
+def logprobs_of(token: int, count: int) -> TokenLogprobs:
+    """The emitted token at -0.5, the tokens after it below; the last one impossible."""
+    ids = [(token + i) % 256 for i in range(count)]
+    values = [-0.5 - i for i in range(count)]
+    if count > 1:
+        values[-1] = -1e30
+    return TokenLogprobs(-0.5, ids, values)
+
+
+def say(text: str, *, finish: str = "stop", stop_reason: int | str | None = None) -> Script:
+    """Every sequence says `text` and then its index, a byte a wake-up; text of a character comes
+    with its last byte, as from a real detokeniser. Ends in END when finish is "stop"."""
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        for characters in zip(*(f"{text}{i}" for i in range(params.n)), strict=True):
+            for place in range(len(characters[0].encode())):
+                yield [
+                    _delta(i, character, place, params) for i, character in enumerate(characters)
+                ]
+        ended = [END] if finish == "stop" and stop_reason is None else []
+        yield [
+            SequenceDelta(
+                index=i,
+                token_ids=list(ended),
+                logprobs=None if params.logprobs is None else [logprobs_of(END, 0)] * len(ended),
+                finish_reason=finish,  # type: ignore[arg-type]
+                stop_reason=stop_reason,
+            )
+            for i in range(params.n)
+        ]
+
+    return script
+
+
+def _delta(index: int, character: str, place: int, params: SamplingParams) -> SequenceDelta:
+    raw = character.encode()
+    return SequenceDelta(
+        index=index,
+        text=character if place == len(raw) - 1 else "",
+        token_ids=[raw[place]],
+        logprobs=None if params.logprobs is None else [logprobs_of(raw[place], params.logprobs)],
+    )
+
+
+HELLO = "Hé 👋"
+hello = say(HELLO)

@@ -1,0 +1,327 @@
+"""Known fields, unknown fields, wrong values: each error names the field and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
+    TEXT: {"prompt": "Hi"},
+}
+
+
+async def refusal(
+    http: httpx.AsyncClient, url: str, fields: dict[str, Any], status: int = 400
+) -> dict[str, Any]:
+    """The error object of a request that must be refused with `status`."""
+    response = await http.post(url, json=BODIES[url] | fields)
+    assert response.status_code == status, response.text
+    assert response.headers["x-request-id"]
+    reply = response.json()
+    assert list(reply) == ["error"]
+    assert set(reply["error"]) == {"message", "type", "param", "code"}
+    return reply["error"]
+
+
+WITHOUT_EFFECT = {
+    "user": "u",
+    "metadata": {"a": "b"},
+    "store": True,
+    "service_tier": "flex",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "cache_salt": "salt",
+    "prediction": {"type": "content", "content": "x"},
+    "length_penalty": 2.0,
+    "spaces_between_special_tokens": False,
+}
+NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+    "bad_words": [],
+    "response_format": {"type": "text"},
+    "structured_outputs": None,
+    "guided_json": None,
+    "use_beam_search": False,
+    "best_of": 1,
+    "include_stop_str_in_output": False,
+    "priority": 0,
+    "echo": False,
+    "stop": None,
+    "stop_token_ids": [],
+    "stream": None,
+    "temperature": None,
+    "n": None,
+}
+UNSUPPORTED = {
+    "presence_penalty": 0.5,
+    "frequency_penalty": -1,
+    "repetition_penalty": 1.1,
+    "logit_bias": {"5": 10},
+    "bad_words": ["x"],
+    "allowed_token_ids": [1],
+    "response_format": {"type": "json_object"},
+    "structured_outputs": {"regex": "a"},
+    "guided_json": {"type": "object"},
+    "guided_regex": "a+",
+    "guided_choice": ["a"],
+    "guided_grammar": "root ::= x",
+    "use_beam_search": True,
+    "prompt_logprobs": 1,
+    "include_stop_str_in_output": True,
+    "truncate_prompt_tokens": 5,
+    "priority": 1,
+    "echo": True,
+    "return_token_ids": True,
+    "logits_processors": ["x"],
+    "best_of": 4,
+}
+CHAT_NEUTRAL = {
+    "tools": [],
+    "tool_choice": "none",
+    "functions": [],
+    "function_call": "none",
+    "modalities": ["text"],
+    "audio": None,
+    "parallel_tool_calls": True,
+    "continue_final_message": False,
+    "top_logprobs": 0,
+    "verbosity": "medium",
+    "reasoning_effort": "none",
+}
+CHAT_UNSUPPORTED = {
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "auto",
+    "functions": [{"name": "f"}],
+    "function_call": {"name": "f"},
+    "modalities": ["text", "audio"],
+    "audio": {"voice": "alloy"},
+    "continue_final_message": True,
+    "chat_template": "{{ messages }}",
+    "documents": [{"text": "x"}],
+    "reasoning_effort": "high",
+    "web_search_options": {},
+}
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+@pytest.mark.parametrize("kind", ["without_effect", "neutral"])
+async def test_accepted(
+    http: httpx.AsyncClient, engine: FakeEngineClient, url: str, kind: str
+) -> None:
+    fields = WITHOUT_EFFECT if kind == "without_effect" else NEUTRAL
+    if url == CHAT and kind == "neutral":
+        fields = fields | CHAT_NEUTRAL
+    response = await http.post(url, json=BODIES[url] | fields)
+    assert response.status_code == 200, response.text
+    await http.post(url, json=BODIES[url])
+    with_fields, without = (params for _, params, _ in engine.submitted)
+    assert with_fields == without
+
+
+@pytest.mark.parametrize(
+    ("url", "field", "value"),
+    [(url, *item) for url in (CHAT, TEXT) for item in UNSUPPORTED.items()]
+    + [(CHAT, *item) for item in CHAT_UNSUPPORTED.items()]
+    + [(TEXT, "suffix", "end"), (TEXT, "prompt_embeds", "AAAA")],
+)
+async def test_unsupported(http: httpx.AsyncClient, url: str, field: str, value: Any) -> None:
+    error = await refusal(http, url, {field: value})
+    assert error["param"] == field
+    assert field in error["message"]
+    assert "supported" in error["message"]
+    assert error["code"] == "unsupported_value"
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+async def test_unknown_field(http: httpx.AsyncClient, url: str) -> None:
+    error = await refusal(http, url, {"temprature": 1})
+    assert error["param"] == "temprature"
+    assert error["code"] == "unknown_parameter"
+    assert "did you mean temperature?" in error["message"]
+    assert "top_p" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "allowed"),
+    [
+        ({"stream_options": {"usage": True}}, "stream_options.usage", "include_usage"),
+        ({"messages": [{"role": "user", "text": "x"}]}, "messages[0].text", "content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "txt": "x"}]}]},
+            "messages[0].content[0].txt",
+            "text",
+        ),
+    ],
+)
+async def test_unknown_nested_field(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, allowed: str
+) -> None:
+    error = await refusal(http, CHAT, fields)
+    assert error["param"] == param
+    assert allowed in error["message"].partition("allowed: ")[2].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"temperature": "hot"}, "temperature", "expected float or null, got str"),
+        ({"n": 1.5}, "n", "expected int or null, got float"),
+        ({"n": True}, "n", "expected int or null, got bool"),
+        ({"stream": "yes"}, "stream", "expected bool or null, got str"),
+        ({"stop": 3}, "stop", "got int"),
+        ({"stop": ["a", 3]}, "stop[1]", "expected str, got int"),
+        ({"messages": "Hi"}, "messages", "expected array, got str"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "got int"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "missing"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias[...]", "expected float, got str"),
+    ],
+)
+async def test_wrong_type(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, says: str
+) -> None:
+    error = await refusal(http, CHAT, fields)
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "param", "says"),
+    [
+        (CHAT, {"temperature": -1}, "temperature", "[0, 100]"),
+        (CHAT, {"temperature": 101}, "temperature", "[0, 100]"),
+        (CHAT, {"top_p": 0}, "top_p", "(0, 1]"),
+        (CHAT, {"top_k": -2}, "top_k", "[-1, "),
+        (CHAT, {"min_p": 2}, "min_p", "[0, 1]"),
+        (CHAT, {"n": 0}, "n", "[1, 128]"),
+        (CHAT, {"n": 129}, "n", "[1, 128]"),
+        (CHAT, {"stop": [str(i) for i in range(17)]}, "stop", "at most 16"),
+        (CHAT, {"stop": ""}, "stop", "1 to 1024"),
+        (CHAT, {"seed": 2**64}, "seed", "whole number"),
+        (CHAT, {"seed": -(2**63) - 1}, "seed", "whole number"),
+        (CHAT, {"max_tokens": -1}, "max_tokens", "[0, "),
+        (CHAT, {"max_tokens": 5, "min_tokens": 6}, "min_tokens", "more than max_tokens"),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "one of them"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "[0, 20]"),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
+        (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
+        (CHAT, {"request_id": "a\nb"}, "request_id", "printable"),
+        (CHAT, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "tools"),
+        (TEXT, {"logprobs": 21}, "logprobs", "[0, 20]"),
+        (TEXT, {"prompt": None}, "prompt", "missing"),
+        (TEXT, {"prompt": ""}, "prompt", "empty"),
+        (TEXT, {"prompt": []}, "prompt", "empty"),
+        (TEXT, {"prompt": ["a", ""]}, "prompt", "prompt[1] is empty"),
+        (TEXT, {"prompt": [[1], []]}, "prompt", "prompt[1] is empty"),
+        (TEXT, {"prompt": ["a", 1]}, "prompt", "mixes"),
+        (TEXT, {"prompt": [1, 257]}, "prompt", "0 to 256"),
+        (TEXT, {"prompt": [-1]}, "prompt", "0 to 256"),
+        (TEXT, {"prompt": ["x"] * 129}, "prompt", "at most 128"),
+        (TEXT, {"prompt": ["x"] * 128, "n": 9}, "n", "at most 1024"),
+    ],
+)
+async def test_out_of_range(
+    http: httpx.AsyncClient, url: str, fields: dict[str, Any], param: str, says: str
+) -> None:
+    error = await refusal(http, url, fields)
+    assert error["param"] == param
+    assert says in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "says"),
+    [
+        ([], "messages", "empty"),
+        ([{"role": "user", "content": ""}], "messages[0].content", "empty"),
+        ([{"role": "user", "content": []}], "messages[0].content", "empty"),
+        ([{"role": "user"}], "messages[0].content", "missing"),
+        ([{"role": "assistant", "content": None}], "messages[0].content", "missing"),
+        ([{"role": "bot", "content": "x"}], "messages[0].role", "user"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}],
+            "messages[0].content[0]",
+            "media are not supported yet",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "poem", "text": "x"}]}],
+            "messages[0].content[0].type",
+            "allowed: text",
+        ),
+        (
+            [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
+            "messages[0].tool_calls",
+            "not supported yet",
+        ),
+        ([{"role": "user", "content": "x"}] * (CONTEXT + 1), "messages", "at most"),
+    ],
+)
+async def test_bad_messages(
+    http: httpx.AsyncClient, messages: list[Any], param: str, says: str
+) -> None:
+    error = await refusal(http, CHAT, {"messages": messages})
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+async def test_max_tokens_beyond_the_context(http: httpx.AsyncClient, field: str) -> None:
+    error = await refusal(http, CHAT, {field: CONTEXT})
+    prompt = len("user: Hi\nassistant:")
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == field
+    for number in (prompt, CONTEXT, prompt + CONTEXT, CONTEXT - prompt):
+        assert str(number) in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("url", "fields", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
+        (TEXT, {"prompt": "x" * CONTEXT}, "prompt"),
+        (TEXT, {"prompt": [1] * CONTEXT}, "prompt"),
+        (TEXT, {"prompt": "x" * (CONTEXT * 64 + 1)}, "prompt"),
+    ],
+)
+async def test_prompt_beyond_the_context(
+    http: httpx.AsyncClient, url: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    error = await refusal(http, url, fields | {"stream": stream})
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == param
+    assert str(CONTEXT) in error["message"]
+
+
+async def test_far_too_long_a_prompt_is_not_tokenised(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    messages = [{"role": "user", "content": "x" * (CONTEXT * 64 + 1)}]
+    error = await refusal(http, CHAT, {"messages": messages})
+    assert "characters" in error["message"]
+    assert engine.template.calls == []
+
+
+async def test_wrong_model(http: httpx.AsyncClient) -> None:
+    error = await refusal(http, CHAT, {"model": "gpt-4"}, 404)
+    assert error["code"] == "model_not_found"
+    assert error["param"] == "model"
+    assert MODEL in error["message"]
+
+
+async def test_no_chat_template(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    from penstock.client import ModelText
+
+    engine.text = ModelText(engine.text.tokenizer, None)
+    assert "no chat template" in (await refusal(http, CHAT, {}))["message"]
+    assert (await http.post(TEXT, json=BODIES[TEXT])).status_code == 200

@@ -1,0 +1,194 @@
+"""Health, status, version, models, errors of the router, request ids."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from penstock.errors import EngineUnavailable, Overloaded
+from penstock.version import __version__
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status
+
+QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_live(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.connected = False
+    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.head("/health/live")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health/ready", "/health"])
+async def test_ready(http: httpx.AsyncClient, engine: FakeEngineClient, path: str) -> None:
+    response = await http.get(path)
+    assert (response.status_code, response.json()) == (200, {"ok": True, "reason": ""})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"connected": False}, "no session"),
+        ({"status": None}, "has not reported"),
+        ({"age": 3.5}, "has not reported"),
+        ({"status": status(ready=False, reason="the worker is loading")}, "worker is loading"),
+        ({"status": status(draining=True)}, "draining"),
+    ],
+)
+async def test_not_ready(
+    http: httpx.AsyncClient, engine: FakeEngineClient, change: dict[str, object], reason: str
+) -> None:
+    for name, value in change.items():
+        setattr(engine, name, value)
+    response = await http.get("/health/ready")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert response.json()["ok"] is False
+    assert reason in response.json()["reason"]
+
+
+async def test_status(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    state = (await http.get("/status")).json()
+    assert state["ready"] is True
+    assert state["model"] == MODEL
+    assert state["engine"]["blocks_total"] == 100
+    assert state["engine"]["blocks_used"] == 40
+    assert state["engine"]["waiting"] == 1
+    assert state["status_age"] == pytest.approx(0.1)
+    assert state["gateway"]["connected"] is True
+    assert state["gateway"]["open_requests"] == 0
+    engine.connected = False
+    state = (await http.get("/status")).json()
+    assert state["engine"] is None
+    assert state["gateway"]["connected"] is False
+    assert "no session" in state["reason"]
+
+
+async def test_version(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/version")).json() == {"version": __version__}
+
+
+async def test_models(http: httpx.AsyncClient) -> None:
+    model = {
+        "id": MODEL,
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "penstock",
+        "max_model_len": CONTEXT,
+    }
+    assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
+    assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash
+    missing = await http.get("/v1/models/gpt-4")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/models"])
+async def test_without_an_engine(
+    http: httpx.AsyncClient, engine: FakeEngineClient, path: str, stream: bool
+) -> None:
+    engine.connected = False
+    if path == "/v1/models":
+        response = await http.get(path)
+    else:
+        body = QUESTION if "chat" in path else {"prompt": "x"}
+        response = await http.post(path, json=body | {"stream": stream})
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert response.json()["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_refused_by_the_engine(
+    http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool
+) -> None:
+    for refusal, seconds in [(Overloaded("full", retry_after=4.2), 5), (EngineUnavailable("x"), 1)]:
+        engine.refusal = refusal
+        response = await http.post("/v1/chat/completions", json=QUESTION | {"stream": stream})
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == str(seconds)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "not_found"),
+        ("GET", "/v1/nothing", 404, "not_found"),
+        ("POST", "/v1/chat/completions/", 404, "not_found"),
+        ("GET", "/docs", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("POST", "/health/live", 405, "method_not_allowed"),
+    ],
+)
+async def test_routing_errors(
+    http: httpx.AsyncClient, method: str, path: str, status: int, code: str
+) -> None:
+    response = await http.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+    assert response.headers["x-request-id"]
+    if status == 405:
+        assert response.headers["allow"]
+
+
+async def test_unforeseen_errors_are_a_500_without_details(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.refusal = ZeroDivisionError("secret")  # type: ignore[assignment]
+    response = await http.post("/v1/chat/completions", json=QUESTION)
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "secret" not in response.text
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("abc-123", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("", False),
+        ("a b", False),
+        ("é".encode(), False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("path", ["/version", "/nothing", "/v1/models/gpt-4"])
+async def test_request_id(
+    http: httpx.AsyncClient, path: str, sent: str | bytes | None, kept: bool
+) -> None:
+    headers = {} if sent is None else {"x-request-id": sent}
+    responses = [await http.get(path, headers=headers) for _ in range(2)]
+    ids = [response.headers.get_list("x-request-id") for response in responses]
+    if kept:
+        assert ids == [[sent], [sent]]
+    else:
+        assert all(len(found) == 1 and found[0] != sent for found in ids)
+        assert ids[0] != ids[1]
+
+
+async def test_content_encoding(http: httpx.AsyncClient) -> None:
+    response = await http.post(
+        "/v1/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"}
+    )
+    assert response.status_code == 400
+    assert "gzip" in response.json()["error"]["message"]
+
+
+async def test_openapi_document(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health/ready"} <= set(
+        document["paths"]
+    )
+    schemas = document["components"]["schemas"]
+    assert "messages" in schemas["ChatRequest"]["required"]
+    assert {"prompt", "temperature", "parse_special"} <= set(
+        schemas["CompletionRequest"]["properties"]
+    )
+    import json
+    import re
+
+    for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(document)):
+        assert name in schemas

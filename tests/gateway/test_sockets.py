@@ -1,0 +1,416 @@
+"""What only shows on a real connection: held headers, keep-alives, disconnects, bounds."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from penstock.client import SequenceDelta
+from penstock.config import GatewayConfig
+from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.service import Patience
+from tests.gateway import sse
+from tests.gateway.fake_engine import FakeEngineClient, Step, say
+from tests.gateway.live import Connection, LiveGateway
+
+CHAT = "/v1/chat/completions"
+SOON = 5.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "Hi"}], **fields}).encode()
+
+
+@pytest.fixture(params=["httptools", "h11"])
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., LiveGateway]]:
+    """Starts gateways; each test runs with both HTTP parsers."""
+    with ExitStack() as stack:
+
+        def start(engine: FakeEngineClient, **keywords: Any) -> LiveGateway:
+            return stack.enter_context(LiveGateway(engine, parser=request.param, **keywords))
+
+        yield start
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def steps(*script: Step) -> Callable[[list[int], SamplingParams], Iterator[Step]]:
+    return lambda prompt, params: iter(script)
+
+
+def delta(text: str, finish: Any = None, error: str | None = None) -> SequenceDelta:
+    return SequenceDelta(index=0, text=text, token_ids=[65], finish_reason=finish, error=error)
+
+
+def endless(prompt: list[int], params: SamplingParams) -> Iterator[Step]:
+    while True:
+        yield [delta("tick ")]
+        yield 0.01
+
+
+def trickle(connection: Connection, data: bytes) -> None:
+    for byte in data:
+        connection.socket.sendall(bytes([byte]))
+        time.sleep(0.02)
+
+
+def unchunked(data: bytes) -> tuple[bytes, str]:
+    """Head and body of a response with chunked transfer encoding, by hand."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head.lower()
+    out = b""
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        if length == 0:
+            return head, out.decode()
+        out, rest = out + rest[:length], rest[length + 2 :]
+
+
+def test_stream_on_the_wire(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(say("Hé")))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close", "x-request-id: r1")
+        head, text = unchunked(connection.read_all())
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"x-request-id: r1" in head.lower()
+    assert b"cache-control: no-cache" in head.lower()
+    assert sse.text_of(sse.parse(text)) == "Hé0"
+
+
+def test_sequences_of_one_step_leave_in_one_send(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(say("a")))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True, n=3), "connection: close")
+        data = connection.read_all().partition(b"\r\n\r\n")[2]
+    first = data[data.index(b"\r\n") + 2 :][: int(data.partition(b"\r\n")[0], 16)]
+    # Three roles and three first tokens.
+    assert first.count(b"data: ") == 6
+
+
+def test_headers_wait_for_the_first_token(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(steps(0.4, [delta("x", "stop")])))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close")
+        connection.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.socket.recv(1)
+        connection.socket.settimeout(SOON)
+        assert b"data: [DONE]" in connection.read_all()
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (EngineUnavailable("gone"), 503),
+        (Overloaded("full", retry_after=2.5), 503),
+        (RequestFailed("broke"), 500),
+        (InvalidRequest("too late"), 400),
+        ([delta("", "timeout")], 408),
+        ([delta("", "error", "worker died twice")], 500),
+        ([delta("", "abort")], 503),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_failure_before_the_first_token_has_its_status(
+    start: Callable[..., LiveGateway], failure: Step, status: int, stream: bool
+) -> None:
+    gateway = start(FakeEngineClient(steps(0.01, failure)))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=stream), "connection: close")
+        head, _, data = connection.read_all().partition(b"\r\n\r\n")
+    head = head.lower()
+    assert head.startswith(f"http/1.1 {status}".encode())
+    assert (b"retry-after: " in head) == (status == 503)
+    if isinstance(failure, Overloaded):
+        assert b"retry-after: 3\r\n" in head + b"\r\n"
+    assert set(json.loads(data)["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "failure", [RequestFailed("broke"), [delta("", "error", "broke")], ValueError("a bug")]
+)
+def test_failure_in_mid_stream_is_an_event(
+    start: Callable[..., LiveGateway], failure: Step
+) -> None:
+    gateway = start(FakeEngineClient(steps([delta("a")], 0.01, failure)))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close")
+        head, text = unchunked(connection.read_all())
+    assert head.startswith(b"HTTP/1.1 200")
+    *chunks, last = sse.parse(text)
+    assert sse.text_of(chunks) == "a"
+    assert last["error"]["type"] == "server_error"
+    # A bug's own words stay in the log.
+    assert ("broke" in last["error"]["message"]) == ("bug" not in str(failure))
+    until(lambda: gateway.service.open_requests == 0)
+
+
+def test_failure_keeps_what_came_before_it(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(steps([delta("a")], [delta("b"), delta("", "error", "x")])))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close")
+        *chunks, last = sse.parse(unchunked(connection.read_all())[1])
+    assert sse.text_of(chunks) == "ab"
+    assert last["error"]["message"] == "x"
+
+
+def test_keep_alive(start: Callable[..., LiveGateway]) -> None:
+    script = steps(0.5, [delta("a")], 0.5, [delta("b", "stop")])
+    gateway = start(FakeEngineClient(script), config=GatewayConfig(keepalive_interval=0.1))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close")
+        _, text = unchunked(connection.read_all())
+    before, _, after = text.partition("data: ")
+    assert 2 <= before.count(": keep-alive\n\n") <= 5
+    assert 2 <= after.count(": keep-alive\n\n") <= 5
+    assert sse.text_of(sse.parse(text)) == "ab"
+
+
+def test_no_keep_alive_while_tokens_flow(start: Callable[..., LiveGateway]) -> None:
+    script = steps(*[step for _ in range(20) for step in ([delta("a")], 0.02)], [delta("", "stop")])
+    gateway = start(FakeEngineClient(script), config=GatewayConfig(keepalive_interval=0.3))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True), "connection: close")
+        assert b": keep-alive" not in connection.read_all()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("reset", [True, False])
+def test_disconnect_aborts_at_once(
+    start: Callable[..., LiveGateway], stream: bool, reset: bool
+) -> None:
+    engine = FakeEngineClient(endless)
+    gateway = start(engine)
+    connection = gateway.connect()
+    connection.post(CHAT, body(stream=stream, n=1))
+    if stream:
+        connection.read_until(b"tick")
+    until(lambda: len(engine.generations) == 1)
+    assert gateway.service.open_requests == 1
+    if reset:
+        linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    connection.socket.close()
+    until(engine.generations[0].aborted.is_set)
+    until(lambda: gateway.service.open_requests == 0)
+
+
+def test_disconnect_aborts_every_prompt(start: Callable[..., LiveGateway]) -> None:
+    engine = FakeEngineClient(endless)
+    gateway = start(engine)
+    connection = gateway.connect()
+    prompts = json.dumps({"prompt": ["a", "b", "c"], "stream": True}).encode()
+    connection.post("/v1/completions", prompts)
+    connection.read_until(b"tick")
+    connection.socket.close()
+    until(lambda: all(generation.aborted.is_set() for generation in engine.generations))
+    assert len(engine.generations) == 3
+
+
+def test_refused_prompt_aborts_the_others(start: Callable[..., LiveGateway]) -> None:
+    engine = FakeEngineClient(endless)
+    engine.refusal, engine.refuse_after = Overloaded("full", retry_after=1), 2
+    gateway = start(engine)
+    with gateway.connect() as connection:
+        connection.post("/v1/completions", b'{"prompt": ["a", "b", "c"]}', "connection: close")
+        assert connection.read_all().startswith(b"HTTP/1.1 503")
+    assert len(engine.generations) == 2
+    until(lambda: all(generation.aborted.is_set() for generation in engine.generations))
+
+
+def test_client_that_never_reads_is_cut(start: Callable[..., LiveGateway]) -> None:
+    def flood(prompt: list[int], params: SamplingParams) -> Iterator[Step]:
+        while True:
+            yield [delta("x" * 50_000)]
+
+    engine = FakeEngineClient(flood)
+    gateway = start(engine, patience=Patience(reader=0.5))
+    with gateway.connect() as connection:
+        begun = time.monotonic()
+        connection.post(CHAT, body(stream=True))
+        until(lambda: bool(engine.generations))
+        until(engine.generations[0].aborted.is_set)
+        assert time.monotonic() - begun > 0.4
+        # What the kernel had taken still arrives, and then it is over in mid-sentence.
+        assert not connection.read_all().endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_too_large(start: Callable[..., LiveGateway], chunked: bool) -> None:
+    engine = FakeEngineClient()
+    gateway = start(engine, config=GatewayConfig(max_body_bytes=10_000))
+    with gateway.connect() as connection:
+        if chunked:
+            connection.socket.sendall(
+                f"POST {CHAT} HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+            )
+            for _ in range(20):
+                connection.socket.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
+            connection.socket.sendall(b"0\r\n\r\n")
+        else:
+            connection.post(CHAT, b" " * 10_001)
+        head, _, data = connection.read_all().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413")
+    assert b"x-request-id: " in head
+    error = json.loads(data)["error"]
+    assert error["code"] == "request_too_large"
+    assert "10000" in error["message"]
+    assert engine.submitted == []
+
+
+def test_body_at_the_limit(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(), config=GatewayConfig(max_body_bytes=10_000))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body().ljust(10_000), "connection: close")
+        assert connection.read_all().startswith(b"HTTP/1.1 200")
+
+
+def test_declared_too_large_is_refused_before_it_is_sent(
+    start: Callable[..., LiveGateway],
+) -> None:
+    gateway = start(FakeEngineClient(), config=GatewayConfig(max_body_bytes=10_000))
+    with gateway.connect() as connection:
+        connection.socket.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nhost: g\r\ncontent-length: 99999999999999999999\r\n"
+            "expect: 100-continue\r\n\r\n".encode()
+        )
+        answer = connection.read_all()
+    # httptools' parser refuses a length that no machine word holds.
+    assert answer.startswith((b"HTTP/1.1 413", b"HTTP/1.1 400"))
+    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def test_body_that_never_comes(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(), patience=Patience(body=0.2))
+    with gateway.connect() as connection:
+        connection.socket.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nhost: g\r\ncontent-length: 100\r\n\r\n{{".encode()
+        )
+        head, _, data = connection.read_all().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408")
+    assert json.loads(data)["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /vers", b"GET /version HTTP/1.1\r\nhost: g\r\n"])
+def test_head_that_never_ends(start: Callable[..., LiveGateway], sent: bytes) -> None:
+    gateway = start(FakeEngineClient(), patience=Patience(head=0.2))
+    with gateway.connect() as connection:
+        connection.socket.sendall(sent)
+        begun = time.monotonic()
+        try:
+            assert connection.read_all() == b""
+        except ConnectionResetError:
+            pass
+        assert time.monotonic() - begun < SOON
+
+
+def test_trickled_head_does_not_buy_time(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(), patience=Patience(head=0.3))
+    with gateway.connect() as connection:
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError):
+            trickle(connection, b"GET /version HTTP/1.1\r\nx: " + b"y" * 10_000)
+        assert time.monotonic() - begun < 3
+
+
+def test_head_is_not_timed_between_requests(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(), patience=Patience(head=0.2))
+    with gateway.connect() as connection:
+        for _ in range(2):
+            connection.socket.sendall(b"GET /version HTTP/1.1\r\nhost: g\r\n\r\n")
+            assert b"200 OK" in connection.read_until(b"}")
+            time.sleep(0.4)
+
+
+def test_head_too_large(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient())
+    with gateway.connect() as connection:
+        connection.socket.sendall(b"GET /version HTTP/1.1\r\nx: ")
+        answer = b""
+        try:
+            for _ in range(40):
+                connection.socket.sendall(b"y" * 4096)
+                time.sleep(0.005)
+        except ConnectionError:
+            pass
+        try:
+            answer = connection.read_all()
+        except ConnectionError:
+            return  # cut; the answer was lost with what was still unread
+        assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def test_not_http(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient())
+    with gateway.connect() as connection:
+        connection.socket.sendall(b"\x16\x03\x01\x02\x00\r\n\r\n")
+        head, _, data = connection.read_all().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert set(json.loads(data)["error"]) == {"message", "type", "param", "code"}
+
+
+def test_several_requests_on_one_connection(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(FakeEngineClient(say("a")))
+    with gateway.connect() as connection:
+        for stream in (True, False, True):
+            connection.post(CHAT, body(stream=stream))
+            end = b"[DONE]\n\n\r\n0\r\n\r\n" if stream else b'"chat.completion"}'
+            answer = connection.read_until(end)
+            assert b"200 OK" in answer
+        connection.post(CHAT, b"{")
+        assert b"HTTP/1.1 400" in connection.read_until(b"}}")
+        connection.socket.sendall(b"GET /health/live HTTP/1.1\r\nhost: g\r\n\r\n")
+        assert b"200 OK" in connection.read_until(b"}")
+
+
+def test_leaving_lets_open_requests_finish(start: Callable[..., LiveGateway]) -> None:
+    script = steps([delta("a")], 0.5, [delta("b", "stop")])
+    gateway = start(FakeEngineClient(script), config=GatewayConfig(shutdown_timeout=5))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True))
+        connection.read_until(b'"a"')
+        gateway.leave()
+        rest = connection.read_all()
+    assert b'"b"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    with pytest.raises(OSError):
+        gateway.connect()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_tells_those_who_run_out_of_time(
+    start: Callable[..., LiveGateway], stream: bool
+) -> None:
+    engine = FakeEngineClient(endless)
+    gateway = start(engine, config=GatewayConfig(shutdown_timeout=0.2))
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=stream))
+        until(lambda: bool(engine.generations))
+        if stream:
+            connection.read_until(b"tick")
+        gateway.leave()
+        answer = connection.read_all()
+    if stream:
+        assert b'data: {"error":' in answer
+        assert b"shutting down" in answer
+        assert b"[DONE]" in answer
+    else:
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"shutting down" in answer
+    assert engine.generations[0].aborted.is_set()
