@@ -125,7 +125,7 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
 def _chat_template(path: Path, tokenizer_config: Fields) -> str:
     """A file of its own comes before the tokenizer's settings; "" if there is none."""
     try:
-        return (path / TEMPLATE).read_text(encoding="utf-8")
+        return (path / TEMPLATE).read_bytes().decode()
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,174 @@
+"""Prepared folders: re-used while their inputs are the same, whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
+from penstock.prepare import folder as prepared_folder
+from penstock.prepare import load_manifest, prepare
+from tests.shared.tiny_models import write_gguf, write_hub_folder
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_hub_folder(tmp_path / "model")
+
+
+def _inodes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+
+def test_an_unchanged_model_is_not_prepared_again(tmp_path: Path, model: Path) -> None:
+    said: list[str] = []
+    first = prepare(str(model), cache_dir=str(tmp_path / "cache"), progress=said.append)
+    before = _inodes(first)
+    assert sorted(before) == ["chat_template.jinja", "manifest.json", "tokenizer.json"]
+    second = prepare(str(model), cache_dir=str(tmp_path / "cache"), progress=said.append)
+    assert second == first
+    assert _inodes(second) == before
+    assert said == ["preparing model"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
+def test_a_changed_input_leads_to_another_folder(tmp_path: Path, model: Path, name: str) -> None:
+    first = prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    before = _inodes(first)
+    os.utime(model / name, ns=(1, 1))
+    second = prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    assert second != first
+    assert _inodes(first) == before, "a folder that is in use was changed"
+
+
+def test_digest_depends_on_what_outputs_depend_on(tmp_path: Path, model: Path) -> None:
+    def digest() -> str:
+        return load_manifest(prepare(str(model), cache_dir=str(tmp_path / "cache"))).digest
+
+    first = digest()
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    assert digest() == first, "times don't matter"
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    second = digest()
+    assert second != first
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    assert digest() not in (first, second)
+
+
+@pytest.mark.parametrize("damage", ["manifest.json", "tokenizer.json", "chat_template.jinja", ""])
+def test_a_damaged_folder_is_made_again(tmp_path: Path, model: Path, damage: str) -> None:
+    folder = prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    if damage:
+        (folder / damage).write_bytes(b"")
+    else:
+        for path in folder.iterdir():
+            path.unlink()
+    assert prepare(str(model), cache_dir=str(tmp_path / "cache")) == folder
+    assert load_manifest(folder).name == "model"
+    assert all((folder / name).stat().st_size for name in ("tokenizer.json", "chat_template.jinja"))
+
+
+def test_another_format_version_is_not_used(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared_folder, "FORMAT_VERSION", 2)
+    with pytest.raises(UnsupportedModel, match="format version 1, this build reads 2"):
+        load_manifest(old)
+
+
+def test_several_processes_at_once(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf")
+    code = (
+        "import sys; from penstock.prepare import prepare; "
+        "print(prepare(sys.argv[1], cache_dir=sys.argv[2]))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(tmp_path / "cache")],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    printed = {process.communicate(timeout=50)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(printed) == 1
+    folder = Path(printed.pop().strip())
+    assert load_manifest(folder).name == "tiny"
+    assert [p.name for p in folder.parent.iterdir() if p.name != ".lock"] == [folder.name]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "cache" / "models"
+    old, new = models / ".making-old", models / ".making-new"
+    for left in (old, new):
+        left.mkdir(parents=True)
+        (left / "tokenizer.json").touch()
+    long_ago = time.time() - 7200
+    os.utime(old, (long_ago, long_ago))
+    prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    assert not old.exists()
+    assert new.exists(), "another process may be at work there"
+
+
+def test_default_cache_folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert prepare(str(model)).parent == tmp_path / "xdg" / "penstock" / "models"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert prepare(str(model)).parent == tmp_path / "home" / ".cache" / "penstock" / "models"
+
+
+def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match="choose another cache folder"):
+        prepare(str(model), cache_dir=str(tmp_path / "file"))
+
+
+def test_what_is_no_prepared_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="not a prepared folder"):
+        load_manifest(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
+    with pytest.raises(UnsupportedModel, match="can't be read"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "nope", "./nope", "/no/such/model.gguf", "no/such.gguf", "a/b/c", "../x"]
+)
+def test_names_that_lead_nowhere(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelNotFound, match=r"smollm2-135m.*hub id"):
+        prepare(name, cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("weights.bin", "pickled"),
+        ("weights.pt", "pickled"),
+        ("model.safetensors", "give the folder that it lies in"),
+        ("notes.txt", "is not a .gguf file"),
+        ("broken.gguf", "not a readable GGUF file"),
+    ],
+)
+def test_files_of_other_kinds(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / name).write_text("something else")
+    with pytest.raises(UnsupportedModel, match=reason):
+        prepare(str(tmp_path / name), cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_gguf_file_needs_no_suffix(tmp_path: Path) -> None:
+    """The hub's cache keeps files under names that are digests."""
+    write_gguf(tmp_path / "x.gguf").rename(tmp_path / "blob")
+    assert (
+        load_manifest(prepare(str(tmp_path / "blob"), cache_dir=str(tmp_path / "c"))).name == "blob"
+    )
