@@ -98,7 +98,7 @@ class Draft:
             items.append((sequence, end, end == sequence.num_tokens))
             sequence.num_scheduled = end
             sequence.in_flight += 1
-            sequence.last_step = number
+            sequence.last_work = (number << 12) + len(items)
         admitted = [_in_full(sequence) for sequence in self._admitted]
         plan = Plan(number, number - 1, released, admitted, work)
         return plan, StepInFlight(number, items, alone=self.alone)

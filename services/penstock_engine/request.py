@@ -99,7 +99,8 @@ class Sequence:
     emitted: tokens so far; the first `delivered` of them were handed to the front end.
     num_tokens: prompt and emitted.  num_computed: those with KV, by settled steps.
     num_scheduled: the same once every step in flight is settled; num_computed <= num_scheduled
-    <= num_tokens.  in_flight: steps in flight that work on it.  last_step: the latest of them.
+    <= num_tokens.  in_flight: steps in flight that work on it.
+    last_work: grows with the step, and the place in it, that the sequence was last served in.
     slot, table: None and empty unless the worker holds it.
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
@@ -112,7 +113,7 @@ class Sequence:
         "emitted",
         "in_flight",
         "index",
-        "last_step",
+        "last_work",
         "num_computed",
         "num_scheduled",
         "num_tokens",
@@ -133,7 +134,7 @@ class Sequence:
         self.num_computed = 0
         self.num_scheduled = 0
         self.in_flight = 0
-        self.last_step = 0
+        self.last_work = 0
         self.state = State.WAITING
         self.slot: int | None = None
         self.table: BlockTable | None = None
@@ -166,7 +167,7 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         self.num_tokens = len(self.request.prompt) + len(self.emitted)
-        self.num_computed = self.num_scheduled = self.last_step = 0
+        self.num_computed = self.num_scheduled = self.last_work = 0
 
 
 def worker_sampling(

@@ -182,7 +182,7 @@ class Scheduler:
         )
         if len(decodes) > limit:
             # Not all fit: those that were served least recently go first.
-            decodes.sort(key=lambda sequence: sequence.last_step)
+            decodes.sort(key=lambda sequence: sequence.last_work)
         for sequence in decodes[:limit]:
             self._extend(sequence, draft)
         for sequence in chunks:

@@ -1,0 +1,119 @@
+"""The block pool against the obvious model: an ordered list of free blocks and a dict of counts."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_engine.kv.pool import MAX_BLOCKS, BlockPool, BrokenBooks, OutOfBlocks
+from penstock_engine.kv.table import BlockTable
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=60))
+def test_pool_equals_the_obvious_model(size: int, operations: list[tuple[int, int]]) -> None:
+    pool = BlockPool(size)
+    free = list(range(size))
+    tables: list[list[int]] = []
+    for kind, number in operations:
+        if kind == 0:
+            if number > len(free):
+                with pytest.raises(OutOfBlocks):
+                    pool.take(number)
+            else:
+                taken = pool.take(number)
+                assert taken == free[:number]
+                free = free[number:]
+                tables.append(taken)
+        elif kind == 1 and tables:
+            table = tables.pop(number % len(tables))
+            pool.give_back(table)
+            for block in reversed(table):
+                if not any(block in other for other in tables):
+                    free.append(block)
+        elif kind == 2 and number < size:
+            pool.share(number)  # Held by another table already, or revived from the free list.
+            if number in free:
+                free.remove(number)
+            tables.append([number])
+        pool.check(tables)
+        assert pool.num_free == len(free)
+        assert pool.num_used == size - len(free)
+        assert pool.balances(sum(map(len, tables)))
+
+
+def test_a_block_freed_twice_is_noticed() -> None:
+    pool = BlockPool(3)
+    blocks = pool.take(2)
+    pool.give_back(blocks)
+    with pytest.raises(BrokenBooks, match="twice"):
+        pool.give_back(blocks)
+
+
+@pytest.mark.parametrize(
+    ("tables", "complaint"),
+    [([], "held"), ([[0, 1], [1]], "references"), ([[0, 2]], "references")],
+)
+def test_check_notices_tables_that_disagree(tables: list[list[int]], complaint: str) -> None:
+    pool = BlockPool(3)
+    assert pool.take(2) == [0, 1]
+    with pytest.raises(BrokenBooks, match=complaint):
+        pool.check(tables)
+
+
+def test_check_notices_a_broken_free_list() -> None:
+    pool = BlockPool(4)
+    pool.take(1)
+    pool._next[2] = 2
+    with pytest.raises(BrokenBooks, match="free list"):
+        pool.check([[0]])
+
+
+@pytest.mark.parametrize("size", [0, -1, MAX_BLOCKS + 1])
+def test_sizes_are_bounded(size: int) -> None:
+    with pytest.raises(ValueError, match="blocks"):
+        BlockPool(size)
+
+
+def test_freed_blocks_are_reused_last_and_tails_first() -> None:
+    pool = BlockPool(6)
+    first, second = pool.take(3), pool.take(2)
+    pool.give_back(first)
+    pool.give_back(second)
+    assert pool.take(6) == [5, 2, 1, 0, 4, 3]
+
+
+def test_cost_does_not_grow_with_the_pool() -> None:
+    """Fifty times the blocks, about the same time; ten times would be no flat cost."""
+
+    def churn(size: int) -> float:
+        pool, rng = BlockPool(size), random.Random(1)
+        tables = [pool.take(10) for _ in range(50)]
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(200):
+                pool.give_back(tables.pop(rng.randrange(len(tables))))
+                tables.append(pool.take(10))
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    assert churn(1_000_000) < 10 * churn(1_000)
+
+
+def test_a_table_grows_by_what_is_missing() -> None:
+    pool, table = BlockPool(10), BlockTable(4)
+    assert table.grow(pool, 5) == [0, 1]
+    assert table.capacity == 8
+    assert table.missing(8) == 0
+    assert table.grow(pool, 8) == []
+    assert table.grow(pool, 9) == [2]
+    with pytest.raises(OutOfBlocks):
+        table.grow(pool, 41)
+    pool.check([table.blocks])
+    table.release(pool)
+    assert table.blocks == []
+    pool.check([])
