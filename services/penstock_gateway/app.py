@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from penstock.config import GatewayConfig
 from penstock.version import __version__
@@ -34,14 +35,17 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={HTTPException: _routing_error},  # type: ignore[dict-item]
+        exception_handlers={HTTPException: _routing_error},
     )
     app.state.service = service
     app.add_middleware(Boundary, service=service)
     # These two are plain ASGI applications: they hold response headers back, and watch the
     # connection, which a handler that returns a response can't.
-    app.add_route("/v1/chat/completions", ChatCompletions(service), methods=["POST"])
-    app.add_route("/v1/completions", Completions(service), methods=["POST"])
+    for path, endpoint in (
+        ("/v1/chat/completions", ChatCompletions(service)),
+        ("/v1/completions", Completions(service)),
+    ):
+        app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     for router in (
         models.router(service),
         health.router(service),

@@ -12,11 +12,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply
 from penstock_gateway.service import Patience
 
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-except ImportError:  # httptools is faster, and optional
-    HttpToolsProtocol = None
-
 MAX_HEAD_BYTES = 65_536
 """Request line and headers together."""
 
@@ -104,18 +99,21 @@ class _Bounded:
             timer.cancel()
 
 
-class BoundedH11(_Bounded, H11Protocol):
+class BoundedH11(_Bounded, H11Protocol):  # type: ignore[misc]
     """The pure Python parser."""
 
     def inside_head(self) -> bool:
         return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
 
 
-if HttpToolsProtocol is not None:
+def _with_httptools() -> type[asyncio.Protocol] | None:
+    """The C parser's class; it is faster, and optional."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return None
 
-    class BoundedHttpTools(_Bounded, HttpToolsProtocol):
-        """The C parser."""
-
+    class BoundedHttpTools(_Bounded, HttpToolsProtocol):  # type: ignore[misc]
         _inside_head = False
 
         def inside_head(self) -> bool:
@@ -129,8 +127,10 @@ if HttpToolsProtocol is not None:
             self._inside_head = False
             super().on_headers_complete()
 
+    return BoundedHttpTools
 
-def protocol_class(patience: Patience) -> type[asyncio.Protocol]:
-    """The fastest protocol class at hand, with this patience."""
-    base = BoundedH11 if HttpToolsProtocol is None else BoundedHttpTools
+
+def protocol_class(patience: Patience, parser: str = "auto") -> type[asyncio.Protocol]:
+    """A protocol class with this patience. parser: auto, for the fastest at hand, or h11."""
+    base = (_with_httptools() if parser == "auto" else None) or BoundedH11
     return type(base.__name__, (base,), {"patience": patience})

@@ -52,7 +52,6 @@ async def _serve(
     server = GatewayServer(create_app(client, config))
     await client.start()
     try:
-        log.info("listening", url=listener.url(*listener.reachable_address(sock)))
         await server.serve(sockets=[sock])
     finally:
         await client.close()

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from penstock import logs
+from penstock.supervisor import listener
 from penstock_gateway.http_protocol import protocol_class
 from penstock_gateway.service import Service
+
+log = logs.get(__name__)
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than clients and proxies commonly keep theirs,
@@ -44,7 +48,12 @@ class GatewayServer(uvicorn.Server):
             )
         )
         # The annotation says whole seconds; it is only ever used as a timeout.
-        self.config.timeout_graceful_shutdown = config.shutdown_timeout  # type: ignore[assignment]
+        self.config.timeout_graceful_shutdown = config.shutdown_timeout
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            log.info("listening", url=listener.url(*listener.reachable_address(sock)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.draining = True

@@ -28,16 +28,16 @@ async def while_connected(
     watcher = asyncio.create_task(_watch(receive, tick))
     try:
         await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        return watcher.result()
+        if not worker.done():
+            watcher.result()  # Raises: a watcher has no other end.
+        return worker.result()
     finally:
         for task in (worker, watcher):
             task.cancel()
         await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
-async def _watch(receive: Receive, tick: Tick | None) -> Any:
+async def _watch(receive: Receive, tick: Tick | None) -> None:
     while True:
         pause = None if tick is None else await tick()
         try:

@@ -19,24 +19,20 @@ from tests.gateway.fake_engine import FakeEngineClient
 
 
 class LiveGateway:
-    """Use as a context manager. parser: "httptools" or "h11"."""
+    """Use as a context manager. parser: see protocol_class."""
 
     def __init__(
         self,
         engine: FakeEngineClient,
         config: GatewayConfig | None = None,
         patience: Patience | None = None,
-        parser: str = "httptools",
+        parser: str = "auto",
     ) -> None:
         self.engine = engine
         self.app = create_app(engine, config or GatewayConfig(), patience=patience)  # type: ignore[arg-type]
         self.service = self.app.state.service
         self._server = GatewayServer(self.app)
-        base = {
-            "httptools": http_protocol.BoundedHttpTools,
-            "h11": http_protocol.BoundedH11,
-        }[parser]
-        self._server.config.http = type("Chosen", (base,), {"patience": self.service.patience})
+        self._server.config.http = http_protocol.protocol_class(self.service.patience, parser)
         self._socket = listener.bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

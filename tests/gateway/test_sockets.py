@@ -30,7 +30,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "Hi"}], **fields}).encode()
 
 
-@pytest.fixture(params=["httptools", "h11"])
+@pytest.fixture(params=["auto", "h11"], ids=["httptools", "h11"])
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., LiveGateway]]:
     """Starts gateways; each test runs with both HTTP parsers."""
     with ExitStack() as stack:
