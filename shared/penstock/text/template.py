@@ -101,8 +101,9 @@ def _token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None
     ids = {"bos_token": generation.bos_token_id}
     if generation.eos_token_ids:
         ids["eos_token"] = generation.eos_token_ids[0]
+    added = tokenizer.added_tokens
     return {
-        name: tokenizer.table.texts[token] or ""
+        name: added[token].content if token in added else tokenizer.table.texts[token] or ""
         for name, token in ids.items()
         if token is not None and tokenizer.has_token(token)
     }

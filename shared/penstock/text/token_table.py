@@ -38,6 +38,9 @@ class TokenTable(msgspec.Struct, frozen=True, kw_only=True):
         texts: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
         for text, token in ids.items():
             texts[token] = text
+        for token in backend.get_added_tokens_decoder():
+            # The library decodes an added token to its normalised text, which may differ.
+            texts[token] = backend.id_to_token(token)
         decoder = _decoder(backend)
         is_byte_level = decoder == [{"type": "ByteLevel"}]
         return cls(
