@@ -35,7 +35,7 @@ def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
         highest_id=max(ids.values()),
         bos_id=bos_id,
         eos_id=_named_token(settings, "eos_token", ids),
-        adds_bos=bos_id is not None and tokenizer.encode("a").ids[:1] == [bos_id],
+        adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
     )
 
 

@@ -120,6 +120,12 @@ class Tokenizer:
         return self._fallback_pieces[skip_special_tokens]
 
     @cached_property
+    def _backend_adds_bos(self) -> bool:
+        """Whether tokenizer.json's own post-processor puts BOS in front."""
+        ids: list[int] = self._backend.encode("", add_special_tokens=True).ids
+        return ids[:1] == [self.bos_token_id]
+
+    @cached_property
     def _plain(self) -> Backend:
         """Another object for text whose special tokens aren't parsed: the switch is part of a
         backend's state, so one backend can't serve both at once."""
@@ -128,13 +134,13 @@ class Tokenizer:
         return backend
 
     def _with_one_bos(self, ids: list[int]) -> list[int]:
-        """BOS may already have come from the text, or from tokenizer.json's post-processor."""
+        """A text that begins with BOS gets no second one."""
         bos = self.bos_token_id
         if not self.add_bos or bos is None:
             return ids
-        if ids[:1] != [bos]:
-            return [bos, *ids]
-        return ids[1:] if ids[1:2] == [bos] else ids
+        if self._backend_adds_bos:
+            return ids[1:] if ids[1:2] == [bos] else ids
+        return ids if ids[:1] == [bos] else [bos, *ids]
 
 
 def load_backend(content: bytes) -> Backend:

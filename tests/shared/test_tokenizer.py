@@ -1,0 +1,164 @@
+"""Token ids from text: special tokens parsed or not, BOS once, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+
+from penstock.errors import InvalidRequest, UnsupportedModel
+from penstock.text.tokenizer import Tokenizer
+from tests.shared.tiny_models import (
+    CORPUS,
+    added,
+    byte_level_tokenizer,
+    sentencepiece_tokenizer,
+    with_bos,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def _ours(backend: Backend, *, add_bos: bool = False, bos: int | None = None) -> Tokenizer:
+    content = backend.to_str().encode()
+    return Tokenizer.from_bytes(content, add_bos=add_bos, bos_token_id=bos)
+
+
+@pytest.fixture(scope="module")
+def chatml() -> Tokenizer:
+    return _ours(byte_level_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def without_special() -> Backend:
+    """The same vocabulary and merges, but nothing in it is a special token."""
+    described = json.loads(byte_level_tokenizer().to_str())
+    described["added_tokens"] = []
+    return Backend.from_str(json.dumps(described))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    text=st.lists(st.sampled_from(["<|im_", "end|>", "<|im_start|>", "a ", "é", "\n"])).map("".join)
+)
+def test_special_tokens_are_text_when_they_are_not_parsed(
+    chatml: Tokenizer, without_special: Backend, text: str
+) -> None:
+    assert chatml.encode(text, parse_special=False) == without_special.encode(text).ids
+    assert chatml.encode(text) == byte_level_tokenizer().encode(text).ids
+    assert chatml.decode(chatml.encode(text, parse_special=False)) == text
+
+
+def test_special_ids_and_texts(chatml: Tokenizer) -> None:
+    assert chatml.special_ids == {0, 1, 2}
+    assert chatml.special_tokens == {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
+    assert chatml.vocab_size == byte_level_tokenizer().get_vocab_size()
+    assert chatml.encode("x<|im_end|>")[-1] == 2
+    assert chatml.token_text(2) == "<|im_end|>"
+
+
+def test_token_bytes_are_the_bytes_of_the_text(chatml: Tokenizer) -> None:
+    for tokenizer in (chatml, _ours(sentencepiece_tokenizer())):
+        for text in CORPUS:
+            ids = tokenizer.encode(text)
+            joined = b"".join(tokenizer.token_bytes(token) for token in ids)
+            assert joined.decode().removeprefix(" ") == text
+    assert chatml.token_bytes(10**6) == b""
+    assert chatml.token_bytes(-1) == b""
+    broken = chatml.encode("日")[0]
+    assert "\ufffd" in chatml.token_text(broken)
+
+
+BOS_CASES = [
+    ("hello", 1),
+    ("", 1),
+    ("<s>hello", 1),
+    ("<s><s>hello", 2),
+]
+
+
+@pytest.mark.parametrize(("text", "count"), BOS_CASES)
+def test_bos_is_added_once(text: str, count: int) -> None:
+    """Whether the manifest asks for it, or tokenizer.json's own post-processor adds it."""
+    plain = sentencepiece_tokenizer()
+    by_manifest = _ours(plain, add_bos=True, bos=1).encode(text)
+    assert by_manifest == _ours(with_bos(plain, "<s>"), add_bos=True, bos=1).encode(text)
+    assert by_manifest.count(1) == max(1, count)
+    assert by_manifest[0] == 1
+
+
+def test_bos_is_not_added_where_it_is_not_wanted() -> None:
+    plain = sentencepiece_tokenizer()
+    assert 1 not in _ours(plain, add_bos=False, bos=1).encode("hello")
+    assert 1 not in _ours(plain, add_bos=True, bos=None).encode("hello")
+    for backend in (plain, with_bos(plain, "<s>")):
+        tokenizer = _ours(backend, add_bos=True, bos=1)
+        assert tokenizer.encode("hello", add_special=False) == plain.encode("hello").ids
+        unparsed = tokenizer.encode("<s>hello", parse_special=False)
+        assert unparsed[0] == 1
+        assert unparsed.count(1) == 1
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff b", "x" * 100 + "\ud83d"])
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_lone_surrogates_are_refused(chatml: Tokenizer, text: str, parse_special: bool) -> None:
+    with pytest.raises(InvalidRequest, match="not valid Unicode"):
+        chatml.encode(text, parse_special=parse_special)
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**32], [1, 2**70]])
+def test_ids_out_of_range_are_refused(chatml: Tokenizer, ids: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match="token ids must lie between"):
+        chatml.decode(ids)
+
+
+def test_truncation_and_padding_of_the_file_are_off() -> None:
+    backend = Backend.from_str(byte_level_tokenizer().to_str())
+    backend.enable_truncation(4)
+    backend.enable_padding(length=50)
+    text = CORPUS[0]
+    assert _ours(backend).encode(text) == byte_level_tokenizer().encode(text).ids
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"\xff", b'{"model":{"type":"BPE","vocab":{"a":0},"merges":[["a","b"]]}}'],
+)
+def test_what_is_no_tokenizer_is_refused(content: bytes) -> None:
+    with pytest.raises(UnsupportedModel, match=r"tokenizer\.json can't be read"):
+        Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
+
+
+def test_added_tokens_that_are_not_special_are_always_parsed() -> None:
+    backend = Backend.from_str(byte_level_tokenizer().to_str())
+    backend.add_tokens(["<think>"])
+    backend.add_special_tokens([added("<|x|>")])
+    tokenizer = _ours(backend)
+    think = backend.token_to_id("<think>")
+    for parse in (True, False):
+        assert think in tokenizer.encode("a<think>b", parse_special=parse)
+    assert think not in tokenizer.special_ids
+    assert backend.token_to_id("<|x|>") in tokenizer.special_ids
+
+
+def test_threads_that_parse_and_threads_that_do_not(chatml: Tokenizer) -> None:
+    text = "a<|im_end|>b"
+    expected = {parse: chatml.encode(text, parse_special=parse) for parse in (True, False)}
+    wrong: list[list[int]] = []
+
+    def work(parse: bool) -> None:
+        for _ in range(300):
+            ids = chatml.encode(text, parse_special=parse)
+            if ids != expected[parse]:
+                wrong.append(ids)
+
+    threads = [threading.Thread(target=work, args=(n % 2 == 0,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
