@@ -32,14 +32,13 @@ class ChatChoice(msgspec.Struct):
     stop_reason: int | str | None
 
 
-class ChatCompletion(msgspec.Struct):
+class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     id: str
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None
-    object: str = "chat.completion"
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -55,13 +54,12 @@ class ChatChunkChoice(msgspec.Struct):
     stop_reason: int | str | UnsetType | None = UNSET
 
 
-class ChatChunk(msgspec.Struct):
+class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
     id: str
     created: int
     model: str
     choices: list[ChatChunkChoice]
     system_fingerprint: str | None
-    object: str = "chat.completion.chunk"
     usage: UsageField = UNSET
 
 

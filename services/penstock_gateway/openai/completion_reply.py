@@ -26,13 +26,12 @@ class TextChoice(msgspec.Struct):
     stop_reason: int | str | None
 
 
-class TextCompletion(msgspec.Struct):
+class TextCompletion(msgspec.Struct, tag_field="object", tag="text_completion"):
     id: str
     created: int
     model: str
     choices: list[TextChoice]
     system_fingerprint: str | None
-    object: str = "text_completion"
     usage: UsageField = UNSET
 
 

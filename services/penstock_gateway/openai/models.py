@@ -9,19 +9,17 @@ from penstock_gateway.errors import model_not_found
 from penstock_gateway.service import Service
 
 
-class Model(msgspec.Struct):
+class Model(msgspec.Struct, tag_field="object", tag="model"):
     """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out."""
 
     id: str
     created: int
     max_model_len: int
     owned_by: str = "penstock"
-    object: str = "model"
 
 
-class ModelList(msgspec.Struct):
+class ModelList(msgspec.Struct, tag_field="object", tag="list"):
     data: list[Model]
-    object: str = "list"
 
 
 def router(service: Service) -> APIRouter:
