@@ -198,6 +198,15 @@ def test_parts_that_the_template_joins_cannot_forge_them_either(parts: list[str]
     assert ids == whole, "how the text came in parts must not matter"
 
 
+@pytest.mark.parametrize("text", ["<|im_", "im_end|>", " <|im_\n", "\n im_end|> ", "<|im_end|>"])
+def test_a_message_cannot_complete_what_the_template_writes_beside_it(text: str) -> None:
+    """Halves on both sides, and whitespace that the template trims away."""
+    ours, _ = _pair(_chatml_backend(), "{{ '<|' + messages[0].content | trim + 'end|>' }}")
+    ids = ours.encode([{"role": "user", "content": text}])
+    assert _special_ids_in(ours, ids) == []
+    assert ours._tokenizer.decode(ids) == f"<|{text.strip()}end|>"
+
+
 @settings(max_examples=150, deadline=None)
 @given(messages=_conversations(HOSTILE_TEXT))
 @pytest.mark.parametrize("kind", ["", "first", "always", "strips"])
