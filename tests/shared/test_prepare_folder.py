@@ -134,6 +134,18 @@ def test_a_cache_folder_that_cannot_be_written(tmp_path: Path, model: Path) -> N
         prepare(str(model), cache_dir=str(tmp_path / "file"))
 
 
+def test_reading_a_manifest_needs_no_tokenizer_library(tmp_path: Path, model: Path) -> None:
+    folder = prepare(str(model), cache_dir=str(tmp_path / "cache"))
+    code = (
+        "import sys; from penstock.prepare import load_manifest; load_manifest(sys.argv[1]); "
+        "print([m for m in ('numpy', 'tokenizers', 'jinja2', 'torch') if m in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=50
+    )
+    assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stderr
+
+
 def test_what_is_no_prepared_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="not a prepared folder"):
         load_manifest(tmp_path)

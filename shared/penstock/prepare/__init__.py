@@ -7,7 +7,33 @@ load_manifest  prepared folder -> PreparedModel
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 from penstock.prepare.folder import load_manifest
-from penstock.prepare.prepare import prepare
 
 __all__ = ["load_manifest", "prepare"]
+
+
+def prepare(
+    model: str,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """The prepared folder of a model, made if it isn't there yet.
+
+    model: alias, hub id, folder in the hub's format, or .gguf file.
+    cache_dir: folder for prepared folders; default: the XDG cache.
+    progress: told, in a sentence, what takes time.
+    Raises ModelNotFound, UnsupportedModel, or StartupError if the cache can't be written.
+    """
+    # Imported here: processes that only read manifests stay without numpy and tokenizers.
+    from penstock.prepare.pipeline import prepare_model
+
+    return prepare_model(model, cache_dir, progress or _silent)
+
+
+def _silent(_: str) -> None:
+    """For callers who don't want to know."""

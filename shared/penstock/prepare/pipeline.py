@@ -26,17 +26,8 @@ SAMPLE_BYTES = 65_536
 SAMPLES = 16
 
 
-def prepare(
-    model: str, *, cache_dir: str | os.PathLike[str] | None = None, progress: Report | None = None
-) -> Path:
-    """The prepared folder of a model, made if it isn't there yet.
-
-    model: alias, hub id, folder in the hub's format, or .gguf file.
-    cache_dir: folder for prepared folders; default: the XDG cache.
-    progress: told, in a sentence, what takes time.
-    Raises ModelNotFound, UnsupportedModel, or StartupError if the cache can't be written.
-    """
-    report = progress or _silent
+def prepare_model(model: str, cache_dir: str | os.PathLike[str] | None, report: Report) -> Path:
+    """See `penstock.prepare.prepare`."""
     found = resolve(model, report)
     inputs, read = (
         (gguf_inputs, read_gguf) if found.kind == "gguf" else (folder_inputs, read_hub_folder)
@@ -54,10 +45,6 @@ def prepare(
     return write_folder(
         folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
-
-
-def _silent(_: str) -> None:
-    """For callers who don't want to know."""
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
