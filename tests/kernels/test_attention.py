@@ -26,15 +26,17 @@ class Sequence:
     value: Tensor
 
 
-def sequence(seed: int, length: int, heads: int, kv_heads: int, dim: int,
-             dtype: torch.dtype) -> Sequence:
+def sequence(
+    seed: int, length: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype
+) -> Sequence:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator).to(dtype)
 
-    return Sequence(draw(length, heads, dim), draw(length, kv_heads, dim),
-                    draw(length, kv_heads, dim))
+    return Sequence(
+        draw(length, heads, dim), draw(length, kv_heads, dim), draw(length, kv_heads, dim)
+    )
 
 
 def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) -> list[Tensor]:
@@ -44,8 +46,9 @@ def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) 
     shuffled = rng.permutation(sum(blocks) + 2)
     first = work[0][0]
     slots = (len(shuffled) + 1) * block_size
-    key_cache = torch.full((first.key.shape[1], slots, first.key.shape[2]), float("nan"),
-                           dtype=first.key.dtype)
+    key_cache = torch.full(
+        (first.key.shape[1], slots, first.key.shape[2]), float("nan"), dtype=first.key.dtype
+    )
     key_cache[:, len(shuffled) * block_size :] = 0
     value_cache = key_cache.clone()
     tables, used = [], 0
@@ -54,19 +57,24 @@ def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) 
         used += need
         at = np.arange(start + count)
         place = torch.from_numpy(table[at // block_size] * block_size + at % block_size)
-        reference.write_kv(one.key[: start + count], one.value[: start + count],
-                           key_cache, value_cache, place)
+        reference.write_kv(
+            one.key[: start + count], one.value[: start + count], key_cache, value_cache, place
+        )
         tables.append(table)
     counts = np.array([count for _, _, count in work])
     plan = reference.plan_attention(
-        tables, counts, np.array([start + count for _, start, count in work]),
-        block_size=block_size, zero_slot=len(shuffled) * block_size,
+        tables,
+        counts,
+        np.array([start + count for _, start, count in work]),
+        block_size=block_size,
+        zero_slot=len(shuffled) * block_size,
         group=first.query.shape[1] // first.key.shape[1],
     )
     query = torch.cat([one.query[start : start + count] for one, start, count in work])
     padding = torch.full((5, *query.shape[1:]), float("nan"), dtype=query.dtype)
-    out = reference.paged_attention(torch.cat((query, padding)), key_cache, value_cache, plan,
-                                    query.shape[2] ** -0.5)
+    out = reference.paged_attention(
+        torch.cat((query, padding)), key_cache, value_cache, plan, query.shape[2] ** -0.5
+    )
     assert not out[len(query) :].any()
     return list(out[: len(query)].split(counts.tolist()))
 
@@ -115,8 +123,9 @@ def test_bits_do_not_depend_on_company(
         for other in range(others):
             length = int(rng.integers(1, 140))
             count_other = int(rng.integers(1, min(length, 20) + 1))
-            work.append((sequence(100 + other, length, *shape, dtype), length - count_other,
-                         count_other))
+            work.append(
+                (sequence(100 + other, length, *shape, dtype), length - count_other, count_other)
+            )
         work.insert(others // 2, (one, start, count))
         part = run_step(work, 16, others)[others // 2]
         assert torch.equal(part, whole[start : start + count]), (others, start)

@@ -76,8 +76,9 @@ def test_llama3_scaling_bands() -> None:
 
 
 def test_linear_scaling() -> None:
-    assert torch.equal(reference.linear_scaled(torch.tensor([1.0, 0.5]), 4.0),
-                       torch.tensor([0.25, 0.125]))
+    assert torch.equal(
+        reference.linear_scaled(torch.tensor([1.0, 0.5]), 4.0), torch.tensor([0.25, 0.125])
+    )
 
 
 def test_log_softmax_row() -> None:

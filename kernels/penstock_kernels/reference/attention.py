@@ -112,8 +112,14 @@ def plan_attention(
     groups = []
     for part in _by_pairs(order, splits):
         groups.append(
-            _group(seq[part], (first_row[:, None] + within)[part], real[part], positions[part],
-                   splits[part], slots)
+            _group(
+                seq[part],
+                (first_row[:, None] + within)[part],
+                real[part],
+                positions[part],
+                splits[part],
+                slots,
+            )
         )
     return AttentionPlan(groups)
 
@@ -263,9 +269,7 @@ def _combine(maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup) -> 
         both = torch.maximum(old, new)
         keep, add = torch.exp(old - both), torch.exp(new - both)
         total[:, :count] = total[:, :count] * keep + sums[:, part] * add
-        mixed[:, :count] = (
-            mixed[:, :count] * keep[..., None] + values[:, part] * add[..., None]
-        )
+        mixed[:, :count] = mixed[:, :count] * keep[..., None] + values[:, part] * add[..., None]
         top[:, :count] = both
         start += count
     return mixed / total[..., None]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from penstock_kernels.reference.tiling import ROW_TILE, pad_rows
 
 COLUMN_BLOCK = 4096
 """Output columns computed at a time, so that a vocabulary-sized weight is read from memory once
 for all row tiles instead of once for each."""
+
+LANES = 16
+"""Outputs are computed in multiples of this."""
 
 ALIGNMENT = 64
 """Bytes; what torch aligns fresh memory to, and the widest vector register."""
@@ -33,19 +37,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows, outputs = x.shape[0], weight.shape[0]
     padded = pad_rows(x)
     out = padded.new_empty(padded.shape[0], outputs)
-    in_place = _tiles_aligned(padded) and _tiles_aligned(out)
+    in_place = _tiles_aligned(padded) and _tiles_aligned(out) and outputs % LANES == 0
     for column in range(0, outputs, COLUMN_BLOCK):
         columns = slice(column, min(column + COLUMN_BLOCK, outputs))
-        block = weight[columns].t()
+        block = _whole_lanes(weight[columns]).t()
         for row in range(0, padded.shape[0], ROW_TILE):
             tile = slice(row, row + ROW_TILE)
             if in_place:
                 torch.mm(padded[tile], block, out=out[tile, columns])
             else:
-                out[tile, columns] = torch.mm(padded[tile].clone(), block)
+                product = torch.mm(padded[tile].clone(), block)
+                out[tile, columns] = product[:, : columns.stop - columns.start]
     if bias is not None:
         out += bias
     return out[:rows]
+
+
+def _whole_lanes(weight: Tensor) -> Tensor:
+    """weight with zero rows appended up to whole LANES.
+
+    With an odd number of outputs, MKL splits a product among 3 threads or more so that the rows of
+    a tile are added in different orders."""
+    missing = -weight.shape[0] % LANES
+    return pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def _tiles_aligned(x: Tensor) -> bool:

@@ -1,0 +1,71 @@
+"""What the rest of the worker needs from a paged KV cache and the attention over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Sizes of a KV cache. block_size: tokens per block."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """The sequences of one step. Row r of the step's tensors belongs to the sequences in order;
+    rows beyond the sum of counts are padding.
+
+    block_tables: per sequence, int64 physical blocks in token order, enough for its tokens.
+    starts: [sequences] tokens computed before; counts: [sequences] tokens computed now, each at
+    least 1.
+    """
+
+    block_tables: list[np.ndarray]
+    starts: np.ndarray
+    counts: np.ndarray
+
+
+class StepAttention(Protocol):
+    """Attention of one step's batch. Called by each layer in turn."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Store keys and values in the layer's cache, then attend to each sequence's whole past.
+
+        Mutates the cache, in the slots of the step's tokens only.
+        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], the cache's dtype,
+        rotated already.  Causal, scaled by head_dim ** -0.5.
+        Returns [rows, heads, head_dim]; padding rows are zero.  A sequence's rows have the same
+        bits whatever else the batch holds, however its tokens were cut into chunks, and for
+        every block size.
+        """
+
+
+class AttentionBackend(Protocol):
+    """A paged KV cache and its kernels. Made once, after the weights; holds the cache's memory.
+
+    The constructor allocates num_blocks blocks (and what it needs beside them); MemoryError or
+    torch's RuntimeError when there is no room.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, shape: CacheShape, num_blocks: int) -> None: ...
+
+    @staticmethod
+    def block_bytes(shape: CacheShape) -> int:
+        """Memory of one block over all layers."""
+
+    def plan(self, layout: BatchLayout) -> StepAttention:
+        """Prepare one step. Doesn't touch the cache. Called once per step, by the runner."""

@@ -1,0 +1,77 @@
+"""The reference backend: plain torch on the CPU, slow and obvious."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_kernels import reference as ops
+from penstock_worker.attention.interface import BatchLayout, CacheShape
+
+
+class ReferenceAttention:
+    """Keys and values of a layer are two tensors [kv_heads, slots, head_dim].
+
+    One block more than the pool is allocated: its slots stay zero, and padding reads them.
+    """
+
+    name: ClassVar[str] = "reference"
+
+    def __init__(self, shape: CacheShape, num_blocks: int) -> None:
+        self.shape = shape
+        self.zero_slot = num_blocks * shape.block_size
+        self.keys = [self._layer() for _ in range(shape.num_layers)]
+        self.values = [self._layer() for _ in range(shape.num_layers)]
+
+    def _layer(self) -> Tensor:
+        # Not filled: the system gives memory to pages that are used, and slots are written first.
+        slots = self.zero_slot + self.shape.block_size
+        cache = torch.empty(
+            self.shape.num_kv_heads, slots, self.shape.head_dim, dtype=self.shape.dtype
+        )
+        cache[:, self.zero_slot :] = 0
+        return cache
+
+    @staticmethod
+    def block_bytes(shape: CacheShape) -> int:
+        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+        return per_token * shape.block_size * shape.dtype.itemsize
+
+    def plan(self, layout: BatchLayout) -> ReferenceStep:
+        size = self.shape.block_size
+        slots = []
+        for table, start, count in zip(
+            layout.block_tables, layout.starts.tolist(), layout.counts.tolist(), strict=True
+        ):
+            position = np.arange(start, start + count)
+            slots.append(table[position // size] * size + position % size)
+        attention = ops.plan_attention(
+            layout.block_tables,
+            layout.counts,
+            layout.starts + layout.counts,
+            block_size=size,
+            zero_slot=self.zero_slot,
+            group=self.shape.num_heads // self.shape.num_kv_heads,
+        )
+        return ReferenceStep(self, torch.from_numpy(np.concatenate(slots)), attention)
+
+
+class ReferenceStep:
+    """slots: [tokens] int64, where the step's keys and values go."""
+
+    def __init__(
+        self, backend: ReferenceAttention, slots: Tensor, attention: ops.AttentionPlan
+    ) -> None:
+        self._backend = backend
+        self._slots = slots
+        self._attention = attention
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys, values = self._backend.keys[layer], self._backend.values[layer]
+        count = self._slots.shape[0]
+        ops.write_kv(key[:count], value[:count], keys, values, self._slots)
+        scale = self._backend.shape.head_dim**-0.5
+        return ops.paged_attention(query, keys, values, self._attention, scale)

@@ -1,0 +1,157 @@
+"""The thread that talks to the engine core while the main thread computes.
+
+It owns the Link: it answers beats, reports progress of a long step, and dials again when a session
+has ended.  The two threads share an inbox, an outbox and one object that says what is going on.
+Sessions are numbered here: what the main thread says belongs to the session that it heard, and is
+dropped if that is over.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from penstock import logs
+from penstock.config import TransportSettings
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.from_worker import FromWorker, Progress, WorkerHello
+from penstock.protocol.to_worker import ToWorker
+from penstock.transport.events import Ended, Opened
+from penstock.transport.link import Link
+
+log = logs.get(__name__)
+
+PROGRESS_INTERVAL = 1.0
+"""Seconds between reports from inside a step."""
+
+FLUSH_SECONDS = 1.0
+"""Seconds that a last message gets to leave at the end."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message of session number `session`. None: the session is over.  first: it opened it."""
+
+    session: int
+    message: ToWorker | None
+    first: bool = False
+
+
+@dataclass
+class Activity:
+    """What the main thread does. It writes `session` and `step` (None: no step); both threads may
+    call layers_done, which counts up while a step goes on."""
+
+    session: int = 0
+    step: int | None = None
+    layers_done: Callable[[], int] = lambda: 0
+
+
+class EngineSession:
+    """inbox: Heard, for the main thread.  activity: what it does."""
+
+    def __init__(self, endpoint: str, rank: int, settings: TransportSettings) -> None:
+        self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self.activity = Activity()
+        self._settings = settings
+        self._endpoint = endpoint
+        self._rank = rank
+        self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
+        self._session = 0
+        self._next_progress = 0.0
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine-session", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, session: int, message: FromWorker) -> None:
+        """Queue a message of that session. From any thread."""
+        self._outbox.put((session, message))
+        self._wake()
+
+    def close(self) -> None:
+        """Send what is queued, say goodbye, end the thread."""
+        self._stopping = True
+        self._wake()
+        self._thread.join(FLUSH_SECONDS + 1)
+
+    def _wake(self) -> None:
+        self._wake_write.send(b"\0")
+
+    def _run(self) -> None:
+        try:
+            with zmq.Context() as context:
+                link: Link[ToWorker] = Link(
+                    context,
+                    self._endpoint,
+                    msgspec.msgpack.Decoder(ToWorker),
+                    lambda: WorkerHello(list(PROTOCOL_VERSIONS), self._rank, os.getpid()),
+                    self._settings,
+                )
+                try:
+                    self._loop(link)
+                finally:
+                    link.close()
+        except BaseException:
+            # Without this thread the process is deaf: better that it dies and is started again.
+            log.error("the session thread failed", exception=True)
+            os._exit(1)
+
+    def _loop(self, link: Link[ToWorker]) -> None:
+        while True:
+            stopping = self._stopping
+            now = time.monotonic()
+            for event in link.poll(now):
+                if isinstance(event, Ended):
+                    log.warning("session with the engine ended", reason=event.reason)
+                    self.inbox.put(Heard(self._session, None))
+                    self._session += 1
+                else:
+                    first = isinstance(event, Opened)
+                    self.inbox.put(Heard(self._session, event.message, first))
+            self._report_progress(link, now)
+            self._flush(link)
+            if stopping:
+                return
+            self._wait(link, now)
+
+    def _flush(self, link: Link[ToWorker]) -> None:
+        while True:
+            try:
+                session, message = self._outbox.get_nowait()
+            except queue.Empty:
+                return
+            if session == self._session:
+                link.send(message)
+
+    def _report_progress(self, link: Link[ToWorker], now: float) -> None:
+        activity = self.activity
+        step = activity.step
+        if step is None or activity.session != self._session:
+            self._next_progress = now + PROGRESS_INTERVAL
+        elif now >= self._next_progress:
+            link.send(Progress(step, activity.layers_done()))
+            self._next_progress = now + PROGRESS_INTERVAL
+
+    def _wait(self, link: Link[ToWorker], now: float) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake_read.fileno(), zmq.POLLIN)
+        if link.socket is not None:
+            poller.register(link.socket, zmq.POLLIN)
+        poller.poll(max(0, round(1000 * link.wait_hint(now))))
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass

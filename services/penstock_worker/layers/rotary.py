@@ -1,0 +1,46 @@
+"""Rotary frequencies of a model, and the angles of a step's positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.model_config import ModelConfig
+from penstock_kernels import reference as ops
+from penstock_worker.weights import Weights
+from penstock_worker.weights.names import ROPE_FACTORS
+
+
+class Rotary:
+    """cos, sin: [positions, head_dim / 2] float32, for every position that may occur."""
+
+    def __init__(self, frequencies: Tensor, positions: int) -> None:
+        self.cos, self.sin = ops.rope_table(frequencies, positions)
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows for int64 positions [rows]."""
+        return self.cos[positions], self.sin[positions]
+
+    @staticmethod
+    def load(config: ModelConfig, weights: Weights, positions: int) -> Rotary:
+        return Rotary(_frequencies(config, weights), positions)
+
+
+def _frequencies(config: ModelConfig, weights: Weights) -> Tensor:
+    plain = ops.inverse_frequencies(config.head_dim, config.rope_theta)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return plain
+    match scaling.kind:
+        case "linear":
+            return ops.linear_scaled(plain, scaling.factor)
+        case "llama3":
+            return ops.llama3_scaled(
+                plain,
+                factor=scaling.factor,
+                low_freq_factor=scaling.low_freq_factor,
+                high_freq_factor=scaling.high_freq_factor,
+                original_max_position=scaling.original_max_position,
+            )
+        case "precomputed":
+            return plain / weights.take(ROPE_FACTORS, (config.head_dim // 2,), torch.float32)

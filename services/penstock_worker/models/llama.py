@@ -1,0 +1,19 @@
+"""The Llama family: Llama 2 and 3, SmolLM, Mistral without sliding windows, and relatives.
+
+Source: Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock_worker.layers.attention import SelfAttention
+from penstock_worker.layers.decoder_layer import DecoderLayer
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights import Weights
+
+
+class LlamaModel(DecoderModel):
+    """Grouped attention and SwiGLU; biases only where the configuration has them."""
+
+    def load_layer(self, weights: Weights, layer: int) -> DecoderLayer:
+        attention = SelfAttention.load(self.config, weights, layer, qk_norm=False)
+        return DecoderLayer.load(self.config, weights, layer, attention)

@@ -1,0 +1,94 @@
+"""Choosing next tokens from logits, each row by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.protocol.common import TokenLogprobs, TokenSampling
+from penstock_kernels import reference as ops
+
+IMPOSSIBLE = -1e30
+"""What is reported for a log-probability of -inf."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One row's request. index: of the sequence.  emitted: tokens that it has emitted before."""
+
+    sampling: TokenSampling
+    index: int
+    emitted: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """token, and its log-probabilities if asked for; or error, why there is none."""
+
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+def sample(logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    """One choice for each row. logits: [rows, vocab] float32, not changed."""
+    finite = _finite_rows(logits)
+    draws = ops.uniform(
+        [ask.sampling.seed for ask in asks],
+        [ask.index for ask in asks],
+        [ask.emitted for ask in asks],
+    )
+    best = _likeliest(logits)
+    choices = []
+    for row, ask in enumerate(asks):
+        if not finite[row]:
+            choices.append(Choice(error="the model gave logits that are not finite numbers"))
+            continue
+        token = _choose(logits[row], ask, best[row], draws[row])
+        logprobs = None
+        if ask.sampling.logprobs is not None:
+            logprobs = _logprobs(logits[row], token, ask.sampling.logprobs)
+        choices.append(Choice(token, logprobs))
+    return choices
+
+
+def _finite_rows(logits: Tensor) -> list[bool]:
+    low, high = torch.aminmax(logits, dim=-1)
+    finite: list[bool] = (torch.isfinite(low) & torch.isfinite(high)).tolist()
+    return finite
+
+
+def _likeliest(logits: Tensor) -> list[int]:
+    """Each row's largest logit, of equal ones the lowest id, as torch.argmax promises."""
+    first: list[int] = logits.argmax(-1).tolist()
+    return first
+
+
+def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
+    """likeliest: of the row as it is, before ids are held back."""
+    sampling = ask.sampling
+    held_back = sampling.held_back if ask.emitted < sampling.min_tokens else ()
+    if held_back:
+        logits = _without(logits, held_back)
+    if sampling.temperature == 0.0:
+        return _likeliest(logits[None])[0] if held_back else likeliest
+    cuts = ops.SamplingCuts(
+        sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
+    )
+    return ops.sample_row(logits, cuts, draw)
+
+
+def _without(logits: Tensor, held_back: tuple[int, ...]) -> Tensor:
+    """logits with some ids impossible, unless no id would be left."""
+    masked = logits.clone()
+    masked[[token for token in held_back if token < logits.shape[0]]] = float("-inf")
+    return masked if bool(torch.isfinite(masked).any()) else logits
+
+
+def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+    """Of the raw distribution."""
+    row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
+    top = ops.top_ids(logits, count) if count else torch.empty(0, dtype=torch.int64)
+    return TokenLogprobs(float(row[token]), top.tolist(), row[top].tolist())

@@ -1,0 +1,128 @@
+"""The sequences that the worker holds between steps. The engine names a slot for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+
+
+class PlanError(Exception):
+    """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
+
+
+@dataclass
+class Slot:
+    """One sequence.
+
+    tokens: prompt and emitted ids; the sampler appends.  blocks: its block table; plans append.
+    computed: tokens whose keys and values are in the cache, None before the first work (a prefix
+    that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
+    """
+
+    tokens: list[int]
+    num_prompt: int
+    index: int
+    sampling: TokenSampling
+    blocks: list[int]
+    computed: int | None = None
+    failed: str | None = None
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    def table(self, tokens: int, block_size: int) -> np.ndarray:
+        """The blocks that hold the first `tokens` tokens."""
+        return np.asarray(self.blocks[: -(-tokens // block_size)], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class SlotBounds:
+    """What plans are held against. Counts."""
+
+    slots: int
+    blocks: int
+    block_size: int
+    vocab: int
+    tokens: int
+
+
+class Slots:
+    """All slots. `apply` changes them as a plan says, or raises PlanError and changes nothing that
+    matters any more: the session is over then."""
+
+    def __init__(self, bounds: SlotBounds) -> None:
+        self.bounds = bounds
+        self._slots: dict[int, Slot] = {}
+
+    def __getitem__(self, number: int) -> Slot:
+        return self._slots[number]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def clear(self) -> None:
+        self._slots.clear()
+
+    def apply(self, plan: Plan) -> None:
+        """Release, admit, and append the new blocks, checking every number."""
+        for number in plan.released:
+            if self._slots.pop(number, None) is None:
+                raise PlanError(f"slot {number} is released but holds no sequence")
+        for new in plan.admitted:
+            self._admit(new)
+        seen: set[int] = set()
+        for work in plan.work:
+            if work.slot in seen:
+                raise PlanError(f"slot {work.slot} has work twice in one step")
+            seen.add(work.slot)
+            self._take_work(work)
+
+    def _admit(self, new: NewSequence) -> None:
+        if not 0 <= new.slot < self.bounds.slots:
+            raise PlanError(f"slot {new.slot} is not in [0, {self.bounds.slots})")
+        if new.slot in self._slots:
+            raise PlanError(f"slot {new.slot} is taken but a sequence is admitted to it")
+        if not 1 <= new.num_prompt <= len(new.tokens) <= self.bounds.tokens:
+            raise PlanError(
+                f"slot {new.slot}: {new.num_prompt} prompt tokens of {len(new.tokens)}; at most "
+                f"{self.bounds.tokens} tokens are allowed"
+            )
+        if min(new.tokens) < 0 or max(new.tokens) >= self.bounds.vocab:
+            raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
+        self._check_blocks(new.slot, new.blocks)
+        self._slots[new.slot] = Slot(
+            list(new.tokens), new.num_prompt, new.index, new.sampling, list(new.blocks)
+        )
+
+    def _take_work(self, work: SlotWork) -> None:
+        slot = self._slots.get(work.slot)
+        if slot is None:
+            raise PlanError(f"slot {work.slot} has work but holds no sequence")
+        self._check_blocks(work.slot, work.new_blocks)
+        slot.blocks.extend(work.new_blocks)
+        if slot.failed is not None:
+            return
+        end = work.start + work.count
+        if slot.computed is not None and work.start != slot.computed:
+            raise PlanError(
+                f"slot {work.slot}: work starts at token {work.start}, {slot.computed} are computed"
+            )
+        if work.start < 0 or work.count < 1 or end > len(slot.tokens):
+            raise PlanError(
+                f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.tokens)} to compute"
+            )
+        if end > len(slot.blocks) * self.bounds.block_size:
+            raise PlanError(
+                f"slot {work.slot}: {end} tokens don't fit {len(slot.blocks)} blocks of "
+                f"{self.bounds.block_size}"
+            )
+
+    def _check_blocks(self, number: int, blocks: list[int]) -> None:
+        for block in blocks:
+            if not 0 <= block < self.bounds.blocks:
+                raise PlanError(f"slot {number}: block {block} is not in [0, {self.bounds.blocks})")

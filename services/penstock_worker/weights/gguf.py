@@ -1,0 +1,42 @@
+"""Tensors of a GGUF file under our names."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from penstock.formats.gguf import GGUFFile
+from penstock.model_config import ModelConfig
+from penstock_worker.weights.names import from_gguf
+from penstock_worker.weights.stored import StoredTensor
+
+
+def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, StoredTensor]:
+    """Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
+    found: dict[str, StoredTensor] = {}
+    for path in files:
+        for tensor in GGUFFile(path).tensors.values():
+            name = from_gguf(tensor.name)
+            found[name] = StoredTensor(
+                tensor.name, tensor.shape, tensor.type, tensor.data, _rearrangement(name, config)
+            )
+    return found
+
+
+def _rearrangement(name: str, config: ModelConfig) -> partial[Tensor] | None:
+    """Files of the llama architecture keep the rows of q and k so that a rotary pair is adjacent;
+    our kernel pairs row i with row i + head_dim / 2."""
+    if config.architecture != "llama":
+        return None
+    if ".q_proj." in name:
+        return partial(_halves_apart, heads=config.num_heads)
+    if ".k_proj." in name:
+        return partial(_halves_apart, heads=config.num_kv_heads)
+    return None
+
+
+def _halves_apart(rows: Tensor, heads: int) -> Tensor:
+    """[heads * head_dim, ...] with pairs adjacent -> the same with pairs half a head apart."""
+    pairs = rows.unflatten(0, (heads, rows.shape[0] // heads // 2, 2))
+    return pairs.transpose(1, 2).reshape(rows.shape)

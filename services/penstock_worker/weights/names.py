@@ -1,0 +1,53 @@
+"""One naming for tensors, whatever the file calls them.
+
+Ours is the hub's, without the leading `model.`: `layers.3.self_attn.q_proj.weight`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_IGNORED = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
+"""Buffers that old checkpoints saved; they follow from the configuration."""
+
+_GGUF_TOP = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "output": "lm_head",
+}
+_GGUF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+
+ROPE_FACTORS = "rope_factors"
+"""Divisors of the rotary frequencies, [head_dim / 2]."""
+
+
+def from_hub(name: str) -> str | None:
+    """Our name for a hub checkpoint's tensor; None for one that isn't needed."""
+    return None if _IGNORED.search(name) else name.removeprefix("model.")
+
+
+def from_gguf(name: str) -> str:
+    """Our name for a GGUF tensor; an unknown one stays as it is."""
+    if name == "rope_freqs.weight":
+        return ROPE_FACTORS
+    found = _GGUF_NAME.fullmatch(name)
+    if found is None:
+        return name
+    layer, stem, kind = found.groups()
+    known = (_GGUF_TOP if layer is None else _GGUF_LAYER).get(stem)
+    if known is None:
+        return name
+    return f"{known}.{kind}" if layer is None else f"layers.{layer}.{known}.{kind}"

@@ -1,0 +1,22 @@
+"""Tensors of a hub checkpoint under our names."""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.safetensors_file import SafetensorsFile
+from penstock_worker.weights.names import from_hub
+from penstock_worker.weights.stored import StoredTensor
+
+
+def safetensors_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
+    """Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
+    found: dict[str, StoredTensor] = {}
+    for path in files:
+        for tensor in SafetensorsFile(path).tensors.values():
+            name = from_hub(tensor.name)
+            if name is None:
+                continue
+            if name in found:
+                raise UnsupportedModel(f"the tensor {tensor.name} is in two files, one is {path}")
+            found[name] = StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data)
+    return found

@@ -1,0 +1,56 @@
+"""A tensor that still lies in its file, and how it is read into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock_worker.weights.formats import FORMATS
+
+CHUNK_ELEMENTS = 1 << 20
+"""Elements decoded at a time: temporary memory stays small, and mostly in cache."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """name: as in the file, for messages.  format: a key of FORMATS.  data: uint8, mapped.
+
+    rearrange: applied to the decoded tensor, where the file keeps rows in another order.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    data: np.ndarray
+    rearrange: Callable[[Tensor], Tensor] | None = None
+
+    def read_into(self, out: Tensor) -> None:
+        """Decode into `out`, a contiguous tensor of this shape. Rounds to out's dtype.
+
+        Copies always: a memory map isn't aligned as the matrix kernels want it.
+        """
+        if self.rearrange is None:
+            self._decode(out.view(-1))
+            return
+        stored = torch.empty_like(out)
+        self._decode(stored.view(-1))
+        out.copy_(self.rearrange(stored))
+
+    def _decode(self, flat: Tensor) -> None:
+        stored = FORMATS.get(self.format)
+        if stored is None:
+            raise UnsupportedModel(
+                f"tensor {self.name} is stored as {self.format}; {', '.join(FORMATS)} can be read"
+            )
+        blocks = self.data.reshape(-1, stored.bytes)
+        step = max(1, CHUNK_ELEMENTS // stored.elements)
+        for start in range(0, blocks.shape[0], step):
+            chunk = torch.from_numpy(blocks[start : start + step].copy())
+            at = start * stored.elements
+            decoded = stored.decode(chunk).view(-1)
+            flat[at : at + decoded.shape[0]] = decoded

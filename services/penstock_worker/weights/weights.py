@@ -1,0 +1,77 @@
+"""What a model asks for its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock_worker.weights.gguf import gguf_tensors
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.stored import StoredTensor
+
+_SHOWN = 8
+"""Names that an error lists."""
+
+
+class Weights:
+    """Hands out each tensor of a checkpoint once, checked and converted.
+
+    Every tensor is a fresh copy at torch's own alignment.  UnsupportedModel names a tensor that is
+    missing, of another shape, or (from `finish`) that nobody asked for.
+    """
+
+    def __init__(self, tensors: dict[str, StoredTensor], dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._tensors = tensors
+        self._taken: set[str] = set()
+
+    def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor. dtype: default is the model's."""
+        return self.take_stacked([(name, shape)], dtype)
+
+    def take_stacked(
+        self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Several tensors of equal inner sizes, one below the other: [(name, shape), ...]."""
+        rows = sum(shape[0] for _, shape in parts)
+        out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype)
+        start = 0
+        for name, shape in parts:
+            self._find(name, tuple(shape)).read_into(out[start : start + shape[0]])
+            start += shape[0]
+        return out
+
+    def ignore(self, name: str) -> None:
+        """The model can do without this tensor, if it is there."""
+        self._taken.add(name)
+
+    def finish(self) -> None:
+        """Raises UnsupportedModel if tensors are left over: the model isn't what it is taken for."""
+        extra = [stored.name for name, stored in self._tensors.items() if name not in self._taken]
+        if extra:
+            shown = ", ".join(extra[:_SHOWN]) + (", …" if len(extra) > _SHOWN else "")
+            raise UnsupportedModel(
+                f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
+            )
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise UnsupportedModel(f"the checkpoint lacks the tensor {name} of shape {shape}")
+        if stored.shape != shape:
+            raise UnsupportedModel(
+                f"tensor {stored.name} has shape {stored.shape}; the model needs {shape}"
+            )
+        self._taken.add(name)
+        return stored
+
+
+def open_weights(files: WeightFiles, config: ModelConfig, dtype: torch.dtype) -> Weights:
+    """Map the files and check their headers. No tensor data is read yet."""
+    if files.format == "gguf":
+        return Weights(gguf_tensors(files.files, config), dtype)
+    return Weights(safetensors_tensors(files.files), dtype)
