@@ -24,6 +24,9 @@ log = logs.get(__name__)
 MAX_INTERNAL_ERRORS = 3
 """Internal errors with no settled step between them, after which the core gives up."""
 
+IDLE_AUDIT_INTERVAL = 10.0
+"""Seconds between audits of the pool; one of a million blocks takes some 30 ms."""
+
 
 class EngineCore:
     """One model replica.
@@ -43,6 +46,8 @@ class EngineCore:
         self._from_workers = FromWorkers(*parts, after_error=self._rebuild)
         self._status_due = 0.0
         self._last_health: tuple[bool, str] | None = None
+        self._audited_step = 0
+        self._audit_due = 0.0
         self._errors = 0
         self._error_step = 0
 
@@ -77,6 +82,7 @@ class EngineCore:
         self._from_frontends.rate.observe(now, self.scheduler.queue)
         if not self.scheduler.has_work:
             self.workers.progressed(now)
+            self._audit_when_idle(now)
         self._plan()
         self.frontends.flush(self._effects, self._due_status(now))
         return self._effects.take()
@@ -124,6 +130,16 @@ class EngineCore:
         """Proves all books. Raises BrokenBooks. Linear in everything that the core holds."""
         audit.check(self.scheduler)
         audit.check_requests(self.scheduler, self.frontends.requests())
+
+    def _audit_when_idle(self, now: float) -> None:
+        """The cheap part of the books, once in a while, after something ran."""
+        pool, steps = self.scheduler.pool, self.scheduler.num_steps
+        if pool is None or steps == self._audited_step or now < self._audit_due:
+            return
+        self._audited_step, self._audit_due = steps, now + IDLE_AUDIT_INTERVAL
+        if pool.num_used or not pool.balances(0):
+            log.error("KV blocks are lost", used=pool.num_used, total=pool.num_blocks)
+            self._rebuild()
 
     def _audit(self) -> None:
         """After an internal error outside a step: nothing is thrown away if the books balance."""

@@ -57,16 +57,14 @@ class StepInFlight:
 class Draft:
     """Collects a step's work within its token budget.
 
-    left: budget that is not given out.  preempted: whether a running sequence lost its blocks to
-    this step.  alone: see StepInFlight.
+    left: budget that is not given out.  alone: see StepInFlight.
     """
 
-    __slots__ = ("_admitted", "alone", "items", "left", "preempted")
+    __slots__ = ("_admitted", "alone", "items", "left")
 
     def __init__(self, budget: int) -> None:
         self.left = budget
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
-        self.preempted = False
         self.alone = False
         self._admitted: list[Sequence] = []
 
@@ -84,7 +82,6 @@ class Draft:
 
     def withdraw(self, sequence: Sequence) -> None:
         """Takes back what a sequence was given: it is being preempted."""
-        self.preempted = True
         item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
         if item is not None:
             self.left += item[2] - item[1]

@@ -187,8 +187,7 @@ class Scheduler:
             self._extend(sequence, draft)
         for sequence in chunks:
             self._extend(sequence, draft)
-        if not draft.preempted:
-            self._admit(draft)
+        self._admit(draft)
         for sequence in decodes[limit:]:
             self._extend(sequence, draft)
 
@@ -222,33 +221,31 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _admit(self, draft: Draft) -> None:
+        """Starts those that wait, strictly in order.
+
+        Whoever was preempted in this plan doesn't start again in it: it needs at least the blocks
+        that it gave up, and one of those is taken.
+        """
         if not self.queue or not self.free_slots or not draft.left:
             return
-        claimed = self._claimed()
         while draft.left:
             head = self.queue.head()
-            if head is None or head.suspect_until or not self._fits(head, claimed):
+            if head is None or head.suspect_until or not self._fits(head):
                 return
             self._start(head, draft)
-            if head.table is not None:
-                claimed += head.table.missing(head.num_tokens + 1)
 
-    def _claimed(self) -> int:
-        """Blocks that running sequences will still take for the tokens they have, and the next."""
-        return sum(
-            sequence.table.missing(sequence.num_tokens + 1)
-            for sequence in self.running.values()
-            if sequence.table is not None
-        )
+    def _fits(self, head: Sequence) -> bool:
+        """Whether `head` may start: a slot, and blocks for all its tokens and the next one.
 
-    def _fits(self, head: Sequence, claimed: int) -> bool:
-        """Whether `head` may start: a slot, and blocks for all its tokens and the next one."""
+        Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
+        when all that have started are served.
+        """
         if self.pool is None or not self.free_slots:
             return False
-        if self.running:
-            claimed += self._headroom.blocks(len(self.running), self.block_size)
         needed = blocks_for(head.num_tokens + 1, self.block_size)
-        return needed + claimed <= self.pool.num_free
+        if self.running:
+            needed += self._headroom.blocks(len(self.running), self.block_size)
+        return needed <= self.pool.num_free
 
     def _start(self, sequence: Sequence, draft: Draft) -> None:
         if self.pool is None:
@@ -275,7 +272,7 @@ class Scheduler:
             self._extend(self._suspect, draft)
         else:
             head = self.queue.head()
-            if head is None or not head.suspect_until or not self._fits(head, self._claimed()):
+            if head is None or not head.suspect_until or not self._fits(head):
                 return
             self._start(head, draft)
             self._suspect = head

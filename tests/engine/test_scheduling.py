@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.to_worker import Plan
-from penstock_engine.request import State
+from penstock_engine.draft import Draft
+from penstock_engine.request import Sequence, State
 from tests.engine.harness import Harness, RequestScore
 
 
@@ -97,6 +98,20 @@ def test_requests_start_in_order_of_arrival() -> None:
     assert started == [1, 2, 3, 4]
 
 
+def test_a_request_starts_only_where_its_next_tokens_have_blocks() -> None:
+    """Two requests that need 11 blocks each in the end, and 10 at first. Of 22 blocks the second
+    finds 12, one more than its next token needs; of 21 it would soon take the first one's."""
+    for blocks, together in ((22, 2), (21, 1)):
+        h = Harness(max_num_batched_tokens=128, max_num_seqs=4)
+        front = h.connect()
+        requests = [h.submit(front, [i + 1] * 40, max_tokens=4) for i in range(2)]
+        h.start_worker(blocks)
+        assert len(h.core.scheduler.running) == together
+        h.run()
+        assert all_done(requests)
+        assert h.core.scheduler.num_preemptions == 0
+
+
 def test_sequences_of_a_request_differ_by_index_alone() -> None:
     h = Harness()
     front = h.connect()
@@ -153,6 +168,29 @@ def test_the_preempted_goes_before_those_that_came_later() -> None:
     assert starts.count(3) > 1  # it was started again,
     assert starts[-1] == 7  # and still before the late one
     assert all_done([late])
+
+
+def test_work_is_withdrawn_when_its_blocks_are_taken_in_the_same_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks of one token: each decode takes one.  With a budget of two among three the youngest
+    is at times served before the oldest finds the pool empty and takes its blocks."""
+    withdrawn = []
+    withdraw = Draft.withdraw
+
+    def spy(draft: Draft, sequence: Sequence) -> None:
+        withdrawn.append(sequence.slot in draft.items)
+        withdraw(draft, sequence)
+
+    monkeypatch.setattr(Draft, "withdraw", spy)
+    for blocks in range(34, 46):
+        h = Harness(max_model_len=32, block_size=1, max_num_batched_tokens=2, max_num_seqs=3)
+        front = h.connect()
+        requests = [h.submit(front, [i + 1] * 2, max_tokens=25, ignore_eos=True) for i in range(6)]
+        h.start_worker(blocks)
+        h.run()
+        assert all_done(requests)
+    assert sum(withdrawn) > 3
 
 
 def test_the_oldest_finishes_in_a_pool_of_exactly_one_sequence() -> None:

@@ -17,6 +17,7 @@ from penstock.protocol.from_worker import (
     WorkerHello,
 )
 from penstock.protocol.to_frontend import SequenceOutput
+from penstock.protocol.to_worker import Plan
 from tests.engine.harness import Front, Harness, RequestScore
 
 
@@ -168,6 +169,31 @@ def test_an_internal_error_in_a_step_is_survived_and_repeated_ones_are_not(
         h.core.step(h.now)
     with pytest.raises(RuntimeError, match="3 internal errors"):
         h.core.step(h.now)
+
+
+def test_a_block_that_was_lost_is_noticed_when_idle_and_found_again() -> None:
+    h = Harness()
+    h.allow_internal_errors = True
+    front = h.connect()
+    h.start_worker(20)
+    request = h.submit(front, [1], max_tokens=3, ignore_eos=True)
+    pool = h.core.scheduler.pool
+    assert pool is not None
+    lost = pool.take(1)
+    effects = h.core.step(h.now)  # something runs: not the time to look
+    assert effects.end_workers == []
+    while h.plan is not None and h.worker is not None:
+        plan, h.plan = h.plan, None
+        h.core.worker_received(h.worker_session or b"", h.worker.execute(plan), h.now)
+        effects = h.core.step(h.now)
+        for _, message, _ in effects.to_workers:
+            h.plan = message if isinstance(message, Plan) else None
+    assert ["internal error" in reason for _, reason in effects.end_workers] == [True]
+    assert lost == [1]
+    assert request.accepted
+    h.start_worker(20)
+    h.submit(front, [1])
+    h.run()
 
 
 # ---- workers
@@ -349,6 +375,17 @@ def test_suspects_run_alone_until_they_are_past_the_point_of_the_death() -> None
     assert [len(plan.work) for plan in h.worker.log[:5]] == [1, 1, 1, 2, 1]
     h.run()
     assert all(end_of(request).finish == "length" for request in [*requests, late])
+
+
+def test_a_resumed_request_that_saw_a_death_begins_alone() -> None:
+    h = Harness(max_num_batched_tokens=64)
+    front = h.connect()
+    h.submit(front, [1] * 3, deaths=1, max_tokens=4, ignore_eos=True)
+    h.submit(front, [2] * 3, max_tokens=4, ignore_eos=True)
+    h.start_worker()
+    assert h.worker is not None
+    h.run()
+    assert [len(plan.work) for plan in h.worker.log[:3]] == [1, 2, 2]
 
 
 def test_a_request_that_kills_twice_fails_and_the_others_go_on() -> None:

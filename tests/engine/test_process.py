@@ -1,0 +1,258 @@
+"""The real process with real sockets: a front end and a worker dial in from here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from penstock.config import EngineConfig, TransportSettings
+from penstock.errors import StartupError
+from penstock.protocol.from_frontend import Hello
+from penstock.protocol.from_worker import Ready, WorkerHello
+from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.transport.events import Ended, Opened
+from penstock.transport.link import Link
+from penstock_engine.prepared import FORMAT_VERSION, read_facts
+from tests.engine import harness
+from tests.engine.fake_worker import FakeWorker
+
+SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=8.0)
+PROGRAM = """
+import sys, msgspec
+from penstock import logs
+from penstock.config import EngineConfig
+from penstock_engine.process import main
+logs.setup("engine")
+main(msgspec.json.decode(sys.argv[1], type=EngineConfig), *sys.argv[2:5])
+"""
+
+
+def write_prepared(folder: Path, **changes: Any) -> Path:
+    """A prepared folder of the tests' tiny model."""
+    model = msgspec.structs.replace(harness.facts().model, **changes)
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(model))
+    (folder / "tokenizer.json").write_bytes(b'{"tokens": "real"}')
+    (folder / "chat_template.jinja").write_bytes(b"")
+    return folder
+
+
+class Peer:
+    """A Link and what came over it."""
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, union: Any, hello: Any) -> None:
+        decoder = msgspec.msgpack.Decoder(union)
+        self.link: Link[Any] = Link(context, endpoint, decoder, lambda: hello, SETTINGS)
+        self.messages: list[Any] = []
+        self.frames: list[list[bytes]] = []
+        self.ended: list[str] = []
+
+    def poll(self) -> None:
+        for event in self.link.poll(time.monotonic()):
+            if isinstance(event, Ended):
+                self.ended.append(event.reason)
+            else:
+                self.messages.append(event.message)
+                if isinstance(event, Opened):
+                    self.frames.append(event.frames)
+
+    def take(self, kind: Any) -> Any:
+        """The oldest message of a kind, or None."""
+        for at, message in enumerate(self.messages):
+            if isinstance(message, kind):
+                return self.messages.pop(at)
+        return None
+
+
+class Engine:
+    """A running engine process with one front end and one worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello([1], "test", 1))
+        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([1], 0, 1))
+        self.process: subprocess.Popen[str] | None = None
+        self.worker: FakeWorker | None = None
+
+    def start(self) -> subprocess.Popen[str]:
+        config = msgspec.structs.replace(harness.facts().config, transport=SETTINGS)
+        arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
+        )
+        return self.process
+
+    def until(self, done: Callable[[], Any], seconds: float = 10.0) -> Any:
+        """Lets both peers work until `done` gives something."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.front.poll()
+            self.work.poll()
+            self._serve()
+            found = done()
+            if found:
+                return found
+            time.sleep(0.002)
+        raise AssertionError("it didn't happen in time")
+
+    def _serve(self) -> None:
+        setup = self.work.take(Setup)
+        if setup is not None:
+            self.worker = FakeWorker(setup, 20)
+            self.work.link.send(
+                Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
+            )
+        plan = self.work.take(Plan)
+        if plan is not None and self.worker is not None:
+            self.work.link.send(self.worker.execute(plan))
+
+    def ready(self) -> bool:
+        status = self.front.take(Status)
+        return status is not None and status.ready
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self.front.link.close()
+        self.work.link.close()
+        self.context.term()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    running = Engine(write_prepared(tmp_path))
+    yield running
+    running.close()
+
+
+def run_one(engine: Engine, number: int) -> None:
+    """Submits a request and checks what comes."""
+    helper = harness.Harness()
+    request = helper.submit(helper.connect(), [1, 2, 3], n=2, max_tokens=9, seed=number)
+    submit = msgspec.structs.replace(request.submit, request=number)
+    assert engine.front.link.send(submit)
+    assert engine.until(lambda: engine.front.take(Accepted)) == Accepted(number)
+    tokens: dict[int, list[int]] = {0: [], 1: []}
+    ends: dict[int, Any] = {}
+    while len(ends) < 2:
+        for output in engine.until(lambda: engine.front.take(Outputs)).outputs:
+            assert output.request == number
+            tokens[output.sequence] += output.tokens
+            if output.finish is not None:
+                ends[output.sequence] = output.finish
+    for index in (0, 1):
+        expected = harness.undisturbed(submit, index, 64)
+        assert (tokens[index], ends[index]) == expected[:2]
+
+
+def test_serves_dies_and_comes_back(engine: Engine) -> None:
+    first = engine.start()
+    welcome = engine.until(lambda: engine.front.take(Welcome))
+    assert welcome.digest == harness.facts().model.digest
+    assert engine.front.frames[0] == [b'{"tokens": "real"}', b""]
+    engine.until(engine.ready)
+    run_one(engine, 1)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert os.path.exists(engine.folder / "frontends")  # left behind, and no obstacle
+    engine.start()
+    again = engine.until(lambda: engine.front.take(Welcome))
+    assert again.boot != welcome.boot
+    engine.until(engine.ready)
+    run_one(engine, 2)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> None:
+    process = engine.start()
+    engine.until(engine.ready)
+    engine.front.ended.clear()  # attempts to dial before it listened
+    engine.work.ended.clear()
+    process.send_signal(signum)
+    began = time.monotonic()
+    engine.until(lambda: engine.front.ended and engine.work.ended)
+    _, errors = process.communicate(timeout=5)
+    # Both were told, or saw the pipe go: neither waited for its timeout of 8 s.
+    assert time.monotonic() - began < 4
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert sorted(p.name for p in engine.folder.iterdir()) == [
+        "chat_template.jinja",
+        "manifest.json",
+        "tokenizer.json",
+    ]
+
+
+def test_it_is_small_and_quick(engine: Engine) -> None:
+    """Targets: 100 MiB and 0.5 s. The time's bound here is loose: the machine may be busy."""
+    began = time.monotonic()
+    process = engine.start()
+    engine.until(lambda: engine.front.take(Welcome))
+    seconds = time.monotonic() - began
+    engine.until(engine.ready)
+    run_one(engine, 1)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    mebibytes = int(status.split("VmHWM:")[1].split()[0]) / 1024
+    print(f"welcome after {seconds:.2f} s, peak memory {mebibytes:.0f} MiB")
+    assert mebibytes < 100
+    assert seconds < 5
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    for library in ("torch", "numpy", "tokenizers"):
+        assert f"/{library}/" not in maps
+
+
+def test_a_second_engine_at_the_same_place_is_refused(engine: Engine) -> None:
+    engine.start()
+    engine.until(engine.ready)
+    first = engine.process
+    second = engine.start()
+    _, errors = second.communicate(timeout=10)
+    engine.process = first
+    assert second.returncode == 1
+    assert "another engine core is listening at" in errors
+    run_one(engine, 1)
+
+
+# ---- the prepared folder
+
+
+def read(folder: Path, config: EngineConfig | None = None) -> Any:
+    return read_facts(config or EngineConfig(), folder, boot="b", created=1)
+
+
+def test_facts_come_from_the_folder(tmp_path: Path) -> None:
+    facts = read(write_prepared(tmp_path))
+    assert facts.model == harness.facts().model
+    assert facts.tokenizer == b'{"tokens": "real"}'
+    assert facts.max_model_len == 64
+
+
+def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="no prepared folder"):
+        read(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
+    with pytest.raises(StartupError, match=r"manifest\.json can't be read"):
+        read(tmp_path)
+    with pytest.raises(StartupError, match="format version 99"):
+        read(write_prepared(tmp_path, format_version=99))
+    config = EngineConfig(model=msgspec.structs.replace(EngineConfig().model, max_model_len=65))
+    with pytest.raises(StartupError, match="max_model_len is 65; tiny supports at most 64"):
+        read(write_prepared(tmp_path), config)
+
+
+def test_the_format_is_the_one_that_prepare_writes() -> None:
+    folder = pytest.importorskip("penstock.prepare.folder")
+    assert folder.FORMAT_VERSION == FORMAT_VERSION
