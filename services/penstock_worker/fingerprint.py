@@ -1,4 +1,4 @@
-"""What the numbers depend on beside the request: two workers with one fingerprint give one output."""
+"""What the numbers depend on beside the request. Equal fingerprints, equal outputs."""
 
 from __future__ import annotations
 

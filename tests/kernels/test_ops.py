@@ -92,6 +92,7 @@ def test_write_kv_touches_only_its_slots() -> None:
     key, value = random(2, 2, 3), random(2, 2, 3) + 1
     reference.write_kv(key, value, *caches, torch.tensor([7, 2]))
     for cache, written in zip(caches, (key, value), strict=True):
-        assert torch.equal(cache[:, 7], written[0]) and torch.equal(cache[:, 2], written[1])
+        assert torch.equal(cache[:, 7], written[0])
+        assert torch.equal(cache[:, 2], written[1])
         rest = [slot for slot in range(12) if slot not in (2, 7)]
         assert not cache[:, rest].any()

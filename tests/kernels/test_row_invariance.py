@@ -67,7 +67,8 @@ def test_rope(head_dim: int, dtype: torch.dtype, threads: int) -> None:
     frequencies = reference.inverse_frequencies(head_dim, 10_000.0)
     cos, sin = reference.rope_table(frequencies, 300)
     long_cos, long_sin = reference.rope_table(frequencies, 1111)
-    assert torch.equal(cos, long_cos[:300]) and torch.equal(sin, long_sin[:300])
+    assert torch.equal(cos, long_cos[:300])
+    assert torch.equal(sin, long_sin[:300])
     x = rows_of(300, 3, head_dim, dtype=dtype)
     whole = reference.apply_rope(x, cos, sin)
     for start, count in ((0, 1), (1, 1), (7, 33), (299, 1), (100, 200)):

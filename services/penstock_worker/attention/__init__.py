@@ -1,4 +1,4 @@
-"""Attention backends, by name; imported when chosen, so that a missing library breaks only its own."""
+"""Attention backends, by name. Imported when chosen: a missing library breaks only its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BACKENDS = {"reference": ("penstock_worker.attention.reference", "ReferenceAtte
 
 
 def backend_class(name: str) -> type[AttentionBackend]:
-    """The backend called `name`, or the fastest for "auto". Raises StartupError if there is none."""
+    """The backend called `name`; "auto": the fastest. Raises StartupError if there is none."""
     if name == "auto":
         return _fastest()
     if name not in _BACKENDS:

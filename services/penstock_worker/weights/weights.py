@@ -50,7 +50,7 @@ class Weights:
         self._taken.add(name)
 
     def finish(self) -> None:
-        """Raises UnsupportedModel if tensors are left over: the model isn't what it is taken for."""
+        """Raises UnsupportedModel if tensors are left over: the model isn't what it seemed."""
         extra = [stored.name for name, stored in self._tensors.items() if name not in self._taken]
         if extra:
             shown = ", ".join(extra[:_SHOWN]) + (", …" if len(extra) > _SHOWN else "")
