@@ -16,14 +16,14 @@ import pytest
 import zmq
 
 from penstock.config import EngineConfig, TransportSettings
-from penstock.errors import StartupError
+from penstock.errors import ModelNotFound, StartupError
 from penstock.protocol.from_frontend import Hello
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock.transport.events import Ended, Opened
 from penstock.transport.link import Link
-from penstock_engine.prepared import FORMAT_VERSION, read_facts
+from penstock_engine.prepared import read_facts
 from tests.engine import harness
 from tests.engine.fake_worker import FakeWorker
 
@@ -38,10 +38,9 @@ main(msgspec.json.decode(sys.argv[1], type=EngineConfig), *sys.argv[2:5])
 """
 
 
-def write_prepared(folder: Path, **changes: Any) -> Path:
+def write_prepared(folder: Path) -> Path:
     """A prepared folder of the tests' tiny model."""
-    model = msgspec.structs.replace(harness.facts().model, **changes)
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(model))
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(harness.facts().model))
     (folder / "tokenizer.json").write_bytes(b'{"tokens": "real"}')
     (folder / "chat_template.jinja").write_bytes(b"")
     return folder
@@ -241,18 +240,12 @@ def test_facts_come_from_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="no prepared folder"):
+    with pytest.raises(ModelNotFound, match="not a prepared folder"):
         read(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
-    with pytest.raises(StartupError, match=r"manifest\.json can't be read"):
+    write_prepared(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(StartupError, match="not a whole prepared folder"):
         read(tmp_path)
-    with pytest.raises(StartupError, match="format version 99"):
-        read(write_prepared(tmp_path, format_version=99))
     config = EngineConfig(model=msgspec.structs.replace(EngineConfig().model, max_model_len=65))
     with pytest.raises(StartupError, match="max_model_len is 65; tiny supports at most 64"):
         read(write_prepared(tmp_path), config)
-
-
-def test_the_format_is_the_one_that_prepare_writes() -> None:
-    folder = pytest.importorskip("penstock.prepare.folder")
-    assert folder.FORMAT_VERSION == FORMAT_VERSION
