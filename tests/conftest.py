@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 # Set before any library reads them, and handed on to the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # 2 cores are shared by many processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
