@@ -1,11 +1,15 @@
 """The engine core: admission, scheduling, KV blocks and request states. No torch, no arrays.
 
-core        sessions and requests: what comes in, what goes out (no sockets, no clock)
-scheduler   which tokens the next step computes, and what its result means
-request     requests, sequences and the table of their states
-queue       the sequences that wait
-stopping    when a sequence has ended
-policies/   order, admission, preemption, shares of the step: small objects
-kv/         the block pool and the block tables
-process     sockets and clock around the core
+core            the state machine: events in, effects out (no sockets, no clock)
+from_frontends  what front ends say, and what it does
+from_workers    what workers say, and what it does
+scheduler       which tokens the next step computes, and what its result means
+draft           a step while it is decided, and while it is in flight
+request         requests, sequences and the table of their states
+queue           the sequences that wait
+stopping        when a sequence has ended; endings: its one terminal output
+policies/       order, admission, preemption, shares of the step: small objects
+kv/             the block pool and the block tables
+audit           proves the books
+process         sockets and clock around the core
 """
