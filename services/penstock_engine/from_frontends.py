@@ -134,8 +134,7 @@ class FromFrontends:
             return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
         queue = self._scheduler.queue
         full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
-        resumed = submit.deaths > 0 or any(opened.emitted for opened in submit.sequences)
-        if full is None or resumed:
+        if full is None or submit.resumed:
             return None
         wait_ms = round(1000 * self.rate.retry_after(now, queue))
         return Rejected(submit.request, "overloaded", full, wait_ms)

@@ -281,6 +281,7 @@ class Harness:
         n: int = 1,
         emitted: dict[int, list[int]] | None = None,
         deaths: int = 0,
+        resumed: bool | None = None,
         seed: int = 1,
         logprobs: int | None = None,
         settle: bool = True,
@@ -298,6 +299,7 @@ class Harness:
             TokenSampling(seed=seed, logprobs=logprobs, **(sampling or {})),
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
+            resumed if resumed is not None else bool(emitted or deaths),
         )
         score = RequestScore(submit)
         for index in indexes:

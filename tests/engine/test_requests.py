@@ -253,6 +253,7 @@ def test_a_resumed_submit_is_not_refused_for_lack_of_room() -> None:
     assert h.submit(front, [1]).accepted
     assert not h.submit(front, [1]).accepted
     assert h.submit(front, [1], deaths=1).accepted
+    assert h.submit(front, [1], resumed=True).accepted
     expected = undisturbed(h.submit(front, [1], seed=3).submit, 0, 64)[0]
     assert h.submit(front, [1], seed=3, emitted={0: expected[:1]}).accepted
 

@@ -238,3 +238,21 @@ async def test_status_comes_and_ages(engine, client):
     await until(lambda: client.status is not None)
     assert client.status.ready
     assert client.status_age(1e12) > 1e9
+
+
+async def test_a_death_is_forgotten_once_the_request_gains_a_token(engine, client, endpoint):
+    """A long stream may outlive any number of engines."""
+    generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="long")
+    await engine.die()
+    for number in range(3):
+        await one_token_of_another_engine(endpoint, generation, number)
+
+
+async def one_token_of_another_engine(endpoint: str, generation: Generation, before: int) -> None:
+    successor = ScriptedEngine(endpoint, boot=b"boot-n-%d" % before)
+    await until(lambda: successor.submits)
+    [again] = successor.submits
+    assert (again.deaths, again.resumed) == (1, True)
+    successor.text(again, "x")
+    await until(lambda: len(generation.submission().sequences[0].emitted) == before + 1)
+    await successor.die()

@@ -117,6 +117,7 @@ class Generation:
             sampling=self._sampling,
             stopping=self._stopping,
             deaths=self.deaths,
+            resumed=self.accepted.done(),
         )
 
     def abort(self) -> None:
@@ -167,6 +168,8 @@ class Generation:
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
+        if output.tokens:
+            self.deaths = 0  # Whatever killed an engine before, it has got past that.
         ended_by_token = output.finish == "stop" and bool(output.tokens)
         # The token that ended the sequence is counted, and is not part of its text.
         shown = output.tokens[:-1] if ended_by_token else output.tokens

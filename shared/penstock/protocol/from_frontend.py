@@ -29,7 +29,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     name: the id that people see (x-request-id), for logs.
     prompt: token ids, at least one.
     sequences: those still open; all of 0..n-1 with nothing emitted for a new request.
-    deaths: how often the request was in flight when an engine core died.
+    deaths: engine cores that died since the request last gained a token.
+    resumed: it had been accepted before, by this engine core or another, so it is not refused for
+    lack of room.
     """
 
     request: int
@@ -39,6 +41,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     sampling: TokenSampling
     stopping: Stopping
     deaths: int = 0
+    resumed: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
