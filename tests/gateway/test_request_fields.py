@@ -207,6 +207,7 @@ async def test_wrong_type(
         (CHAT, {"n": 129}, "n", "[1, 128]"),
         (CHAT, {"stop": [str(i) for i in range(17)]}, "stop", "at most 16"),
         (CHAT, {"stop": ""}, "stop", "1 to 1024"),
+        (CHAT, {"stop_token_ids": [5, 257]}, "stop_token_ids", "0 to 256"),
         (CHAT, {"seed": 2**64}, "seed", "whole number"),
         (CHAT, {"seed": -(2**63) - 1}, "seed", "whole number"),
         (CHAT, {"max_tokens": -1}, "max_tokens", "[0, "),

@@ -36,7 +36,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         params = sampling_params(
             request,
-            engine.welcome.generation,
+            engine.welcome,
             max_tokens=max_tokens,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.errors import InvalidRequest
 from penstock_gateway.openai.completion_reply import CompletionFormat
 from penstock_gateway.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
@@ -13,7 +12,7 @@ from penstock_gateway.openai.completion_request import (
 )
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.reply import ReplyHead
-from penstock_gateway.openai.sampling import room_for_output, sampling_params
+from penstock_gateway.openai.sampling import check_ids, room_for_output, sampling_params
 from penstock_gateway.openai.tokenising import encode
 from penstock_gateway.service import Engine
 
@@ -43,7 +42,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         ]
         by_room = {
             room: sampling_params(
-                request, engine.welcome.generation, max_tokens=room, logprobs=request.logprobs
+                request, engine.welcome, max_tokens=room, logprobs=request.logprobs
             )
             for room in set(rooms)
         }
@@ -54,7 +53,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: Engine) -> list[int]:
     """A prompt's token ids. Raises InvalidRequest for ids that the model doesn't have."""
     if not isinstance(prompt, str):
-        check_ids(prompt, engine.welcome.limits.vocab_size)
+        check_ids("prompt", prompt, engine.welcome.limits.vocab_size)
         return prompt
     tokenizer = engine.text.tokenizer
     return await encode(
@@ -65,14 +64,4 @@ async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: Engine)
         ),
         len(prompt),
         engine.welcome.limits.max_model_len,
-    )
-
-
-def check_ids(prompt: list[int], vocabulary: int) -> None:
-    """Raises InvalidRequest that names the first id outside of the vocabulary."""
-    if min(prompt) >= 0 and max(prompt) < vocabulary:
-        return
-    bad = next(token for token in prompt if not 0 <= token < vocabulary)
-    raise InvalidRequest(
-        f"prompt holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param="prompt"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from penstock.errors import InvalidRequest
-from penstock.model_config import GenerationDefaults
+from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import MAX_SEED, SamplingParams
 from penstock_gateway.openai.fields import GenerateFields
 
@@ -14,13 +14,16 @@ Value = TypeVar("Value")
 
 def sampling_params(
     request: GenerateFields,
-    generation: GenerationDefaults,
+    welcome: Welcome,
     *,
     max_tokens: int,
     logprobs: int | None,
 ) -> SamplingParams:
     """What the request asks for; where it is silent, what the checkpoint's own generation config
     says, else OpenAI's defaults. Raises InvalidRequest for a value out of its range."""
+    generation = welcome.generation
+    if request.stop_token_ids:
+        check_ids("stop_token_ids", request.stop_token_ids, welcome.limits.vocab_size)
     return SamplingParams(
         n=_given(request.n, 1),
         temperature=_given(request.temperature, generation.temperature, 1.0),
@@ -73,6 +76,16 @@ def room_for_output(
             code="context_length_exceeded",
         )
     return wanted
+
+
+def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
+    """Raises InvalidRequest that names the first id outside of the vocabulary."""
+    if min(ids) >= 0 and max(ids) < vocabulary:
+        return
+    bad = next(token for token in ids if not 0 <= token < vocabulary)
+    raise InvalidRequest(
+        f"{field} holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param=field
+    )
 
 
 def _given(*candidates: Value | None) -> Value:
