@@ -370,7 +370,7 @@ def test_several_requests_on_one_connection(start: Callable[..., LiveGateway]) -
     with gateway.connect() as connection:
         for stream in (True, False, True):
             connection.post(CHAT, body(stream=stream))
-            end = b"[DONE]\n\n\r\n0\r\n\r\n" if stream else b'"chat.completion"}'
+            end = b"[DONE]\n\n\r\n0\r\n\r\n" if stream else b'"}'
             answer = connection.read_until(end)
             assert b"200 OK" in answer
         connection.post(CHAT, b"{")
