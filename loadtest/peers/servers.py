@@ -33,7 +33,7 @@ class Server:
     note: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     end_control: EndControl = field(default_factory=EndControl)
-    start_timeout: float = 240.0
+    start_timeout: float = 300.0
 
 
 def peers_dir() -> Path:

@@ -176,6 +176,12 @@ async def test_warm_up_is_not_measured() -> None:
     assert len(set(prompts)) == 7
 
 
+async def test_the_warm_up_has_a_bound_of_its_own() -> None:
+    async with ScriptedServer(lambda n, body: Script(first_delay=0 if n else 3600)) as server:
+        summary, _ = await load(server, requests=2, warmup=1, warmup_time=0.2)
+    assert summary.completed == 2
+
+
 async def test_bodies_are_what_the_options_say() -> None:
     async with ScriptedServer() as server:
         await load(
