@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.shared.tiny_models import write_gguf
 from tests.system.serving import Server
 
 
@@ -18,6 +19,15 @@ def server() -> Iterator[Server]:
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A one-layer model with random weights, for tests to which it doesn't matter what is said.
+
+    Its context is 128 tokens, and it has no chat template.
+    """
+    return str(write_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.system.serving import Server, ServerFailed, wait_until
 
 StartServer = Callable[..., Server]
 
-SMALL = ("--num-kv-blocks", "256", "--max-model-len", "1024")
-LOG_LINE = re.compile(r"time=\S+Z level=\w+ process=\S+ event=")
+SMALL = ("--num-kv-blocks", "64")
+LOG_LINE = re.compile(r'time=\S+Z level=\w+ process=(\S+|"[^"]+") event=')
 
 
 def errors_in(stderr: str) -> list[str]:
@@ -60,15 +60,16 @@ def test_a_model_that_does_not_exist_is_one_clear_line(start_server: StartServer
 
 def test_a_worker_that_can_never_start_stops_everything_and_says_why(
     start_server: StartServer,
+    tiny_model: str,
 ) -> None:
-    line = fails_with(start_server, "--attention-backend", "abacus", *SMALL)
+    line = fails_with(start_server, "--attention-backend", "abacus", tiny_model, *SMALL)
     assert "abacus" in line
     assert "reference" in line, "it says what there is"
 
 
-def test_too_little_memory_is_one_clear_line(start_server: StartServer) -> None:
-    line = fails_with(start_server, "--num-kv-blocks", "1000000000")
-    assert "memory" in line.lower()
+def test_too_little_memory_is_one_clear_line(start_server: StartServer, tiny_model: str) -> None:
+    line = fails_with(start_server, tiny_model, "--num-kv-blocks", "1000000000000")
+    assert re.search(r"num_kv_blocks .* [\d,.]+ MiB are free", line)
 
 
 def test_stdout_is_the_ready_message_and_its_curl_line_answers(server: Server) -> None:
@@ -78,17 +79,21 @@ def test_stdout_is_the_ready_message_and_its_curl_line_answers(server: Server) -
     if shutil.which("curl") is None:
         pytest.skip("the Debian package curl is not installed")
     assert lines[2].strip().startswith("curl ")
-    done = subprocess.run(
-        ["bash", "-c", f"{lines[2]} --silent --show-error --fail"],
-        capture_output=True,
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {lines[2].strip()} --silent --show-error --fail"],
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=True,
-    )
-    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
-    assert events[-1] == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
-    assert "Paris" in "".join(delta.get("content") or "" for delta in deltas)
+    ) as curl:
+        assert curl.stdout is not None
+        text = ""
+        for line in curl.stdout:
+            if line.startswith("data: {"):
+                delta = json.loads(line.removeprefix("data: "))["choices"][0]["delta"]
+                text += delta.get("content") or ""
+            if "Paris" in text:
+                break  # the rest of the answer takes its time on a slow machine
+        curl.terminate()
+    assert "Paris" in text
 
 
 def test_stderr_holds_structured_records_only(server: Server) -> None:
@@ -97,8 +102,8 @@ def test_stderr_holds_structured_records_only(server: Server) -> None:
     assert errors_in(server.stderr) == []
 
 
-def test_ps_shows_what_each_process_is(start_server: StartServer) -> None:
-    running = start_server("--gateways", "2", *SMALL)
+def test_ps_shows_what_each_process_is(start_server: StartServer, tiny_model: str) -> None:
+    running = start_server("--gateways", "2", tiny_model, *SMALL)
     pids = ",".join(map(str, [running.process.pid, *running.children().values()]))
     shown = subprocess.run(
         ["ps", "-o", "args=", "-p", pids], capture_output=True, text=True, check=True
@@ -116,9 +121,9 @@ def test_ps_shows_what_each_process_is(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
 def test_a_signal_stops_everything_within_seconds(
-    start_server: StartServer, signum: signal.Signals
+    start_server: StartServer, tiny_model: str, signum: signal.Signals
 ) -> None:
-    running = start_server(*SMALL)
+    running = start_server(tiny_model, *SMALL)
     running.complete()
     begun = time.monotonic()
     assert running.stop(signum) == 0
@@ -130,21 +135,23 @@ def test_a_signal_stops_everything_within_seconds(
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
 def test_a_signal_while_it_starts_leaves_nothing_either(
-    start_server: StartServer, delay: float
+    start_server: StartServer, tiny_model: str, delay: float
 ) -> None:
-    running = start_server(*SMALL, wait=False)
+    running = start_server(tiny_model, *SMALL, wait=False)
     time.sleep(delay)
     assert running.stop() in (0, -signal.SIGTERM)  # the latter: before Python listens to signals
     running.prove_gone()
     assert errors_in(running.stderr) == []
 
 
-def test_what_dies_is_started_again_and_serves(start_server: StartServer) -> None:
-    running = start_server(*SMALL)
+def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_model: str) -> None:
+    running = start_server(tiny_model, *SMALL)
     expected = running.complete()
     for title in ("gateway 0", "worker 0", "engine"):
         before = running.children()
         os.kill(before[f"penstock: {title}"], signal.SIGKILL)
+        # The supervisor keeps the socket: a connection made meanwhile waits, it isn't refused.
+        assert running.get("/health/live", timeout=30)[0] == 200
         wait_until(
             lambda title=title, before=before: (
                 running.children().get(f"penstock: {title}")
@@ -161,15 +168,8 @@ def test_what_dies_is_started_again_and_serves(start_server: StartServer) -> Non
     assert running.process.wait(10) == 0
 
 
-def test_clients_wait_out_a_restart_of_the_gateway(start_server: StartServer) -> None:
-    """The supervisor keeps the socket: a connection made meanwhile is served, not refused."""
-    running = start_server(*SMALL)
-    os.kill(running.child("gateway 0"), signal.SIGKILL)
-    assert running.get("/health/live", timeout=20)[0] == 200
-
-
-def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer) -> None:
-    running = start_server(*SMALL)
+def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_model: str) -> None:
+    running = start_server(tiny_model, *SMALL)
     pids = list(running.children().values())
     assert len(pids) == 3
     running.process.kill()
@@ -181,8 +181,8 @@ def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer) -> None
     assert not abandoned.exists()
 
 
-def test_a_second_signal_kills_at_once(start_server: StartServer) -> None:
-    running = start_server(*SMALL)
+def test_a_second_signal_kills_at_once(start_server: StartServer, tiny_model: str) -> None:
+    running = start_server(tiny_model, *SMALL)
     for pid in running.children().values():
         os.kill(pid, signal.SIGSTOP)  # now SIGTERM has no effect on them
     running.process.send_signal(signal.SIGINT)
@@ -194,8 +194,10 @@ def test_a_second_signal_kills_at_once(start_server: StartServer) -> None:
     running.prove_gone()
 
 
-def test_frozen_processes_do_not_keep_it_from_stopping(start_server: StartServer) -> None:
-    running = start_server(*SMALL, "--shutdown-timeout", "1")
+def test_frozen_processes_do_not_keep_it_from_stopping(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "1")
     os.kill(running.child("engine"), signal.SIGSTOP)
     begun = time.monotonic()
     assert running.stop() == 0
@@ -205,10 +207,13 @@ def test_frozen_processes_do_not_keep_it_from_stopping(start_server: StartServer
 
 def test_without_http_it_reports_over_a_pipe_and_leaves_with_its_reader(
     start_server: StartServer,
+    tiny_model: str,
 ) -> None:
     reading, writing = os.pipe()
     running = start_server(
-        *("--no-http", "--report-fd", str(writing), *SMALL), wait=False, pass_fds=(writing,)
+        *("--no-http", "--report-fd", str(writing), tiny_model, *SMALL),
+        wait=False,
+        pass_fds=(writing,),
     )
     os.close(writing)
     assert select.select([reading], [], [], 60)[0], running.stderr
