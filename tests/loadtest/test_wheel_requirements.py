@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from loadtest.peers.wheel_requirements import requirements
 
 
