@@ -32,11 +32,6 @@ def instruction_set() -> str:
     return " ".join(part for part in parts if part)
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether bfloat16 matrix products run on units of their own, so faster than float32."""
-    return bool({"avx512_bf16", "amx_bf16"} & set(_cpu_field("flags").split()))
-
-
 def _cpu_field(name: str) -> str:
     """A field of the first processor; "" where the system doesn't say."""
     try:
