@@ -1,0 +1,226 @@
+"""A request's tokens and logprobs are the same bits alone and in a crowd, whatever the block size,
+the token budget and the preemptions: the production scheduler driving the production runner.
+
+No sockets here, so that nothing but the numbers can differ; every message still goes over the wire
+format.  tests/worker/test_bit_identity.py does the same with hand-made plans, and harsher ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
+from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
+from penstock.protocol.from_worker import FromWorker, WorkerHello
+from penstock.protocol.to_frontend import Outputs
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock_engine.core import EngineCore
+from penstock_engine.facts import EngineFacts
+from penstock_worker.loading import Loaded, load
+
+pytestmark = [pytest.mark.timeout(600)]
+FRONT, WORKER = b"front", b"worker"
+GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=5)
+SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs=5)
+
+
+@dataclass
+class Heard:
+    """What the front end was told of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of running: what must not change any bit."""
+
+    block_size: int
+    budget: int
+    num_blocks: int
+
+
+class System:
+    """An EngineCore and a Runner, hand in hand."""
+
+    def __init__(self, folder: Path, dtype: str, way: Way) -> None:
+        self.core = EngineCore(make_facts(folder, dtype, way))
+        self.heard: dict[int, Heard] = {}
+        self.loaded: Loaded | None = None
+        self.core.frontend_opened(FRONT, Hello([1], "test", 0), 0.0)
+        self.core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
+
+    def submit(self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling) -> None:
+        self.heard[number] = Heard()
+        stopping = Stopping(max_tokens=wanted, ignore_eos=True)
+        submit = Submit(number, str(number), prompt, [OpenSequence(0)], sampling, stopping)
+        self.core.frontend_received(FRONT, submit, 0.0)
+
+    def run(self) -> None:
+        """Until every request has ended."""
+        while not all(heard.finished for heard in self.heard.values()):
+            effects = self.core.step(0.0)
+            self.core.check()
+            assert not effects.end_workers
+            for _, message, _ in effects.to_workers:
+                self._work(recode(message, ToWorker))
+            for _, message, _ in effects.to_frontends:
+                if isinstance(message, Outputs):
+                    self._hear(message)
+
+    def _work(self, message: ToWorker) -> None:
+        if isinstance(message, Setup):
+            self.loaded = load(message)
+            answer: FromWorker = self.loaded.ready
+        else:
+            assert isinstance(message, Plan)
+            assert self.loaded is not None
+            answer = self.loaded.runner.execute(message)
+        self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
+
+    def _hear(self, outputs: Outputs) -> None:
+        for output in outputs.outputs:
+            heard = self.heard[output.request]
+            heard.tokens += output.tokens
+            heard.logprobs += output.logprobs or []
+            heard.finished = output.finish is not None
+            assert output.finish in (None, "length"), output
+
+
+def recode(message: object, union: object) -> object:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
+
+
+def make_facts(folder: Path, dtype: str, way: Way) -> EngineFacts:
+    config = EngineConfig(
+        model=ModelSettings(dtype=dtype, max_model_len=256),
+        cache=CacheSettings(kv_block_size=way.block_size, num_kv_blocks=way.num_blocks),
+        scheduler=SchedulerSettings(max_num_seqs=64, max_num_batched_tokens=way.budget),
+    )
+    return EngineFacts(
+        config=config,
+        model=load_manifest(folder),
+        folder=str(folder),
+        tokenizer=b"{}",
+        template=b"",
+        boot="00",
+        created=0,
+    )
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    choose = random.Random(seed)
+    return [choose.randrange(3, 40_000) for _ in range(length)]
+
+
+OURS = {1: (prompt(45, 1), 20, GREEDY), 2: (prompt(19, 2), 24, SAMPLED)}
+
+
+def submit_all(system: System, others: int) -> None:
+    """Ours and `others` of mixed lengths and sampling. Three come before ours and want many tokens:
+    where blocks run out, it is for them, and those that came later make room."""
+    for number in range(200, 203):
+        system.submit(number, prompt(45, number), 40, GREEDY)
+    for number, ours in OURS.items():
+        system.submit(number, *ours)
+    choose = random.Random(3)
+    for number in range(100, 100 + others - 3):
+        sampling = GREEDY if number % 2 else TokenSampling(number, temperature=1.2)
+        length, wanted = choose.randint(1, 70), choose.randint(1, 12)
+        system.submit(number, prompt(length, number), wanted, sampling)
+
+
+def result(system: System) -> dict[int, tuple[list[int], bytes]]:
+    """Tokens and logprobs, the latter as encoded bytes: equal only bit for bit."""
+    return {
+        number: (system.heard[number].tokens, msgspec.msgpack.encode(system.heard[number].logprobs))
+        for number in OURS
+    }
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return prepare("smollm2-135m")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, dtype: str) -> dict[int, tuple[list[int], bytes]]:
+    """Each of our requests by itself, in one chunk, with more blocks than it needs."""
+    results = {}
+    for number, ours in OURS.items():
+        system = System(folder, dtype, Way(block_size=16, budget=2048, num_blocks=64))
+        system.submit(number, *ours)
+        system.run()
+        results |= {number: result_of_one(system, number)}
+    return results
+
+
+def result_of_one(system: System, number: int) -> tuple[list[int], bytes]:
+    heard = system.heard[number]
+    assert len(heard.tokens) == len(heard.logprobs) == OURS[number][1]
+    return heard.tokens, msgspec.msgpack.encode(heard.logprobs)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way(block_size=1, budget=64, num_blocks=4096),
+        Way(block_size=16, budget=16, num_blocks=256),
+        Way(block_size=32, budget=2048, num_blocks=128),
+    ],
+    ids=lambda way: f"blocks of {way.block_size}, budget {way.budget}",
+)
+def test_the_same_among_32_others(folder, dtype, alone, way):
+    system = System(folder, dtype, way)
+    submit_all(system, others=32)
+    system.run()
+    assert system.core.scheduler.num_preemptions == 0
+    assert result(system) == alone
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way(block_size=1, budget=2048, num_blocks=232),
+        Way(block_size=16, budget=64, num_blocks=15),
+        Way(block_size=32, budget=16, num_blocks=10),
+    ],
+    ids=lambda way: f"{way.num_blocks} blocks of {way.block_size}, budget {way.budget}",
+)
+def test_the_same_when_preempted(folder, dtype, alone, way):
+    """The pool holds what the first five need to start, and little more."""
+    system = System(folder, dtype, way)
+    submit_all(system, others=10)
+    preempted = watch_preemptions(system)
+    system.run()
+    assert preempted & set(OURS)
+    assert result(system) == alone
+
+
+def watch_preemptions(system: System) -> set[int]:
+    """Fills with the numbers of requests that lose their blocks while they run."""
+    seen: set[int] = set()
+    queue = system.core.scheduler.queue
+    push = queue.push
+
+    def noting(sequence):
+        if sequence.state.name == "PREEMPTED":
+            seen.add(sequence.request.number)
+        push(sequence)
+
+    queue.push = noting
+    return seen
