@@ -80,7 +80,7 @@ class Server:
         self._lines.put(None)
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Until the ready line is on stdout. Raises ServerFailed when the server leaves first."""
+        """Until the ready message is on stdout. Raises ServerFailed when the server leaves first."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -92,6 +92,7 @@ class Server:
             match = re.match(r"Penstock is ready: (\S+) on (http://\S+)$", line)
             if match:
                 self.model, self.url = match.groups()
+            if line.strip().startswith("curl "):  # the message's last line
                 self.children()
                 return
 
