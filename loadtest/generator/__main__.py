@@ -1,3 +1,5 @@
+"""`python -m loadtest.generator`: the load generator's command."""
+
 from __future__ import annotations
 
 import sys
