@@ -14,9 +14,9 @@ def compute_dtype(requested: str, weights: WeightFiles) -> torch.dtype:
     """The dtype of weights, activations and KV cache.
 
     requested: float32, bfloat16, or auto.  auto keeps float32 and bfloat16 checkpoints as they
-    are; float16 and GGUF's quantised types become float32, which holds their every value.  (bfloat16
-    would be twice as fast on some processors, and doesn't: a level times a float16 scale needs more
-    bits than it has.  The default model, quantised to 4 bits, gives worse answers in it.)
+    are; float16 and GGUF's quantised types become float32, which holds their every value.
+    (bfloat16 would be twice as fast on some processors, and doesn't hold them: a level times a
+    float16 scale needs more bits.  The default model, of 4 bits a weight, derails in it.)
     """
     if requested in DTYPES:
         return DTYPES[requested]
