@@ -10,21 +10,15 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
-from penstock_worker.attention import backend_class
-from penstock_worker.attention.interface import AttentionBackend, CacheShape
 from penstock_worker.cpu import usable_threads
-from penstock_worker.dtype import compute_dtype
 from penstock_worker.fingerprint import fingerprint
+from penstock_worker.forward import Forward, Recipe, choose
 from penstock_worker.memory import free_memory, kv_blocks
-from penstock_worker.models import model_class
-from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.runner import Runner
 from penstock_worker.slots import SlotBounds, Slots
-from penstock_worker.weights import open_weights
 
 log = logs.get(__name__)
 
@@ -47,11 +41,9 @@ def load(setup: Setup) -> Loaded:
     threads = setup.threads or usable_threads()
     torch.set_num_threads(threads)
     prepared = load_manifest(setup.model_dir)
-    dtype = compute_dtype(setup.dtype, prepared.weights)
-    backend = backend_class(setup.attention_backend)
+    recipe = choose(prepared, setup, threads)
     with torch.inference_mode():
-        model = _load_model(prepared, dtype, setup.max_model_len)
-        attention, blocks = _make_cache(backend, prepared.config, dtype, setup)
+        forward, blocks = _build(recipe, setup)
     bounds = SlotBounds(
         slots=setup.max_num_seqs,
         blocks=blocks,
@@ -62,26 +54,20 @@ def load(setup: Setup) -> Loaded:
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(
-            digest=prepared.digest,
-            dtype=dtype,
-            backend=backend.name,
-            threads=threads,
-            positions=setup.max_model_len,
-        ),
+        fingerprint=fingerprint(prepared.digest, recipe.numerics, setup.max_model_len),
         load_seconds=time.monotonic() - begun,
     )
     log.info(
         "model loaded",
         model=prepared.name,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=recipe.dtype,
         stored=prepared.weights.dtype,
-        backend=backend.name,
+        backend=recipe.backend,
         threads=threads,
         kv_blocks=blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, Runner(model, attention, Slots(bounds)), ready)
+    return Loaded(setup, Runner(forward, Slots(bounds)), ready)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
@@ -89,34 +75,20 @@ def same_model(loaded: Loaded, setup: Setup) -> bool:
     return msgspec.structs.replace(setup, version=loaded.setup.version) == loaded.setup
 
 
-def _load_model(prepared: PreparedModel, dtype: torch.dtype, positions: int) -> DecoderModel:
-    config = prepared.config
-    family = model_class(config.architecture)
+def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
+    """(the forward pass, its number of KV blocks)."""
     try:
-        return family(config, open_weights(prepared.weights, config, dtype), positions)
+        with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-
-
-def _make_cache(
-    backend: type[AttentionBackend], config: ModelConfig, dtype: torch.dtype, setup: Setup
-) -> tuple[AttentionBackend, int]:
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=setup.block_size,
-        dtype=dtype,
-    )
     blocks = kv_blocks(
-        block_bytes=backend.block_bytes(shape),
+        block_bytes=recipe.block_bytes,
         fraction=setup.kv_memory_fraction,
         free=free_memory(),
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
     )
     try:
-        return backend(shape, blocks), blocks
+        return with_blocks(blocks), blocks
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for {blocks} KV blocks: {error}") from error

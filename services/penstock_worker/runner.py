@@ -11,7 +11,6 @@ attention backends, the sampler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,9 +19,7 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_kernels.reference.tiling import padded_rows
-from penstock_worker.attention.interface import AttentionBackend, BatchLayout
-from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import Ask, Choice, sample
 from penstock_worker.slots import PlanError, Slots
 
@@ -33,25 +30,21 @@ Observer = Callable[[int, int, Tensor], None]
 
 
 class Runner:
-    """model and attention agree on layers, heads and dtype; slots on the number of blocks.
+    """forward and slots agree on the number and size of KV blocks.
 
-    layers_done: layers computed since the start, readable from another thread.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
 
-    def __init__(
-        self,
-        model: DecoderModel,
-        attention: AttentionBackend,
-        slots: Slots,
-        observer: Observer | None = None,
-    ) -> None:
-        self.layers_done = 0
-        self._model = model
-        self._attention = attention
+    def __init__(self, forward: Forward, slots: Slots, observer: Observer | None = None) -> None:
+        self._forward = forward
         self._slots = slots
         self._observer = observer
         self._last_step = 0
+
+    @property
+    def layers_done(self) -> int:
+        """Layers computed since the start; readable from another thread."""
+        return self._forward.layers_done
 
     def reset(self) -> None:
         """Forget every sequence: a new session with the engine begins."""
@@ -100,47 +93,38 @@ class Runner:
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
         batch = self._gather(works)
-        hidden = self._model.hidden(
-            batch.tokens, batch.positions, self._attention.plan(batch.layout), self._count_layer
-        )
-        if self._observer is not None:
-            self._observe(self._observer, works, hidden)
-        choices = self._sample(works, batch, hidden)
-        return {work.slot: self._settle(work, choices.get(work.slot)) for work in works}
+        ends = np.cumsum(batch.counts) - 1
+        sampling = [(work, row) for work, row in zip(works, ends, strict=True) if self._ends(work)]
+        rows = np.array([row for _, row in sampling], dtype=np.int64)
+        if self._observer is None:
+            logits = self._forward.logits(batch, rows)
+        else:
+            everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
+            self._observe(self._observer, works, everything)
+            logits = everything[torch.from_numpy(rows)]
+        slots = [self._slots[work.slot] for work, _ in sampling]
+        asks = [Ask(slot.sampling, slot.index, slot.emitted) for slot in slots]
+        choices = sample(logits, asks) if asks else []
+        chosen = {work.slot: choice for (work, _), choice in zip(sampling, choices, strict=True)}
+        return {work.slot: self._settle(work, chosen.get(work.slot)) for work in works}
 
-    def _gather(self, works: list[SlotWork]) -> _Batch:
+    def _ends(self, work: SlotWork) -> bool:
+        """Whether the work reaches the end of its slot's tokens, so that the next is sampled."""
+        return work.start + work.count == len(self._slots[work.slot].tokens)
+
+    def _gather(self, works: list[SlotWork]) -> Batch:
         tokens: list[int] = []
         tables: list[np.ndarray] = []
-        starts = np.array([work.start for work in works])
-        counts = np.array([work.count for work in works])
         for work in works:
             slot, end = self._slots[work.slot], work.start + work.count
             tokens += slot.tokens[work.start : end]
             tables.append(slot.table(end, self._slots.bounds.block_size))
-        rows = len(tokens)
-        first = np.cumsum(counts) - counts
-        positions = np.arange(rows) - np.repeat(first - starts, counts)
-        padding = padded_rows(rows) - rows
-        return _Batch(
-            tokens=torch.tensor(tokens + [0] * padding),
-            positions=torch.from_numpy(np.pad(positions, (0, padding))),
-            layout=BatchLayout(tables, starts, counts),
+        return Batch(
+            tokens=np.array(tokens, dtype=np.int64),
+            tables=tables,
+            starts=np.array([work.start for work in works]),
+            counts=np.array([work.count for work in works]),
         )
-
-    def _sample(self, works: list[SlotWork], batch: _Batch, hidden: Tensor) -> dict[int, Choice]:
-        """Choices for the slots whose tokens end with this step's work."""
-        ends = np.cumsum(batch.layout.counts) - 1
-        numbers, rows, asks = [], [], []
-        for work, row in zip(works, ends.tolist(), strict=True):
-            slot = self._slots[work.slot]
-            if work.start + work.count == len(slot.tokens):
-                numbers.append(work.slot)
-                rows.append(row)
-                asks.append(Ask(slot.sampling, slot.index, slot.emitted))
-        if not rows:
-            return {}
-        logits = self._model.logits(hidden[rows])
-        return dict(zip(numbers, sample(logits, asks), strict=True))
 
     def _settle(self, work: SlotWork, choice: Choice | None) -> SlotResult:
         slot = self._slots[work.slot]
@@ -153,21 +137,8 @@ class Runner:
         slot.tokens.append(choice.token)
         return SlotResult(work.slot, choice.token, choice.logprobs)
 
-    def _observe(self, observer: Observer, works: list[SlotWork], hidden: Tensor) -> None:
+    def _observe(self, observer: Observer, works: list[SlotWork], logits: Tensor) -> None:
         row = 0
         for work in works:
-            logits = self._model.logits(hidden[row : row + work.count])
-            observer(work.slot, work.start, logits)
+            observer(work.slot, work.start, logits[row : row + work.count])
             row += work.count
-
-    def _count_layer(self) -> None:
-        self.layers_done += 1
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """tokens, positions: [rows] int64, padded with zeros to whole row tiles."""
-
-    tokens: Tensor
-    positions: Tensor
-    layout: BatchLayout

@@ -41,6 +41,15 @@ class StoredTensor:
         self._decode(stored.view(-1))
         out.copy_(self.rearrange(stored))
 
+    def places(self) -> np.ndarray | None:
+        """[rows] int32: where each stored row belongs. None: where it is."""
+        if self.rearrange is None:
+            return None
+        sources = self.rearrange(torch.arange(self.shape[0])).numpy()
+        places = np.empty(self.shape[0], dtype=np.int32)
+        places[sources] = np.arange(self.shape[0], dtype=np.int32)
+        return places
+
     def _decode(self, flat: Tensor) -> None:
         stored = FORMATS.get(self.format)
         if stored is None:

@@ -41,7 +41,7 @@ class Weights:
         out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype)
         start = 0
         for name, shape in parts:
-            self._find(name, tuple(shape)).read_into(out[start : start + shape[0]])
+            self.stored(name, tuple(shape)).read_into(out[start : start + shape[0]])
             start += shape[0]
         return out
 
@@ -58,7 +58,8 @@ class Weights:
                 f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
             )
 
-    def _find(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """A tensor as the file has it, checked."""
         stored = self._tensors.get(name)
         if stored is None:
             raise UnsupportedModel(f"the checkpoint lacks the tensor {name} of shape {shape}")

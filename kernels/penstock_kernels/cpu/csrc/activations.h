@@ -1,0 +1,95 @@
+// The input of a matrix product, in the form that the matrix's storage asks for.
+#pragma once
+#include "types.h"
+
+namespace {
+
+// x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
+// group of 32 the scale, scale * sum of levels, and the sum of levels.  For bfloat16 ones: halves.
+struct Activations {
+  int stride = 0, groups = 0;
+  int8_t* levels = nullptr;
+  float* scales = nullptr;
+  float* scaled_sums = nullptr;
+  int32_t* sums = nullptr;
+  uint16_t* halves = nullptr;
+  float* floats = nullptr;
+
+  // Lays the arrays out in memory that starts at `at`; returns its end.
+  char* place(char* at, int rows, int width) {
+    *this = of_width(width);
+    const size_t cells = static_cast<size_t>(rows) * stride, group_cells = static_cast<size_t>(rows) * groups;
+    take(at, levels, cells);
+    take(at, scales, group_cells);
+    take(at, scaled_sums, group_cells);
+    take(at, sums, group_cells);
+    take(at, halves, cells);
+    take(at, floats, cells);
+    return at;
+  }
+
+  // The same memory for rows of another width, at most the one that it was laid out for.
+  Activations of_width(int width) const {
+    Activations other = *this;
+    other.stride = pk::padded(width, pk::GROUP);
+    other.groups = other.stride / pk::GROUP;
+    return other;
+  }
+
+  template <class T> static void take(char*& at, T*& array, size_t count) {
+    array = reinterpret_cast<T*>(at);
+    at += (count * sizeof(T) + 63) / 64 * 64;
+  }
+};
+
+inline uint16_t to_bf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+// Group g of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
+// scale NaN, so that they reach every output of the row.
+inline void quantise_group(const Activations& a, int row, int g, V low, V high) {
+  const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
+  const float peak = highest(max(abs(low), abs(high)));
+  const float poison = sum(fma(high, zero(), mul(low, zero())));
+  const V inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
+  int8_t* levels = a.levels + cell;
+  store_i8(levels, mul(low, inverse));
+  store_i8(levels + 16, mul(high, inverse));
+  const float scale = peak / 127.0f + poison;
+  const int32_t total = sum_i8(levels) + sum_i8(levels + 16);
+  a.scales[at] = scale;
+  a.sums[at] = total;
+  a.scaled_sums[at] = scale * static_cast<float>(total);
+}
+
+// Group g of a row in each of `forms` (bits of pk::Form).
+inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
+  if (forms & pk::LEVELS) quantise_group(a, row, g, low, high);
+  if (!(forms & (pk::HALVES | pk::FLOATS))) return;
+  const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g;
+  float* floats = a.floats + cell;
+  store(floats, low);
+  store(floats + 16, high);
+  if (forms & pk::HALVES)
+    for (int i = 0; i < pk::GROUP; i++) a.halves[cell + i] = to_bf16(floats[i]);
+}
+
+// A row of `width` floats, the last group filled up with zeros.
+inline void set_row(const Activations& a, int forms, int row, const float* x, int width) {
+  for (int g = 0; g < a.groups; g++) {
+    const int left = width - pk::GROUP * g;
+    if (left >= pk::GROUP) {
+      set_group(a, forms, row, g, load(x + pk::GROUP * g), load(x + pk::GROUP * g + 16));
+      continue;
+    }
+    float rest[pk::GROUP] = {};
+    for (int i = 0; i < left; i++) rest[i] = x[pk::GROUP * g + i];
+    set_group(a, forms, row, g, load(rest), load(rest + 16));
+  }
+}
+
+}  // namespace

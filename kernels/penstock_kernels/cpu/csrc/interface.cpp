@@ -1,0 +1,103 @@
+// Picks the instruction set and passes calls on.
+#include "interface.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstring>
+#include <initializer_list>
+
+namespace {
+
+bool has_avx2() {
+#if defined(PK_X86)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
+bool has_avx512() {
+#if defined(PK_X86)
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+const pk::Kernels* named(const char* name) {
+#if defined(PK_X86)
+  if (!std::strcmp(name, "avx512")) return has_avx512() ? pk::avx512_kernels() : nullptr;
+  if (!std::strcmp(name, "avx2")) return has_avx2() ? pk::avx2_kernels() : nullptr;
+#endif
+  return std::strcmp(name, "portable") ? nullptr : pk::portable_kernels();
+}
+
+const pk::Kernels* best() {
+  for (const char* name : {"avx512", "avx2"})
+    if (const pk::Kernels* kernels = named(name)) return kernels;
+  return pk::portable_kernels();
+}
+
+std::atomic<const pk::Kernels*> chosen{nullptr};
+
+const pk::Kernels& kernels() {
+  const pk::Kernels* now = chosen.load(std::memory_order_acquire);
+  if (!now) chosen.store(now = best(), std::memory_order_release);
+  return *now;
+}
+
+bool can_run(const PkModel& m) {
+  return m.kv_heads > 0 && m.heads % m.kv_heads == 0 && m.heads / m.kv_heads <= 32 && m.head_dim % 16 == 0 &&
+         m.head_dim <= 1024 && m.block_size % 16 == 0 && m.threads > 0;
+}
+
+}  // namespace
+
+namespace pk {
+
+void give_way() { sched_yield(); }
+
+}  // namespace pk
+
+extern "C" {
+
+const char* pk_instruction_set() { return kernels().name; }
+
+int pk_use(const char* name) {
+  const pk::Kernels* wanted = named(name);
+  if (!wanted) return -1;
+  chosen.store(wanted, std::memory_order_release);
+  return 0;
+}
+
+size_t pk_matrix_bytes(int kind, int outputs, int inputs) {
+  return pk::padded(outputs, pk::LANES) / pk::LANES * pk::tile_bytes(kind, pk::padded(inputs, pk::GROUP) / pk::GROUP);
+}
+
+int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const int32_t* order, int threads) {
+  if (!pk::can_pack(source, inputs, kind)) return -1;
+  const size_t row_bytes = pk::source_row_bytes(source, inputs);
+  for (int r = 0; r < rows; r++)
+    if ((order ? order[r] : r) < 0 || (order ? order[r] : r) >= outputs) return -1;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int r = 0; r < rows; r++)
+    pk::pack_row(source, static_cast<const uint8_t*>(data) + r * row_bytes, inputs, kind, static_cast<uint8_t*>(tiles), order ? order[r] : r);
+  return 0;
+}
+
+size_t pk_product_bytes(const PkMatrix* matrix, int rows) { return kernels().product(*matrix, nullptr, rows, nullptr, 1, nullptr); }
+
+void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, int threads, void* work) {
+  kernels().product(*matrix, x, rows, out, threads, work);
+}
+
+size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch) {
+  return can_run(*model) ? kernels().forward(*model, *batch, nullptr) : 0;
+}
+
+void pk_forward(const PkModel* model, const PkBatch* batch, void* work) { kernels().forward(*model, *batch, work); }
+
+}  // extern "C"

@@ -1,0 +1,41 @@
+// The C interface of the shared library. No torch, no Python: pointers, sizes and plain structs.
+#pragma once
+#include "types.h"
+
+#define PK_PUBLIC __attribute__((visibility("default")))
+
+extern "C" {
+
+enum PkSource : int32_t {
+  PK_SOURCE_F32 = 0, PK_SOURCE_F16 = 1, PK_SOURCE_BF16 = 2, PK_Q4_0 = 3, PK_Q4_1 = 4, PK_Q5_0 = 5, PK_Q5_1 = 6,
+  PK_Q8_0 = 7, PK_Q4_K = 8, PK_Q5_K = 9, PK_Q6_K = 10
+};
+
+// The instruction set in use: "avx512", "avx2" or "portable"; the best that the processor has,
+// unless pk_use has chosen a lesser one.
+PK_PUBLIC const char* pk_instruction_set();
+// 0 when `name` is in use now, -1 when this processor or build can't.
+PK_PUBLIC int pk_use(const char* name);
+
+PK_PUBLIC size_t pk_matrix_bytes(int kind, int outputs, int inputs);
+// Packs `rows` source rows; row r becomes output order[r] (null: r) of the matrix.  tiles must be
+// zeroed before the first rows are packed.  -1 for a source, kind or width that can't be packed.
+PK_PUBLIC int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const int32_t* order, int threads);
+
+// Bytes of scratch that the call below needs.
+PK_PUBLIC size_t pk_product_bytes(const PkMatrix* matrix, int rows);
+PK_PUBLIC void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, int threads, void* work);
+
+// Bytes of scratch for a batch; 0 for a model that the kernels can't run.
+PK_PUBLIC size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch);
+PK_PUBLIC void pk_forward(const PkModel* model, const PkBatch* batch, void* work);
+
+}  // extern "C"
+
+namespace pk {
+
+size_t source_row_bytes(int source, int inputs);
+bool can_pack(int source, int inputs, int kind);
+void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
+
+}  // namespace pk

@@ -1,0 +1,15 @@
+// The kernels for one instruction set; setup.py gives this file its compiler flags.
+// Nothing here may use a library's inline functions: the linker could hand their copies, made of
+// these instructions, to code that runs on a lesser machine.
+#include "vec_portable.h"
+
+#include "forward.h"
+
+namespace pk {
+
+const Kernels* portable_kernels() {
+  static const Kernels table = {"portable", product_of, forward};
+  return &table;
+}
+
+}  // namespace pk

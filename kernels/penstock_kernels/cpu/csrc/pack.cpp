@@ -1,0 +1,262 @@
+// From the rows of a checkpoint to tiles.
+#include <cmath>
+#include <cstring>
+
+#include "interface.h"
+
+namespace {
+
+using pk::GROUP;
+
+float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+  uint32_t bits;
+  if (exponent == 31) bits = sign | 0x7f800000u | (mantissa << 13);
+  else if (exponent) bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  else {
+    const float small = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
+    return sign ? -small : small;
+  }
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Rounds to nearest even.
+uint16_t float_to_half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return sign | 0x7e00;
+  if (bits >= 0x477ff000u) return sign | 0x7c00;
+  if (bits < 0x38800000u) {
+    float magnitude;
+    std::memcpy(&magnitude, &bits, 4);
+    return sign | static_cast<uint16_t>(std::nearbyintf(magnitude * 16777216.0f));
+  }
+  bits += 0xfffu + ((bits >> 13) & 1);
+  return sign | static_cast<uint16_t>((bits - 0x38000000u) >> 13);
+}
+
+float bf16_to_float(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+uint16_t float_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+template <class T> T read(const uint8_t* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// 32 values as the checkpoint has them: levels with scales and a minimum, or floats.
+struct Levels {
+  uint8_t levels[GROUP];
+  float scales[2];
+  float minimum;
+};
+
+void q4(const uint8_t* q, uint8_t* levels) {
+  for (int i = 0; i < 16; i++) {
+    levels[i] = q[i] & 15;
+    levels[i + 16] = q[i] >> 4;
+  }
+}
+void q5(const uint8_t* high, const uint8_t* q, uint8_t* levels) {
+  q4(q, levels);
+  const uint32_t bits = read<uint32_t>(high);
+  for (int i = 0; i < GROUP; i++) levels[i] |= ((bits >> i) & 1) << 4;
+}
+// The six-bit scale and minimum number j of a K-quant's super-block.
+void k_scale(const uint8_t* packed, int j, int& scale, int& minimum) {
+  if (j < 4) {
+    scale = packed[j] & 63;
+    minimum = packed[j + 4] & 63;
+  } else {
+    scale = (packed[j + 4] & 15) | ((packed[j - 4] >> 6) << 4);
+    minimum = (packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
+  }
+}
+
+// Group g of a row of GGUF blocks.
+Levels decode(int source, const uint8_t* row, int g) {
+  Levels out{};
+  const uint8_t* b;
+  switch (source) {
+    case PK_Q4_0:
+      b = row + 18 * g;
+      q4(b + 2, out.levels);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      out.minimum = -8.0f * out.scales[0];
+      break;
+    case PK_Q4_1:
+      b = row + 20 * g;
+      q4(b + 4, out.levels);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      out.minimum = half_to_float(read<uint16_t>(b + 2));
+      break;
+    case PK_Q5_0:
+      b = row + 22 * g;
+      q5(b + 2, b + 6, out.levels);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      out.minimum = -16.0f * out.scales[0];
+      break;
+    case PK_Q5_1:
+      b = row + 24 * g;
+      q5(b + 4, b + 8, out.levels);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      out.minimum = half_to_float(read<uint16_t>(b + 2));
+      break;
+    case PK_Q8_0:
+      b = row + 34 * g;
+      for (int i = 0; i < GROUP; i++) out.levels[i] = static_cast<uint8_t>(b[2 + i] ^ 128);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      break;
+    case PK_Q4_K: case PK_Q5_K: {
+      const bool five = source == PK_Q5_K;
+      b = row + (five ? 176 : 144) * (g / 8);
+      const int j = g % 8;
+      const uint8_t *high = b + 16, *q = b + (five ? 48 : 16) + 32 * (j / 2);
+      for (int i = 0; i < GROUP; i++) {
+        out.levels[i] = j % 2 ? q[i] >> 4 : q[i] & 15;
+        if (five) out.levels[i] |= ((high[i] >> j) & 1) << 4;
+      }
+      int scale, minimum;
+      k_scale(b + 4, j, scale, minimum);
+      out.scales[0] = half_to_float(read<uint16_t>(b)) * static_cast<float>(scale);
+      out.minimum = -half_to_float(read<uint16_t>(b + 2)) * static_cast<float>(minimum);
+      break;
+    }
+    default: {  // PK_Q6_K
+      b = row + 210 * (g / 8);
+      const int j = g % 8, part = j / 4, quarter = j % 4;  // 128 values a part, 32 a quarter
+      const uint8_t *low = b + 64 * part + 32 * (quarter % 2), *high = b + 128 + 32 * part;
+      for (int i = 0; i < GROUP; i++) {
+        const int four = quarter < 2 ? low[i] & 15 : low[i] >> 4, two = (high[i] >> (2 * quarter)) & 3;
+        out.levels[i] = static_cast<uint8_t>((four | two << 4) + 96);  // value - 32, plus 128
+      }
+      const float d = half_to_float(read<uint16_t>(b + 208));
+      for (int i = 0; i < 2; i++) out.scales[i] = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * j + i]));
+    }
+  }
+  return out;
+}
+
+float plain_value(int source, const uint8_t* row, int k) {
+  if (source == PK_SOURCE_F32) return read<float>(row + 4 * static_cast<size_t>(k));
+  const uint16_t half = read<uint16_t>(row + 2 * static_cast<size_t>(k));
+  return source == PK_SOURCE_F16 ? half_to_float(half) : bf16_to_float(half);
+}
+
+// Group g of a row of plain numbers, to signed bytes.
+Levels quantise(int source, const uint8_t* row, int g, int inputs) {
+  Levels out{};
+  float values[GROUP] = {}, peak = 0.0f;
+  for (int i = 0; i < GROUP && GROUP * g + i < inputs; i++) {
+    values[i] = plain_value(source, row, GROUP * g + i);
+    peak = std::fabs(values[i]) > peak ? std::fabs(values[i]) : peak;
+  }
+  const float scale = half_to_float(float_to_half(peak / 127.0f));
+  out.scales[0] = scale;
+  for (int i = 0; i < GROUP; i++) {
+    const float level = scale > 0.0f ? std::nearbyintf(values[i] / scale) : 0.0f;
+    out.levels[i] = static_cast<uint8_t>((level > 127 ? 127 : level < -127 ? -127 : static_cast<int>(level)) + 128);
+  }
+  return out;
+}
+
+void put_scale(uint8_t* scales, bool wide, int index, int lane, float value) {
+  if (wide) std::memcpy(scales + 4 * (16 * index + lane), &value, 4);
+  else {
+    const uint16_t half = float_to_half(value);
+    std::memcpy(scales + 2 * (16 * index + lane), &half, 2);
+  }
+}
+
+void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group) {
+  const bool nibbles = kind == PK_U4H || kind == PK_U4W, wide = kind == PK_U4W || kind == PK_U8W || kind == PK_S8W16;
+  if (nibbles) {
+    for (int i = 0; i < GROUP; i += 8)
+      for (int j = 0; j < 4; j++) q[8 * i + 4 * lane + j] = static_cast<uint8_t>(group.levels[i + j] | group.levels[i + 4 + j] << 4);
+  } else {
+    for (int i = 0; i < GROUP; i += 4)
+      for (int j = 0; j < 4; j++) q[16 * i + 4 * lane + j] = group.levels[i + j];
+  }
+  put_scale(s, wide, 0, lane, group.scales[0]);
+  if (kind == PK_S8W16) put_scale(s, wide, 1, lane, group.scales[1]);
+  else if (kind != PK_S8H) put_scale(s, wide, 1, lane, group.minimum);
+}
+
+void put_plain(int kind, uint8_t* q, int lane, int source, const uint8_t* row, int g, int inputs) {
+  for (int i = 0; i < GROUP; i++) {
+    const int k = GROUP * g + i;
+    const float value = k < inputs ? plain_value(source, row, k) : 0.0f;
+    if (kind == PK_F32) std::memcpy(q + 4 * (16 * i + lane), &value, 4);
+    else {
+      const uint16_t half = float_to_bf16(value);
+      std::memcpy(q + 2 * (32 * (i / 2) + 2 * lane + i % 2), &half, 2);
+    }
+  }
+}
+
+bool is_plain(int source) { return source == PK_SOURCE_F32 || source == PK_SOURCE_F16 || source == PK_SOURCE_BF16; }
+
+}  // namespace
+
+namespace pk {
+
+size_t source_row_bytes(int source, int inputs) {
+  const size_t n = inputs;
+  switch (source) {
+    case PK_SOURCE_F32: return 4 * n;
+    case PK_SOURCE_F16: case PK_SOURCE_BF16: return 2 * n;
+    case PK_Q4_0: return 18 * (n / 32);
+    case PK_Q4_1: return 20 * (n / 32);
+    case PK_Q5_0: return 22 * (n / 32);
+    case PK_Q5_1: return 24 * (n / 32);
+    case PK_Q8_0: return 34 * (n / 32);
+    case PK_Q4_K: return 144 * (n / 256);
+    case PK_Q5_K: return 176 * (n / 256);
+    case PK_Q6_K: return 210 * (n / 256);
+    default: return 0;
+  }
+}
+
+bool can_pack(int source, int inputs, int kind) {
+  if (inputs < 1) return false;
+  switch (source) {
+    case PK_SOURCE_F32: case PK_SOURCE_F16: case PK_SOURCE_BF16: return kind == PK_F32 || kind == PK_BF16 || kind == PK_S8H;
+    case PK_Q4_0: case PK_Q4_1: return inputs % 32 == 0 && kind == PK_U4H;
+    case PK_Q5_0: case PK_Q5_1: return inputs % 32 == 0 && kind == PK_U8H;
+    case PK_Q8_0: return inputs % 32 == 0 && kind == PK_S8H;
+    case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
+    case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
+    case PK_Q6_K: return inputs % 256 == 0 && kind == PK_S8W16;
+    default: return false;
+  }
+}
+
+void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output) {
+  const int groups = padded(inputs, GROUP) / GROUP, lane = output % LANES;
+  uint8_t* levels = tiles + output / LANES * tile_bytes(kind, groups);
+  uint8_t* scales = levels + static_cast<size_t>(groups) * level_bytes(kind);
+  for (int g = 0; g < groups; g++) {
+    uint8_t* q = levels + static_cast<size_t>(g) * level_bytes(kind);
+    uint8_t* s = scales + static_cast<size_t>(g) * scale_bytes(kind);
+    if (kind == PK_F32 || kind == PK_BF16) put_plain(kind, q, lane, source, row, g, inputs);
+    else if (is_plain(source)) put_levels(kind, q, s, lane, quantise(source, row, g, inputs));
+    else put_levels(kind, q, s, lane, decode(source, row, g));
+  }
+}
+
+}  // namespace pk

@@ -1,0 +1,191 @@
+// Products of activation rows and a tile of 16 outputs.
+//
+// A row's sums are built in the same order whatever the number of rows: group by group, integers
+// inside a group, floats across groups.  Rows only share the decoding of the weights.
+#pragma once
+#include "activations.h"
+
+namespace {
+
+// sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
+template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
+  if (WIDE) return load(reinterpret_cast<const float*>(at) + 16 * index);
+  return load_f16(reinterpret_cast<const uint16_t*>(at) + 16 * index);
+}
+
+template <bool WIDE> struct Nibbles {
+  static constexpr int KIND = WIDE ? PK_U4W : PK_U4H;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    for (int i = 0; i < 4; i++) {
+      const W both = load_w(q + 64 * i);
+      w[2 * i] = low_nibbles(both);
+      w[2 * i + 1] = high_nibbles(both);
+    }
+    const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
+      I dot = izero();
+      for (int i = 0; i < 8; i++) dot = dot4_nibble(dot, w[i], x + 4 * i);
+      sums[m] = fma(to_float(dot), mul(scale, set1(a.scales[at])), sums[m]);
+      sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
+    }
+  }
+};
+
+template <bool WIDE> struct Bytes {
+  static constexpr int KIND = WIDE ? PK_U8W : PK_U8H;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
+      I dot = izero();
+      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
+      sums[m] = fma(to_float(dot), mul(scale, set1(a.scales[at])), sums[m]);
+      sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
+    }
+  }
+};
+
+struct Signed {
+  static constexpr int KIND = PK_S8H;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    const V scale = load_scale<false>(s, 0);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
+      I dot = izero();
+      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
+      sums[m] = fma(to_float(minus(dot, 128 * a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+    }
+  }
+};
+
+struct SignedHalves {
+  static constexpr int KIND = PK_S8W16;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const V by = set1(a.scales[static_cast<size_t>(row + m) * a.groups + g]);
+      I one = izero(), two = izero();
+      for (int i = 0; i < 4; i++) one = dot4(one, w[i], x + 4 * i);
+      for (int i = 4; i < 8; i++) two = dot4(two, w[i], x + 4 * i);
+      sums[m] = fma(to_float(minus(one, 128 * sum_i8(x))), mul(first, by), sums[m]);
+      sums[m] = fma(to_float(minus(two, 128 * sum_i8(x + 16))), mul(second, by), sums[m]);
+    }
+  }
+};
+
+struct Halves {
+  static constexpr int KIND = PK_BF16;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t*, const Activations& a, int row, int g, V* sums) {
+    const uint16_t* w = reinterpret_cast<const uint16_t*>(q);
+    for (int i = 0; i < 16; i++)
+      for (int m = 0; m < M; m++)
+        sums[m] = dot2_bf16(sums[m], w + 32 * i, a.halves + static_cast<size_t>(row + m) * a.stride + 32 * g + 2 * i);
+  }
+};
+
+struct Floats {
+  static constexpr int KIND = PK_F32;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t*, const Activations& a, int row, int g, V* sums) {
+    const float* w = reinterpret_cast<const float*>(q);
+    for (int i = 0; i < 32; i++) {
+      const V column = load(w + 16 * i);
+      for (int m = 0; m < M; m++)
+        sums[m] = fma(column, set1(a.floats[static_cast<size_t>(row + m) * a.stride + 32 * g + i]), sums[m]);
+    }
+  }
+};
+
+template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
+  constexpr int kind = Format::KIND;
+  const uint8_t* levels = matrix.tiles + tile * pk::tile_bytes(kind, a.groups);
+  const uint8_t* scales = levels + static_cast<size_t>(a.groups) * pk::level_bytes(kind);
+  V sums[M];
+  for (int m = 0; m < M; m++) sums[m] = zero();
+  for (int g = 0; g < a.groups; g++)
+    Format::template group<M>(levels + static_cast<size_t>(g) * pk::level_bytes(kind), scales + static_cast<size_t>(g) * pk::scale_bytes(kind), a, row, g, sums);
+  const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
+  for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
+}
+
+template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  switch (rows) {
+    case 1: return tile_rows<Format, 1>(matrix, tile, a, row, out);
+    case 2: return tile_rows<Format, 2>(matrix, tile, a, row, out);
+    case 3: return tile_rows<Format, 3>(matrix, tile, a, row, out);
+    case 4: return tile_rows<Format, 4>(matrix, tile, a, row, out);
+    case 5: return tile_rows<Format, 5>(matrix, tile, a, row, out);
+    case 6: return tile_rows<Format, 6>(matrix, tile, a, row, out);
+    case 7: return tile_rows<Format, 7>(matrix, tile, a, row, out);
+    default: return tile_rows<Format, 8>(matrix, tile, a, row, out);
+  }
+}
+
+// out: [rows, 16], rows <= pk::ROWS: rows `row`... of the activations times tile number `tile`.
+inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  switch (matrix.kind) {
+    case PK_F32: return tile_of<Floats>(matrix, tile, a, row, rows, out);
+    case PK_BF16: return tile_of<Halves>(matrix, tile, a, row, rows, out);
+    case PK_U4H: return tile_of<Nibbles<false>>(matrix, tile, a, row, rows, out);
+    case PK_U4W: return tile_of<Nibbles<true>>(matrix, tile, a, row, rows, out);
+    case PK_U8H: return tile_of<Bytes<false>>(matrix, tile, a, row, rows, out);
+    case PK_U8W: return tile_of<Bytes<true>>(matrix, tile, a, row, rows, out);
+    case PK_S8H: return tile_of<Signed>(matrix, tile, a, row, rows, out);
+    default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
+  }
+}
+
+// Lane `lane` of 16 scales, as floats.
+inline float scale_at(const uint8_t* scales, int kind, int index, int lane) {
+  alignas(64) float lanes[16];
+  const bool wide = kind == PK_U4W || kind == PK_U8W || kind == PK_S8W16;
+  store(lanes, wide ? load_scale<true>(scales, index) : load_scale<false>(scales, index));
+  return lanes[lane];
+}
+
+// One value of a group. i: input within the group.
+inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int lane, int i) {
+  switch (kind) {
+    case PK_F32: return reinterpret_cast<const float*>(q)[16 * i + lane];
+    case PK_BF16: {
+      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(q)[32 * (i / 2) + 2 * lane + i % 2]) << 16;
+      float value;
+      __builtin_memcpy(&value, &bits, 4);
+      return value;
+    }
+    case PK_U4H: case PK_U4W: {
+      const uint8_t both = q[64 * (i / 8) + 4 * lane + i % 4];
+      const int level = i % 8 < 4 ? both & 15 : both >> 4;
+      return scale_at(s, kind, 0, lane) * static_cast<float>(level) + scale_at(s, kind, 1, lane);
+    }
+    case PK_U8H: case PK_U8W:
+      return scale_at(s, kind, 0, lane) * static_cast<float>(q[64 * (i / 4) + 4 * lane + i % 4]) + scale_at(s, kind, 1, lane);
+    default:
+      return scale_at(s, kind, kind == PK_S8W16 ? i / 16 : 0, lane) * static_cast<float>(q[64 * (i / 4) + 4 * lane + i % 4] - 128);
+  }
+}
+
+// A row of a matrix as floats: what an embedding looks up. out: [inputs].
+inline void matrix_row(const PkMatrix& matrix, int row, float* out) {
+  const int groups = pk::padded(matrix.inputs, pk::GROUP) / pk::GROUP;
+  const uint8_t* levels = matrix.tiles + row / 16 * pk::tile_bytes(matrix.kind, groups);
+  const uint8_t* scales = levels + static_cast<size_t>(groups) * pk::level_bytes(matrix.kind);
+  for (int k = 0; k < matrix.inputs; k++) {
+    const int g = k / pk::GROUP;
+    out[k] = value_at(levels + static_cast<size_t>(g) * pk::level_bytes(matrix.kind),
+                      scales + static_cast<size_t>(g) * pk::scale_bytes(matrix.kind), matrix.kind, row % 16, k % pk::GROUP);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,106 @@
+// What crosses the C interface, and what the three instruction sets share. No code of any of them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+// How a matrix is stored. A tile is 16 outputs by all inputs; a group is 32 of its inputs.
+// U4, U8: unsigned levels q, value = scale * q + minimum.  S8: value = scale * (q - 128).
+// H: scale and minimum are float16.  W: they are float32.  S8W16: a float32 scale for 16 inputs.
+enum PkKind : int32_t { PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7 };
+
+// outputs, inputs: of the matrix; tiles cover them, rounded up to 16 and 32 with zeros.
+// tiles: 64-byte aligned.  bias: [outputs rounded up to 16] or null.
+struct PkMatrix {
+  int32_t kind, outputs, inputs, reserved;
+  const uint8_t* tiles;
+  const float* bias;
+};
+
+// query_norm, key_norm: [head_dim] or null.  keys, values: the layer's cache, see attention.h.
+struct PkLayer {
+  PkMatrix query, key, value, output, gate, up, down;
+  const float *attention_norm, *feed_forward_norm, *query_norm, *key_norm;
+  void *keys, *values;
+};
+
+enum PkCache : int32_t { PK_CACHE_F32 = 0, PK_CACHE_BF16 = 1 };
+
+// cosines, sines: [positions, head_dim / 2].  embedding: its rows are gathered from the tiles.
+// block_size: tokens per KV block, a multiple of 16.
+struct PkModel {
+  int32_t hidden, inner, heads, kv_heads, head_dim, num_layers, vocab, block_size;
+  int32_t cache, threads;
+  float eps, reserved;
+  const PkLayer* layers;
+  PkMatrix embedding, head;
+  const float *norm, *cosines, *sines;
+};
+
+// One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
+// computed before.  tables: physical blocks of all sequences, sequence s from first_block[s] on.
+// wanted: rows whose logits are asked for.  logits: [num_wanted, vocab].
+// layers_done: counted up after each layer, for other threads to read; may be null.
+struct PkBatch {
+  int32_t rows, sequences, num_wanted, reserved;
+  const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted;
+  float* logits;
+  volatile int64_t* layers_done;
+};
+
+}  // extern "C"
+
+namespace pk {
+
+constexpr int LANES = 16;      // outputs per tile
+constexpr int GROUP = 32;      // inputs that share a scale
+constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
+constexpr int ROWS = 8;        // rows of a product that share a weight once it is decoded
+
+constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+// Bytes of a group's levels (or values), and of its scales and minima.
+constexpr int level_bytes(int kind) {
+  switch (kind) {
+    case PK_F32: return 4 * LANES * GROUP;
+    case PK_BF16: return 2 * LANES * GROUP;
+    case PK_U4H: case PK_U4W: return LANES * GROUP / 2;
+    default: return LANES * GROUP;
+  }
+}
+constexpr int scale_bytes(int kind) {
+  switch (kind) {
+    case PK_F32: case PK_BF16: return 0;
+    case PK_U4H: case PK_U8H: return 4 * LANES;
+    case PK_U4W: case PK_U8W: return 8 * LANES;
+    case PK_S8H: return 2 * LANES;
+    default: return 8 * LANES;
+  }
+}
+// Forms of a product's input that a matrix of some kind reads; a set of bits.
+enum Form { FLOATS = 1, HALVES = 2, LEVELS = 4 };
+constexpr int form_of(int kind) { return kind == PK_F32 ? FLOATS : kind == PK_BF16 ? HALVES : LEVELS; }
+
+// A tile is its groups' levels, then its groups' scales and minima, rounded up to 64 bytes.
+constexpr size_t tile_bytes(int kind, int groups) {
+  return (static_cast<size_t>(groups) * (level_bytes(kind) + scale_bytes(kind)) + 63) / 64 * 64;
+}
+
+// One instruction set's entry points.
+struct Kernels {
+  const char* name;
+  // Both return the bytes of 64-byte aligned scratch that they need, and run only if given it.
+  // out: [rows, outputs] = x [rows, inputs] times the matrix, plus bias.
+  size_t (*product)(const PkMatrix&, const float* x, int rows, float* out, int threads, void* work);
+  size_t (*forward)(const PkModel&, const PkBatch&, void* work);
+};
+
+// Lets another thread run while this one waits.
+void give_way();
+
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace pk

@@ -1,0 +1,141 @@
+// Sixteen lanes as two halves on AVX2 with FMA and F16C.
+#pragma once
+#include <immintrin.h>
+#include <cstdint>
+
+namespace {
+
+struct V { __m256 lo, hi; };
+struct I { __m256i lo, hi; };
+struct W { __m256i lo, hi; };
+
+inline V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline V set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, V x) { _mm256_storeu_ps(p, x.lo); _mm256_storeu_ps(p + 8, x.hi); }
+inline V add(V a, V b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline V sub(V a, V b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline V mul(V a, V b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline V div(V a, V b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline V fma(V a, V b, V c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline V max(V a, V b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline V abs(V a) {
+  const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  return {_mm256_and_ps(a.lo, mask), _mm256_and_ps(a.hi, mask)};
+}
+inline float sum(V a) {
+  const __m256 both = _mm256_add_ps(a.lo, a.hi);
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+inline float highest(V a) {
+  const __m256 both = _mm256_max_ps(a.lo, a.hi);
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+
+inline __m256 f16_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline V load_f16(const uint16_t* p) { return {f16_half(p), f16_half(p + 8)}; }
+inline __m256 bf16_half(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline V load_bf16(const uint16_t* p) { return {bf16_half(p), bf16_half(p + 8)}; }
+inline __m256 i8_half(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline V load_i8(const int8_t* p) { return {i8_half(p), i8_half(p + 8)}; }
+
+inline __m256 scale2_half(__m256 x, __m256 n) {
+  const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(x, _mm256_castsi256_ps(bits));
+}
+inline V scale2(V x, V n) { return {scale2_half(x.lo, n.lo), scale2_half(x.hi, n.hi)}; }
+inline V round_even(V x) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.lo, mode), _mm256_round_ps(x.hi, mode)};
+}
+inline V zero_below(V y, V x, float limit) {
+  const __m256 bound = _mm256_set1_ps(limit);
+  return {_mm256_and_ps(y.lo, _mm256_cmp_ps(x.lo, bound, _CMP_NLT_UQ)),
+          _mm256_and_ps(y.hi, _mm256_cmp_ps(x.hi, bound, _CMP_NLT_UQ))};
+}
+inline V keep_through(V y, int first, int last, float other) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i limit = _mm256_set1_epi32(last - first);
+  const __m256i over_lo = _mm256_cmpgt_epi32(lanes, limit);
+  const __m256i over_hi = _mm256_cmpgt_epi32(_mm256_add_epi32(lanes, _mm256_set1_epi32(8)), limit);
+  const __m256 o = _mm256_set1_ps(other);
+  return {_mm256_blendv_ps(y.lo, o, _mm256_castsi256_ps(over_lo)), _mm256_blendv_ps(y.hi, o, _mm256_castsi256_ps(over_hi))};
+}
+
+inline I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline V to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline I minus(I a, int32_t b) {
+  const __m256i x = _mm256_set1_epi32(b);
+  return {_mm256_sub_epi32(a.lo, x), _mm256_sub_epi32(a.hi, x)};
+}
+inline W load_w(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline W low_nibbles(W w) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(w.lo, mask), _mm256_and_si256(w.hi, mask)};
+}
+inline W high_nibbles(W w) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(_mm256_srli_epi16(w.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(w.hi, 4), mask)};
+}
+inline __m256i four_bytes(const int8_t* a) {
+  int32_t four;
+  __builtin_memcpy(&four, a, 4);
+  return _mm256_set1_epi32(four);
+}
+// For w <= 15: pairs fit into 16 bits.
+inline __m256i dot4_small(__m256i sums, __m256i w, __m256i a) {
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), _mm256_set1_epi16(1)));
+}
+inline I dot4_nibble(I sums, W w, const int8_t* a) {
+  const __m256i x = four_bytes(a);
+  return {dot4_small(sums.lo, w.lo, x), dot4_small(sums.hi, w.hi, x)};
+}
+// Any byte: by halves of four bits, since 255 * 127 * 2 doesn't fit into 16 bits.
+inline __m256i dot4_any(__m256i sums, __m256i w, __m256i a) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  const __m256i high = dot4_small(_mm256_setzero_si256(), _mm256_and_si256(_mm256_srli_epi16(w, 4), mask), a);
+  return dot4_small(_mm256_add_epi32(sums, _mm256_slli_epi32(high, 4)), _mm256_and_si256(w, mask), a);
+}
+inline I dot4(I sums, W w, const int8_t* a) {
+  const __m256i x = four_bytes(a);
+  return {dot4_any(sums.lo, w.lo, x), dot4_any(sums.hi, w.hi, x)};
+}
+
+inline void store_i8(int8_t* p, V x) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+inline int32_t sum_i8(const int8_t* p) {
+  int32_t total = 0;
+  for (int i = 0; i < 16; i++) total += p[i];
+  return total;
+}
+
+inline __m256 dot2_half(__m256 sums, const uint16_t* w, uint32_t two) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+  const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  const __m256 a0 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two << 16)));
+  const __m256 a1 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two & 0xffff0000u)));
+  return _mm256_fmadd_ps(odd, a1, _mm256_fmadd_ps(even, a0, sums));
+}
+inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  uint32_t two;
+  __builtin_memcpy(&two, a, 4);
+  return {dot2_half(sums.lo, w, two), dot2_half(sums.hi, w + 16, two)};
+}
+
+}  // namespace

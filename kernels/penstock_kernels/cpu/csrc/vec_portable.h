@@ -1,0 +1,87 @@
+// Sixteen lanes in plain C++: slow, and right on any machine.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace {
+
+struct V { float x[16]; };
+struct I { int32_t x[16]; };
+struct W { uint8_t x[64]; };
+
+#define PK_LANES for (int i = 0; i < 16; i++)
+
+inline V set1(float a) { V r; PK_LANES r.x[i] = a; return r; }
+inline V zero() { return set1(0.0f); }
+inline V load(const float* p) { V r; PK_LANES r.x[i] = p[i]; return r; }
+inline void store(float* p, V a) { PK_LANES p[i] = a.x[i]; }
+inline V add(V a, V b) { PK_LANES a.x[i] += b.x[i]; return a; }
+inline V sub(V a, V b) { PK_LANES a.x[i] -= b.x[i]; return a; }
+inline V mul(V a, V b) { PK_LANES a.x[i] *= b.x[i]; return a; }
+inline V div(V a, V b) { PK_LANES a.x[i] /= b.x[i]; return a; }
+inline V fma(V a, V b, V c) { PK_LANES c.x[i] += a.x[i] * b.x[i]; return c; }
+inline V max(V a, V b) { PK_LANES a.x[i] = a.x[i] > b.x[i] ? a.x[i] : b.x[i]; return a; }
+inline V abs(V a) { PK_LANES a.x[i] = std::fabs(a.x[i]); return a; }
+inline float sum(V a) {
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) a.x[i] += a.x[i + half];
+  return a.x[0];
+}
+inline float highest(V a) { float r = a.x[0]; PK_LANES r = a.x[i] > r ? a.x[i] : r; return r; }
+
+inline float bits_to_float(uint32_t bits) { float r; __builtin_memcpy(&r, &bits, 4); return r; }
+inline float f16_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+  if (exponent == 31) return bits_to_float(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent) return bits_to_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float small = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
+  return sign ? -small : small;
+}
+inline V load_f16(const uint16_t* p) { V r; PK_LANES r.x[i] = f16_to_float(p[i]); return r; }
+inline V load_bf16(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(static_cast<uint32_t>(p[i]) << 16); return r; }
+inline V load_i8(const int8_t* p) { V r; PK_LANES r.x[i] = p[i]; return r; }
+
+inline V round_even(V a) { PK_LANES a.x[i] = std::nearbyint(a.x[i]); return a; }
+inline V scale2(V a, V n) {
+  PK_LANES a.x[i] *= bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.x[i]) + 127) << 23);
+  return a;
+}
+inline V zero_below(V y, V a, float limit) { PK_LANES y.x[i] = a.x[i] < limit ? 0.0f : y.x[i]; return y; }
+inline V keep_through(V y, int first, int last, float other) {
+  PK_LANES y.x[i] = first + i <= last ? y.x[i] : other;
+  return y;
+}
+
+inline I izero() { I r; PK_LANES r.x[i] = 0; return r; }
+inline V to_float(I a) { V r; PK_LANES r.x[i] = static_cast<float>(a.x[i]); return r; }
+inline I minus(I a, int32_t b) { PK_LANES a.x[i] -= b; return a; }
+inline W load_w(const uint8_t* p) { W r; __builtin_memcpy(r.x, p, 64); return r; }
+inline W low_nibbles(W w) { for (auto& b : w.x) b &= 15; return w; }
+inline W high_nibbles(W w) { for (auto& b : w.x) b >>= 4; return w; }
+inline I dot4(I sums, W w, const int8_t* a) {
+  PK_LANES for (int j = 0; j < 4; j++) sums.x[i] += static_cast<int32_t>(w.x[4 * i + j]) * a[j];
+  return sums;
+}
+inline I dot4_nibble(I sums, W w, const int8_t* a) { return dot4(sums, w, a); }
+
+inline void store_i8(int8_t* p, V a) {
+  PK_LANES {
+    // NaN and what is out of range become -128, as the vector conversions make them.
+    const float r = std::nearbyint(a.x[i]);
+    p[i] = r >= -128.0f && r <= 127.0f ? static_cast<int8_t>(r) : (r > 127.0f ? 127 : -128);
+  }
+}
+inline int32_t sum_i8(const int8_t* p) { int32_t r = 0; PK_LANES r += p[i]; return r; }
+
+inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  const float a0 = bits_to_float(static_cast<uint32_t>(a[0]) << 16), a1 = bits_to_float(static_cast<uint32_t>(a[1]) << 16);
+  PK_LANES {
+    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i]) << 16) * a0;
+    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i + 1]) << 16) * a1;
+  }
+  return sums;
+}
+
+#undef PK_LANES
+
+}  // namespace

@@ -1,0 +1,187 @@
+"""A decoder-only transformer on the CPU kernels: one call computes one step."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.memory import Scratch, zeroed
+from penstock_kernels.cpu.structs import Batch, Layer, Model
+
+PAGE = 16
+"""Tokens per page of the cache; a KV block is a whole number of pages."""
+MAX_GROUP = 32
+"""Query heads that share a KV head, at most."""
+CACHE_KINDS = {"float32": (0, 4), "bfloat16": (1, 2)}
+"""dtype of the KV cache -> (number in csrc/types.h, bytes per value)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model. block_size: tokens per KV block."""
+
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    block_size: int
+    eps: float
+
+    def obstacle(self) -> str | None:
+        """Why the kernels can't run this shape; None when they can."""
+        if self.head_dim % 16:
+            return f"head_dim is {self.head_dim}, not a multiple of 16"
+        if self.block_size % PAGE:
+            return f"kv_block_size is {self.block_size}, not a multiple of {PAGE}"
+        if self.heads // self.kv_heads > MAX_GROUP:
+            return f"{self.heads // self.kv_heads} query heads share a KV head; at most {MAX_GROUP}"
+        return None
+
+    def block_bytes(self, cache: str, layers: int) -> int:
+        """Memory of a KV block over all layers."""
+        per_token = 2 * self.kv_heads * self.head_dim * CACHE_KINDS[cache][1]
+        return per_token * self.block_size * layers
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """Norm weights are float32 vectors; query_norm and key_norm are [head_dim] or None."""
+
+    query: PackedMatrix
+    key: PackedMatrix
+    value: PackedMatrix
+    output: PackedMatrix
+    gate: PackedMatrix
+    up: PackedMatrix
+    down: PackedMatrix
+    attention_norm: np.ndarray
+    feed_forward_norm: np.ndarray
+    query_norm: np.ndarray | None = None
+    key_norm: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows of one step, sequence by sequence. All int32 and contiguous.
+
+    tokens: [rows].  first_row: [sequences + 1].  starts: [sequences] tokens computed before.
+    tables: the sequences' physical blocks, joined.  first_block: [sequences], where each begins.
+    """
+
+    tokens: np.ndarray
+    first_row: np.ndarray
+    starts: np.ndarray
+    tables: np.ndarray
+    first_block: np.ndarray
+
+
+@dataclass
+class Decoder:
+    """Weights, KV cache and scratch of one model.
+
+    cosines, sines: [positions, head_dim / 2] float32.  cache: a key of CACHE_KINDS.
+    Raises ValueError for a shape with an obstacle, MemoryError when there is no room.
+    """
+
+    shape: Shape
+    layers: list[LayerWeights]
+    embedding: PackedMatrix
+    head: PackedMatrix
+    norm: np.ndarray
+    cosines: np.ndarray
+    sines: np.ndarray
+    num_blocks: int
+    cache: str
+    threads: int
+    _scratch: Scratch = field(default_factory=Scratch)
+
+    def __post_init__(self) -> None:
+        obstacle = self.shape.obstacle()
+        if obstacle is not None:
+            raise ValueError(obstacle)
+        self._layers_done = np.zeros(1, dtype=np.int64)
+        half = self.shape.block_bytes(self.cache, 1) * self.num_blocks // 2
+        self._caches = [(zeroed(half), zeroed(half)) for _ in self.layers]
+        self._structs = (Layer * len(self.layers))(
+            *(_layer(w, c) for w, c in zip(self.layers, self._caches, strict=True))
+        )
+        self._model = self._describe()
+
+    @property
+    def layers_done(self) -> int:
+        """Layers computed since the start; another thread may read it during a step."""
+        return int(self._layers_done[0])
+
+    def logits(self, step: Step, rows: np.ndarray) -> np.ndarray:
+        """Computes the step, writes its keys and values, and returns logits of some rows.
+
+        rows: [n] int32 -> [n, vocab] float32.  A row's bits depend on its sequence alone.
+        """
+        out = np.empty((len(rows), self.shape.vocab), dtype=np.float32)
+        batch = Batch(
+            rows=len(step.tokens),
+            sequences=len(step.starts),
+            num_wanted=len(rows),
+            tokens=step.tokens.ctypes.data,
+            first_row=step.first_row.ctypes.data,
+            starts=step.starts.ctypes.data,
+            tables=step.tables.ctypes.data,
+            first_block=step.first_block.ctypes.data,
+            wanted=rows.ctypes.data,
+            logits=out.ctypes.data,
+            layers_done=self._layers_done.ctypes.data,
+        )
+        library = load()
+        model, given = ctypes.byref(self._model), ctypes.byref(batch)
+        work = self._scratch.at_least(library.pk_forward_bytes(model, given))
+        library.pk_forward(model, given, work)
+        return out
+
+    def _describe(self) -> Model:
+        shape = self.shape
+        return Model(
+            hidden=shape.hidden,
+            inner=shape.inner,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            num_layers=len(self.layers),
+            vocab=shape.vocab,
+            block_size=shape.block_size,
+            cache=CACHE_KINDS[self.cache][0],
+            threads=self.threads,
+            eps=shape.eps,
+            layers=self._structs,
+            embedding=self.embedding.struct,
+            head=self.head.struct,
+            norm=self.norm.ctypes.data,
+            cosines=self.cosines.ctypes.data,
+            sines=self.sines.ctypes.data,
+        )
+
+
+def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> Layer:
+    def address(vector: np.ndarray | None) -> int | None:
+        return None if vector is None else int(vector.ctypes.data)
+
+    return Layer(
+        query=weights.query.struct,
+        key=weights.key.struct,
+        value=weights.value.struct,
+        output=weights.output.struct,
+        gate=weights.gate.struct,
+        up=weights.up.struct,
+        down=weights.down.struct,
+        attention_norm=address(weights.attention_norm),
+        feed_forward_norm=address(weights.feed_forward_norm),
+        query_norm=address(weights.query_norm),
+        key_norm=address(weights.key_norm),
+        keys=address(cache[0]),
+        values=address(cache[1]),
+    )

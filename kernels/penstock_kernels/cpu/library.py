@@ -1,0 +1,66 @@
+"""Finds, loads and declares the shared library of CPU kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
+from pathlib import Path
+
+from penstock_kernels.cpu.structs import Batch, Matrix, Model
+
+PATH = Path(__file__).with_name("libpenstock_cpu.so")
+INSTRUCTION_SETS = ("avx512", "avx2", "portable")
+CHOICE = "PENSTOCK_CPU_ISA"
+"""Environment variable that names a lesser instruction set, to compare or to rule one out."""
+
+_SIGNATURES = {
+    "pk_instruction_set": (c_char_p, []),
+    "pk_use": (c_int, [c_char_p]),
+    "pk_matrix_bytes": (c_size_t, [c_int, c_int, c_int]),
+    "pk_pack": (
+        c_int,
+        [c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_void_p, c_int],
+    ),
+    "pk_product_bytes": (c_size_t, [POINTER(Matrix), c_int]),
+    "pk_product": (None, [POINTER(Matrix), c_void_p, c_int, c_void_p, c_int, c_void_p]),
+    "pk_forward_bytes": (c_size_t, [POINTER(Model), POINTER(Batch)]),
+    "pk_forward": (None, [POINTER(Model), POINTER(Batch), c_void_p]),
+}
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, its functions declared. Raises ImportError that says why there is none."""
+    if not PATH.exists():
+        raise ImportError(
+            "the CPU kernels were not built: install a C++ compiler with OpenMP (g++), then "
+            "install Penstock again"
+        )
+    try:
+        library = ctypes.CDLL(str(PATH))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"the CPU kernels can't be loaded: {error}") from error
+    wanted = os.environ.get(CHOICE)
+    if wanted and library.pk_use(wanted.encode()) != 0:
+        raise ImportError(
+            f"{CHOICE} is {wanted!r}, which this processor or build lacks; there are "
+            f"{', '.join(INSTRUCTION_SETS)}"
+        )
+    return library
+
+
+def instruction_set() -> str:
+    """The one in use: avx512, avx2 or portable."""
+    name: bytes = load().pk_instruction_set()
+    return name.decode()
+
+
+def use(name: str) -> None:
+    """Switches to another instruction set, for all that follows. Raises ValueError."""
+    if load().pk_use(name.encode()) != 0:
+        raise ValueError(f"this processor or build has no {name!r}")

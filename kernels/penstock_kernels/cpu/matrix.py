@@ -1,0 +1,166 @@
+"""Weights packed for the kernels: quantised ones as they are, in another order."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.memory import Scratch, zeroed
+from penstock_kernels.cpu.structs import Matrix
+
+
+class Kind(enum.IntEnum):
+    """How a packed matrix stores its values (csrc/types.h)."""
+
+    F32 = 0
+    BF16 = 1
+    U4H = 2
+    U4W = 3
+    U8H = 4
+    U8W = 5
+    S8H = 6
+    S8W16 = 7
+
+
+SOURCES = {
+    "F32": 0,
+    "F16": 1,
+    "BF16": 2,
+    "Q4_0": 3,
+    "Q4_1": 4,
+    "Q5_0": 5,
+    "Q5_1": 6,
+    "Q8_0": 7,
+    "Q4_K": 8,
+    "Q5_K": 9,
+    "Q6_K": 10,
+}
+"""Formats that can be packed, by the checkpoints' own names."""
+
+OWN_KIND = {
+    "F32": Kind.F32,
+    "F16": Kind.F32,
+    "BF16": Kind.BF16,
+    "Q4_0": Kind.U4H,
+    "Q4_1": Kind.U4H,
+    "Q5_0": Kind.U8H,
+    "Q5_1": Kind.U8H,
+    "Q8_0": Kind.S8H,
+    "Q4_K": Kind.U4W,
+    "Q5_K": Kind.U8W,
+    "Q6_K": Kind.S8W16,
+}
+"""The kind that keeps a format's values as they are."""
+
+PLAIN = ("F32", "F16", "BF16")
+"""Formats of plain numbers: they can become F32, BF16 or S8H (int8 in groups of 32)."""
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """struct: for the kernels; valid as long as this object lives."""
+
+    struct: Matrix
+    tiles: np.ndarray
+    bias: np.ndarray | None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.tiles.nbytes)
+
+
+def pack(
+    source: str,
+    data: np.ndarray,
+    shape: tuple[int, int],
+    *,
+    kind: Kind | None = None,
+    order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    threads: int = 1,
+) -> PackedMatrix:
+    """Packs a whole matrix.
+
+    source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
+    shape: (outputs, inputs).  kind: default OWN_KIND's.  order: [outputs] int32, where each source
+    row goes; default: as it is.  bias: [outputs] float32.  Raises ValueError where source, kind
+    and width don't fit together, or data is too short.
+    """
+    outputs, inputs = shape
+    kind = OWN_KIND[source] if kind is None else kind
+    library = load()
+    tiles = zeroed(library.pk_matrix_bytes(kind, outputs, inputs))
+    data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    if data.nbytes != outputs * _row_bytes(source, inputs):
+        raise ValueError(f"{data.nbytes} bytes are no {source} matrix of shape {shape}")
+    if order is not None:
+        order = np.ascontiguousarray(order, dtype=np.int32)
+        if order.shape != (outputs,):
+            raise ValueError(f"order has shape {order.shape}; ({outputs},) is needed")
+    packed = library.pk_pack(
+        SOURCES[source],
+        data.ctypes.data,
+        outputs,
+        inputs,
+        kind,
+        tiles.ctypes.data,
+        outputs,
+        None if order is None else order.ctypes.data,
+        threads,
+    )
+    if packed != 0:
+        raise ValueError(f"a {source} matrix of shape {shape} can't be packed as {kind.name}")
+    padded = None
+    if bias is not None:
+        padded = np.zeros(-(-outputs // 16) * 16, dtype=np.float32)
+        padded[:outputs] = bias
+    struct = Matrix(
+        kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
+    )
+    return PackedMatrix(struct, tiles, padded)
+
+
+_BLOCKS = {
+    "F32": (1, 4),
+    "F16": (1, 2),
+    "BF16": (1, 2),
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+"""(values, bytes) of a block."""
+
+
+def _row_bytes(source: str, inputs: int) -> int:
+    values, size = _BLOCKS[source]
+    if inputs % values:
+        raise ValueError(f"rows of {source} hold a multiple of {values} values, not {inputs}")
+    return inputs // values * size
+
+
+def product(
+    x: np.ndarray, matrix: PackedMatrix, *, threads: int = 1, scratch: Scratch | None = None
+) -> np.ndarray:
+    """x @ matrix.T + bias. x: [rows, inputs] float32 -> [rows, outputs] float32.
+
+    Quantised matrices take x as signed bytes in groups of 32 (scale: largest magnitude / 127,
+    rounded to nearest even); BF16 ones as bfloat16.  A row's bits depend on that row alone.
+    """
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    rows = x.shape[0]
+    out = np.empty((rows, matrix.struct.outputs), dtype=np.float32)
+    if rows:
+        library, struct = load(), ctypes.byref(matrix.struct)
+        work = (scratch or Scratch()).at_least(library.pk_product_bytes(struct, rows))
+        library.pk_product(struct, x.ctypes.data, rows, out.ctypes.data, threads, work)
+    return out

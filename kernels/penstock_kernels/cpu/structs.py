@@ -1,0 +1,83 @@
+"""The C interface's structs (csrc/types.h), field for field."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int32, c_void_p
+
+
+class Matrix(ctypes.Structure):
+    """PkMatrix: packed weights. tiles: 64-byte aligned; bias: float32 or null."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("outputs", c_int32),
+        ("inputs", c_int32),
+        ("reserved", c_int32),
+        ("tiles", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class Layer(ctypes.Structure):
+    """PkLayer: one decoder layer's weights and its part of the KV cache."""
+
+    _fields_ = (
+        ("query", Matrix),
+        ("key", Matrix),
+        ("value", Matrix),
+        ("output", Matrix),
+        ("gate", Matrix),
+        ("up", Matrix),
+        ("down", Matrix),
+        ("attention_norm", c_void_p),
+        ("feed_forward_norm", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    )
+
+
+class Model(ctypes.Structure):
+    """PkModel: everything that a forward pass reads."""
+
+    _fields_ = (
+        ("hidden", c_int32),
+        ("inner", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("num_layers", c_int32),
+        ("vocab", c_int32),
+        ("block_size", c_int32),
+        ("cache", c_int32),
+        ("threads", c_int32),
+        ("eps", c_float),
+        ("reserved", c_float),
+        ("layers", ctypes.POINTER(Layer)),
+        ("embedding", Matrix),
+        ("head", Matrix),
+        ("norm", c_void_p),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+    )
+
+
+class Batch(ctypes.Structure):
+    """PkBatch: one step."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("sequences", c_int32),
+        ("num_wanted", c_int32),
+        ("reserved", c_int32),
+        ("tokens", c_void_p),
+        ("first_row", c_void_p),
+        ("starts", c_void_p),
+        ("tables", c_void_p),
+        ("first_block", c_void_p),
+        ("wanted", c_void_p),
+        ("logits", c_void_p),
+        ("layers_done", c_void_p),
+    )

@@ -1,0 +1,180 @@
+"""The CPU kernels: one call into the shared library computes a whole step.
+
+dtype auto keeps the checkpoint's own format: quantised GGUF tensors stay quantised and meet
+activations in signed bytes (groups of 32), with keys and values in bfloat16; bfloat16 and float32
+checkpoints are computed in their own type.  An explicit dtype means that type throughout, whatever
+the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import ModelConfig, PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu.decoder import Decoder, LayerWeights, Shape, Step
+from penstock_kernels.cpu.library import instruction_set
+from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix, pack
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.layers.rotary import Rotary
+from penstock_worker.weights import Weights, open_weights
+
+_KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16}
+
+
+class CPUForward:
+    """A Decoder under the runner's interface."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def layers_done(self) -> int:
+        return self._decoder.layers_done
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        lengths = np.array([0, *(len(table) for table in batch.tables)])
+        step = Step(
+            tokens=_int32(batch.tokens),
+            first_row=_int32(np.cumsum([0, *batch.counts])),
+            starts=_int32(batch.starts),
+            tables=_int32(np.concatenate(batch.tables)),
+            first_block=_int32(np.cumsum(lengths)[:-1]),
+        )
+        return torch.from_numpy(self._decoder.logits(step, _int32(rows)))
+
+
+def _int32(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+    """Raises ImportError without the library, Unable for a shape that it can't run."""
+    isa = instruction_set()
+    config = prepared.config
+    shape = Shape(
+        hidden=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab_size,
+        block_size=setup.block_size,
+        eps=config.rms_norm_eps,
+    )
+    obstacle = shape.obstacle() or _bias_obstacle(config)
+    if obstacle is not None:
+        raise Unable(obstacle)
+    dtype = _dtype(setup.dtype, prepared.weights.dtype)
+    cache = "float32" if dtype == "float32" else "bfloat16"
+
+    def build() -> Callable[[int], Forward]:
+        weights = open_weights(prepared.weights, config, torch.float32)
+        loader = _Loader(config, weights, _KINDS.get(dtype), threads)
+        parts = loader.read(setup.max_model_len)
+        return lambda blocks: CPUForward(
+            Decoder(shape, *parts, num_blocks=blocks, cache=cache, threads=threads)
+        )
+
+    return Recipe(
+        backend=f"cpu {isa}",
+        dtype=dtype,
+        numerics=f"cpu {isa} {dtype} KV {cache}",
+        block_bytes=shape.block_bytes(cache, config.num_layers),
+        build=build,
+    )
+
+
+def _bias_obstacle(config: ModelConfig) -> str | None:
+    if config.output_bias or config.mlp_bias:
+        return "the model has biases outside of the query, key and value projections"
+    return None
+
+
+def _dtype(requested: str, stored: str) -> str:
+    """float32, bfloat16, or a GGUF quantisation's name, which means: as the file has it."""
+    if requested != "auto":
+        return requested
+    return "float32" if stored == "float16" else stored
+
+
+@dataclass
+class _Loader:
+    """Packs a checkpoint's matrices. kind: of all of them; None: each as the file has it."""
+
+    config: ModelConfig
+    weights: Weights
+    kind: Kind | None
+    threads: int
+
+    def read(
+        self, positions: int
+    ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
+        """Layers, embedding, head, last norm, cosines, sines: what a Decoder is made of."""
+        config = self.config
+        size = (config.vocab_size, config.hidden_size)
+        rotary = Rotary.load(config, self.weights, positions)
+        layers = [self._layer(number) for number in range(config.num_layers)]
+        embedding = self._matrix("embed_tokens", *size)
+        if config.tie_word_embeddings:
+            self.weights.ignore("lm_head.weight")
+            head = embedding
+        else:
+            head = self._matrix("lm_head", *size)
+        norm = self._vector("norm.weight", config.hidden_size)
+        self.weights.finish()
+        return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
+
+    def _layer(self, number: int) -> LayerWeights:
+        config, at = self.config, f"layers.{number}"
+        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        attention, bias = f"{at}.self_attn", config.qkv_bias
+        norms: dict[str, np.ndarray] = {}
+        if config.qk_norm:
+            norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
+            norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
+        return LayerWeights(
+            query=self._matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
+            key=self._matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
+            value=self._matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
+            output=self._matrix(f"{attention}.o_proj", hidden, queries),
+            gate=self._matrix(f"{at}.mlp.gate_proj", inner, hidden),
+            up=self._matrix(f"{at}.mlp.up_proj", inner, hidden),
+            down=self._matrix(f"{at}.mlp.down_proj", hidden, inner),
+            attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
+            feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
+            **norms,
+        )
+
+    def _vector(self, name: str, size: int) -> np.ndarray:
+        return self.weights.take(name, (size,), torch.float32).numpy()
+
+    def _matrix(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> PackedMatrix:
+        shape = (outputs, inputs)
+        added = self._vector(f"{name}.bias", outputs) if bias else None
+        stored = self.weights.stored(f"{name}.weight", shape)
+        if self.kind is None and stored.format in OWN_KIND:
+            return pack(
+                stored.format,
+                stored.data,
+                shape,
+                order=stored.places(),
+                bias=added,
+                threads=self.threads,
+            )
+        # Another type was asked for, or the kernels don't know this one: by way of float32.
+        plain = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
+        return pack(
+            "F32",
+            plain.view(np.uint8),
+            shape,
+            kind=self.kind or Kind.BF16,
+            bias=added,
+            threads=self.threads,
+        )

@@ -1,0 +1,61 @@
+"""What the runner needs from whatever computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+class Unable(Exception):
+    """A backend can't run this model, or not with these settings. Says why."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The work of one step: the rows of its sequences, one sequence after the other.
+
+    tokens: [rows] int64.  tables: per sequence, its physical blocks in token order (int64), enough
+    for the tokens that it has after the step.  starts: [sequences] tokens computed before; counts:
+    [sequences] tokens computed now, each at least 1.
+    """
+
+    tokens: np.ndarray
+    tables: list[np.ndarray]
+    starts: np.ndarray
+    counts: np.ndarray
+
+
+class Forward(Protocol):
+    """Weights and KV cache of one model. Called from one thread."""
+
+    @property
+    def layers_done(self) -> int:
+        """Layers computed since the start; readable from another thread during a step."""
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        """Computes every row of the batch, stores its keys and values, and returns logits.
+
+        rows: [n] int64, may be empty.  Returns [n, vocab] float32.  A row has the same bits
+        whatever else the batch holds, however its sequence was cut into chunks, and however often
+        it is computed again.
+        """
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model will be computed, before its weights are read.
+
+    backend: a name for people.  dtype: of the computation, for people.  numerics: all that the
+    numbers depend on beside the model.  block_bytes: memory of a KV block over all layers.
+    build: reads the weights; called with the number of KV blocks by `cache`, what `build` gives.
+    """
+
+    backend: str
+    dtype: str
+    numerics: str
+    block_bytes: int
+    build: Callable[[], Callable[[int], Forward]]

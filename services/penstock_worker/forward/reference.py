@@ -1,0 +1,74 @@
+"""The reference: models of plain torch blocks over a torch KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.dtype import compute_dtype
+from penstock_worker.forward.interface import Batch, Forward, Recipe
+from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights import open_weights
+
+
+class ReferenceForward:
+    """model and attention agree on layers, heads and dtype."""
+
+    def __init__(self, model: DecoderModel, attention: AttentionBackend) -> None:
+        self.layers_done = 0
+        self._model = model
+        self._attention = attention
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        count = len(batch.tokens)
+        first = np.cumsum(batch.counts) - batch.counts
+        positions = np.arange(count) - np.repeat(first - batch.starts, batch.counts)
+        padding = (0, padded_rows(count) - count)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        hidden = self._model.hidden(
+            torch.from_numpy(np.pad(batch.tokens, padding)),
+            torch.from_numpy(np.pad(positions, padding)),
+            self._attention.plan(layout),
+            self._count_layer,
+        )
+        return self._model.logits(hidden[torch.from_numpy(rows)])
+
+    def _count_layer(self) -> None:
+        self.layers_done += 1
+
+
+def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+    """Any model that a family is written for, with any block size."""
+    config = prepared.config
+    dtype = compute_dtype(setup.dtype, prepared.weights)
+    shape = CacheShape(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=setup.block_size,
+        dtype=dtype,
+    )
+
+    def build() -> Callable[[int], Forward]:
+        weights = open_weights(prepared.weights, config, dtype)
+        model = model_class(config.architecture)(config, weights, setup.max_model_len)
+        return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks))
+
+    name = str(dtype).removeprefix("torch.")
+    return Recipe(
+        backend="reference",
+        dtype=name,
+        numerics=f"reference {name} torch {torch.__version__} {threads} threads",
+        block_bytes=ReferenceAttention.block_bytes(shape),
+        build=build,
+    )

@@ -1,0 +1,71 @@
+"""Builds the CPU kernels' shared library; everything else is in pyproject.toml.
+
+Each instruction set's file gets the flags of its own, so this is no ordinary Extension.  Without a
+compiler the package installs all the same, and the worker says that it uses the reference kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = Path("kernels/penstock_kernels/cpu/csrc")
+LIBRARY = "penstock_kernels.cpu.libpenstock_cpu"
+
+# A product and a sum are one operation only where the source says so: the same bits from any
+# compiler.
+COMMON = ["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fvisibility=hidden"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [
+    *AVX2,
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"),
+]
+PLAIN = {"interface.cpp": [], "pack.cpp": [], "isa_portable.cpp": []}
+X86 = {"isa_avx2.cpp": AVX2, "isa_avx512.cpp": AVX512}
+
+
+class BuildKernels(build_ext):
+    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`)."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            self._build(ext)
+        except Exception as error:
+            sys.stderr.write(f"penstock: the CPU kernels are not built: {error}\n")
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def _build(self, ext: Extension) -> None:
+        x86 = platform.machine() in ("x86_64", "AMD64")
+        sanitizers = os.environ.get("PENSTOCK_SANITIZE", "")
+        extra = [f"-fsanitize={sanitizers}", "-g", "-fno-omit-frame-pointer"] if sanitizers else []
+        objects: list[str] = []
+        for name, flags in {**PLAIN, **(X86 if x86 else {})}.items():
+            objects += self.compiler.compile(
+                [str(SOURCES / name)],
+                output_dir=self.build_temp,
+                macros=[("PK_X86", "1")] if x86 else [],
+                extra_preargs=[],
+                extra_postargs=[*COMMON, *flags, *extra],
+            )
+        self.compiler.link_shared_object(
+            objects,
+            self.get_ext_fullpath(ext.name),
+            target_lang="c++",
+            extra_postargs=["-fopenmp", *extra],
+        )
+
+
+setup(
+    ext_modules=[
+        Extension(LIBRARY, [str(SOURCES / name) for name in [*PLAIN, *X86]], language="c++")
+    ],
+    cmdclass={"build_ext": BuildKernels},
+)
