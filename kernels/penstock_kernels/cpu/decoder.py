@@ -16,6 +16,7 @@ PAGE = 16
 """Tokens per page of the cache; a KV block is a whole number of pages."""
 MAX_GROUP = 32
 """Query heads that share a KV head, at most."""
+MAX_HEAD_DIM = 1024
 CACHE_KINDS = {"float32": (0, 4), "bfloat16": (1, 2)}
 """dtype of the KV cache -> (number in csrc/types.h, bytes per value)."""
 
@@ -39,6 +40,10 @@ class Shape:
             return f"head_dim is {self.head_dim}, not a multiple of 16"
         if self.block_size % PAGE:
             return f"kv_block_size is {self.block_size}, not a multiple of {PAGE}"
+        if self.head_dim > MAX_HEAD_DIM:
+            return f"head_dim is {self.head_dim}; at most {MAX_HEAD_DIM} is possible"
+        if self.heads % self.kv_heads:
+            return f"{self.heads} query heads can't share {self.kv_heads} KV heads evenly"
         if self.heads // self.kv_heads > MAX_GROUP:
             return f"{self.heads // self.kv_heads} query heads share a KV head; at most {MAX_GROUP}"
         return None

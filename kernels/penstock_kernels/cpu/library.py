@@ -14,6 +14,8 @@ PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, to compare or to rule one out."""
+OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
+"""Environment variable with the path of another build of the library, such as a sanitized one."""
 
 _SIGNATURES = {
     "pk_instruction_set": (c_char_p, []),
@@ -33,13 +35,16 @@ _SIGNATURES = {
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library, its functions declared. Raises ImportError that says why there is none."""
-    if not PATH.exists():
+    path = Path(os.environ.get(OTHER_PATH) or PATH)
+    if not path.exists():
+        if path != PATH:
+            raise ImportError(f"{OTHER_PATH} is {str(path)!r}: there is no such file")
         raise ImportError(
             "the CPU kernels were not built: install a C++ compiler with OpenMP (g++), then "
             "install Penstock again"
         )
     try:
-        library = ctypes.CDLL(str(PATH))
+        library = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments

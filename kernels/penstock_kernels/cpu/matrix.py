@@ -89,19 +89,24 @@ def pack(
     source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
     shape: (outputs, inputs).  kind: default OWN_KIND's.  order: [outputs] int32, where each source
     row goes; default: as it is.  bias: [outputs] float32.  Raises ValueError where source, kind
-    and width don't fit together, or data is too short.
+    and width don't fit together, data has another size, or order is no permutation.
     """
     outputs, inputs = shape
-    kind = OWN_KIND[source] if kind is None else kind
-    library = load()
-    tiles = zeroed(library.pk_matrix_bytes(kind, outputs, inputs))
+    if source not in SOURCES:
+        raise ValueError(f"{source} can't be packed; {', '.join(SOURCES)} can")
+    if outputs < 1 or inputs < 1:
+        raise ValueError(f"a matrix has at least one row and one column, not shape {shape}")
     data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     if data.nbytes != outputs * _row_bytes(source, inputs):
         raise ValueError(f"{data.nbytes} bytes are no {source} matrix of shape {shape}")
     if order is not None:
-        order = np.ascontiguousarray(order, dtype=np.int32)
-        if order.shape != (outputs,):
-            raise ValueError(f"order has shape {order.shape}; ({outputs},) is needed")
+        order = _checked_order(order, outputs)
+    if bias is not None and np.shape(bias) != (outputs,):
+        raise ValueError(f"bias has shape {np.shape(bias)}; ({outputs},) is needed")
+    _check_threads(threads)
+    kind = OWN_KIND[source] if kind is None else kind
+    library = load()
+    tiles = zeroed(library.pk_matrix_bytes(kind, outputs, inputs))
     packed = library.pk_pack(
         SOURCES[source],
         data.ctypes.data,
@@ -123,6 +128,18 @@ def pack(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )
     return PackedMatrix(struct, tiles, padded)
+
+
+def _checked_order(order: np.ndarray, outputs: int) -> np.ndarray:
+    order = np.ascontiguousarray(order, dtype=np.int32)
+    if order.shape != (outputs,) or not np.array_equal(np.sort(order), np.arange(outputs)):
+        raise ValueError(f"order must hold each of 0 to {outputs - 1} once")
+    return order
+
+
+def _check_threads(threads: int) -> None:
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
 
 
 _BLOCKS = {
@@ -155,12 +172,17 @@ def product(
 
     Quantised matrices take x as signed bytes in groups of 32 (scale: largest magnitude / 127,
     rounded to nearest even); BF16 ones as bfloat16.  A row's bits depend on that row alone.
+    Raises ValueError for x of another shape.
     """
     x = np.ascontiguousarray(x, dtype=np.float32)
+    if x.ndim != 2 or x.shape[1] != matrix.struct.inputs:
+        raise ValueError(f"x has shape {x.shape}; (rows, {matrix.struct.inputs}) is needed")
+    _check_threads(threads)
     rows = x.shape[0]
     out = np.empty((rows, matrix.struct.outputs), dtype=np.float32)
     if rows:
         library, struct = load(), ctypes.byref(matrix.struct)
-        work = (scratch or Scratch()).at_least(library.pk_product_bytes(struct, rows))
+        scratch = scratch or Scratch()  # A name of its own: it must live as long as the call.
+        work = scratch.at_least(library.pk_product_bytes(struct, rows))
         library.pk_product(struct, x.ctypes.data, rows, out.ctypes.data, threads, work)
     return out

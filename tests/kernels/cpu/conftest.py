@@ -1,0 +1,48 @@
+"""Every test of the CPU kernels runs on each instruction set that this machine has.
+
+Nothing here needs torch: the same tests run under the sanitizers, where loading it costs more than
+they do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Before the library starts its threads.
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from penstock_kernels.cpu import library
+
+settings.register_profile(
+    "kernels",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(scope="session")
+def loaded() -> None:
+    """Fails where the library ought to be; skips where it can't be built."""
+    try:
+        library.load()
+    except ImportError as error:
+        if shutil.which("g++") is None:
+            pytest.skip(f"no g++ (Debian package g++): {error}")
+        raise
+
+
+@pytest.fixture(params=library.INSTRUCTION_SETS)
+def isa(request: pytest.FixtureRequest, loaded: None) -> Iterator[str]:
+    before = library.instruction_set()
+    try:
+        library.use(request.param)
+    except ValueError as error:
+        pytest.skip(str(error))
+    yield request.param
+    library.use(before)

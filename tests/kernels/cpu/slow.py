@@ -1,0 +1,80 @@
+"""What a product computes, in float64, from the definition of each kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock_kernels.cpu.matrix import Kind
+from tests.kernels.cpu.sources import Source
+
+GROUP = 32
+
+
+def quantised(x: np.ndarray) -> np.ndarray:
+    """x through signed bytes in groups of 32. [rows, width] float32 -> the same in float64.
+
+    Peak, its inverse and the levels are float32 arithmetic, as the kernels are specified: a level
+    must not differ by a tie.
+    """
+    rows, width = x.shape
+    padded = np.zeros((rows, -(-width // GROUP) * GROUP), dtype=np.float32)
+    padded[:, :width] = x
+    groups = padded.reshape(rows, -1, GROUP)
+    peak = np.abs(groups).max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(peak > 0, np.float32(127) / peak, np.float32(0)).astype(np.float32)
+    levels = np.rint(groups * inverse)
+    scale = peak / np.float32(127)
+    return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """Rounded to nearest even, as float32."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return (rounded << np.uint32(16)).view(np.float32)
+
+
+def weights_as(source: Source, kind: Kind | None) -> np.ndarray:
+    """The values that a packed matrix holds. float64."""
+    if kind is Kind.BF16:
+        return bfloat16(source.values).astype(np.float64)
+    if kind is Kind.S8H:
+        return int8_weights(source.values)
+    return source.values.astype(np.float64)
+
+
+def int8_weights(values: np.ndarray) -> np.ndarray:
+    """Plain numbers as bytes in groups of 32 with a float16 scale: largest magnitude / 127."""
+    rows, width = values.shape
+    padded = np.zeros((rows, -(-width // GROUP) * GROUP), dtype=np.float32)
+    padded[:, :width] = values
+    groups = padded.reshape(rows, -1, GROUP)
+    peak = np.abs(groups).max(-1, keepdims=True)
+    scale = (peak / np.float32(127)).astype(np.float16).astype(np.float32)
+    safe = np.where(scale > 0, scale, np.float32(1))
+    levels = np.where(scale > 0, np.clip(np.rint(groups / safe), -127, 127), 0)
+    return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
+
+
+def input_as(x: np.ndarray, kind: Kind) -> np.ndarray:
+    """The activations that a matrix of this kind meets. float64."""
+    if kind is Kind.F32:
+        return x.astype(np.float64)
+    if kind is Kind.BF16:
+        return bfloat16(x).astype(np.float64)
+    return quantised(x)
+
+
+def product(x: np.ndarray, weights: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """(x @ weights.T in float64, a bound of what float32 sums may differ from it).
+
+    The bound counts the roundings of a sum of so many terms, as if all went one way.
+    """
+    given = input_as(x, kind)
+    magnitude = np.abs(given) @ np.abs(weights).T
+    if kind in (Kind.U4H, Kind.U4W, Kind.U8H, Kind.U8W):
+        # scale * level and minimum are summed apart, and can be larger than their sum.
+        magnitude = magnitude + np.abs(given).sum(-1, keepdims=True) * np.abs(weights).max(-1) * 2
+    roundings = 8 + x.shape[1] / (1 if kind in (Kind.F32, Kind.BF16) else GROUP / 2)
+    return given @ weights.T, magnitude * roundings * 2.0**-24 + 1e-30

@@ -1,0 +1,66 @@
+"""Random matrices as a checkpoint stores them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+from penstock_kernels.cpu.matrix import PLAIN, SOURCES, Kind, PackedMatrix, pack
+
+WIDTH = {name: 256 if name.endswith("K") else 1 if name in PLAIN else 32 for name in SOURCES}
+"""Source -> its rows' lengths are a multiple of this."""
+
+WAYS = [(source, None) for source in SOURCES] + [
+    (source, kind) for source in PLAIN for kind in (Kind.F32, Kind.BF16, Kind.S8H)
+]
+"""Every source in every kind that it can be packed as. None: its own."""
+
+K_HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""Where a K-quant's block holds its float16 scales."""
+K_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+
+
+def name_of(way: tuple[str, Kind | None]) -> str:
+    source, kind = way
+    return source if kind is None else f"{source} as {kind.name}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """data: the bytes, uint8.  values: [outputs, inputs] float32, decoded by the gguf package."""
+
+    format: str
+    data: np.ndarray
+    values: np.ndarray
+
+    def packed(self, **options: object) -> PackedMatrix:
+        return pack(self.format, self.data, self.values.shape, **options)
+
+
+def random_source(format: str, outputs: int, inputs: int, seed: int = 0) -> Source:
+    rng = np.random.default_rng(seed)
+    if format in K_HALVES:
+        data = _k_blocks(rng, format, outputs * inputs // 256)
+    else:
+        plain = rng.standard_normal((outputs, inputs)).astype(np.float32)
+        data = gguf.quants.quantize(plain, gguf.GGMLQuantizationType[format])
+    return source_of(format, data, outputs, inputs)
+
+
+def source_of(format: str, data: np.ndarray, outputs: int, inputs: int) -> Source:
+    data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    kind = gguf.GGMLQuantizationType[format]
+    rows = data.view({"F32": np.float32, "F16": np.float16}.get(format, np.uint8))
+    values = gguf.quants.dequantize(rows, kind).astype(np.float32)
+    return Source(format, data, values.reshape(outputs, inputs))
+
+
+def _k_blocks(rng: np.random.Generator, format: str, count: int) -> np.ndarray:
+    """Blocks of random bits, with scales of the size that a model's have."""
+    blocks = rng.integers(0, 256, (count, K_BYTES[format]), dtype=np.uint8)
+    for at in K_HALVES[format]:
+        scales = (rng.standard_normal(count) * 1e-3).astype(np.float16)
+        blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
+    return blocks

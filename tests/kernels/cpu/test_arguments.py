@@ -1,0 +1,104 @@
+"""Arguments that don't fit are refused in words, before any memory is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.decoder import Shape
+from penstock_kernels.cpu.matrix import Kind, pack, product
+from tests.kernels.cpu.sources import random_source
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("loaded")]
+
+
+def test_unknown_format() -> None:
+    with pytest.raises(ValueError, match="IQ4_NL can't be packed; F32, F16"):
+        pack("IQ4_NL", np.zeros(18, np.uint8), (1, 32))
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (4, 0), (-1, 32)])
+def test_empty_shape(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least one row and one column"):
+        pack("F32", np.zeros(0, np.uint8), shape)
+
+
+@pytest.mark.parametrize("size", [0, 4 * 34 - 1, 4 * 34 + 34])
+def test_data_of_another_size(size: int) -> None:
+    with pytest.raises(ValueError, match=rf"{size} bytes are no Q8_0 matrix of shape \(4, 32\)"):
+        pack("Q8_0", np.zeros(size, np.uint8), (4, 32))
+
+
+@pytest.mark.parametrize(("format", "unit"), [("Q4_0", 32), ("Q6_K", 256)])
+def test_width_that_blocks_do_not_divide(format: str, unit: int) -> None:
+    with pytest.raises(ValueError, match=f"{format} hold a multiple of {unit} values, not 48"):
+        pack(format, np.zeros(100, np.uint8), (1, 48))
+
+
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [("Q4_0", Kind.S8H), ("Q4_K", Kind.U4H), ("F32", Kind.U4H), ("BF16", Kind.S8W16)],
+)
+def test_kind_that_does_not_fit(format: str, kind: Kind) -> None:
+    source = random_source(format, 2, 256)
+    with pytest.raises(ValueError, match=f"can't be packed as {kind.name}"):
+        source.packed(kind=kind)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 3], [0, 1, -1], [0, 1, 1], [[0, 1, 2]]], ids=str)
+def test_order_that_is_no_permutation(order: list[int]) -> None:
+    with pytest.raises(ValueError, match="order must hold each of 0 to 2 once"):
+        random_source("F32", 3, 4).packed(order=np.array(order))
+
+
+def test_bias_of_another_size() -> None:
+    with pytest.raises(ValueError, match=r"bias has shape \(1,\); \(3,\) is needed"):
+        random_source("F32", 3, 4).packed(bias=np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 5), (1, 2, 4)], ids=str)
+def test_input_of_another_shape(shape: tuple[int, ...]) -> None:
+    packed = random_source("F32", 3, 4).packed()
+    with pytest.raises(ValueError, match=r"\(rows, 4\) is needed"):
+        product(np.zeros(shape, np.float32), packed)
+
+
+def test_no_threads() -> None:
+    source = random_source("F32", 3, 4)
+    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
+        source.packed(threads=0)
+    with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
+        product(np.zeros((1, 4), np.float32), source.packed(), threads=0)
+
+
+def test_unknown_instruction_set() -> None:
+    before = library.instruction_set()
+    with pytest.raises(ValueError, match="no 'sse9'"):
+        library.use("sse9")
+    assert library.instruction_set() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"head_dim": 24}, "head_dim is 24, not a multiple of 16"),
+        ({"head_dim": 2048}, "head_dim is 2048; at most 1024 is possible"),
+        ({"block_size": 8}, "kv_block_size is 8, not a multiple of 16"),
+        ({"heads": 66}, "33 query heads share a KV head; at most 32"),
+        ({"heads": 3}, "3 query heads can't share 2 KV heads evenly"),
+    ],
+)
+def test_shapes_with_an_obstacle(change: dict[str, int], reason: str) -> None:
+    fine = {
+        "hidden": 60,
+        "inner": 90,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 32,
+        "vocab": 50,
+        "block_size": 16,
+        "eps": 1e-5,
+    }
+    assert Shape(**fine).obstacle() is None
+    assert Shape(**(fine | change)).obstacle() == reason

@@ -1,0 +1,30 @@
+"""Packed weights are the checkpoint's own, value by value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu.matrix import Kind, product
+from tests.kernels.cpu import slow
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=name_of)
+def test_rows_read_back_equal_the_gguf_package(way: tuple[str, Kind | None]) -> None:
+    """A row of 127 and zeros is exact as signed bytes, with a scale of 1: the product reads one
+    weight of each output. It differs from 127 times the weight by float32's rounding alone, which
+    is less than any bit of a level or a scale."""
+    format, kind = way
+    inputs = 2 * max(WIDTH[format], 32)
+    source = random_source(format, 19, inputs, seed=5)
+    units = 127 * np.eye(inputs, dtype=np.float32)
+    read = product(units, source.packed(kind=kind)).T
+    true = 127 * slow.weights_as(source, kind)
+    if format == "F32" and kind is not Kind.S8H:
+        assert np.array_equal(read, true.astype(np.float32))
+    # A weight is scale * level + minimum; either part can be larger than the weight.
+    size = np.abs(true).reshape(19, -1, 32).max(-1).repeat(32, axis=1)
+    assert (np.abs(read - true) <= 4 * size * 2.0**-24).all()

@@ -1,0 +1,65 @@
+"""A row's result is its own: the same bits in any company, and no poison from a neighbour."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu.matrix import Kind, product
+from penstock_kernels.cpu.memory import Scratch
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+every_way = pytest.mark.parametrize("way", WAYS, ids=name_of)
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).view(np.uint32)
+
+
+@every_way
+def test_alone_and_in_company(way: tuple[str, Kind | None]) -> None:
+    format, kind = way
+    inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
+    packed = random_source(format, 50, inputs).packed(kind=kind)
+    x = np.random.default_rng(2).standard_normal((67, inputs)).astype(np.float32)
+    together = bits(product(x, packed))
+    assert np.array_equal(bits(product(x, packed, threads=2)), together)
+    scratch = Scratch()
+    for row in range(len(x)):
+        assert np.array_equal(
+            bits(product(x[row : row + 1], packed, scratch=scratch))[0], together[row]
+        )
+    for size in range(2, 19):
+        for start in (0, 5, len(x) - size):
+            part = slice(start, start + size)
+            ours = bits(product(x[part], packed, threads=1 + size % 2, scratch=scratch))
+            assert np.array_equal(ours, together[part]), (start, size)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q4_K", "Q6_K", "BF16", "F32"])
+def test_among_4097_rows(kind: str) -> None:
+    packed = random_source(kind, 40, 256).packed()
+    x = np.random.default_rng(4).standard_normal((4097, 256)).astype(np.float32)
+    together = bits(product(x, packed, threads=2))
+    for row in (0, 7, 8, 2047, 2048, 2049, 4095, 4096):
+        assert np.array_equal(bits(product(x[row : row + 1], packed))[0], together[row])
+    assert np.array_equal(bits(product(x[::-1], packed))[::-1], together)
+
+
+@every_way
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+def test_poison(way: tuple[str, Kind | None], poison: float) -> None:
+    """NaN or infinity in a row reaches all of its outputs, and no other row."""
+    format, kind = way
+    inputs = 2 * WIDTH[format] if WIDTH[format] > 1 else 75
+    packed = random_source(format, 50, inputs).packed(kind=kind)
+    clean = np.random.default_rng(6).standard_normal((11, inputs)).astype(np.float32)
+    expected = bits(product(clean, packed))
+    for row, column in ((0, 0), (4, inputs // 2), (10, inputs - 1)):
+        x = clean.copy()
+        x[row, column] = poison
+        ours = product(x, packed)
+        assert not np.isfinite(ours[row]).any()
+        others = np.arange(11) != row
+        assert np.array_equal(bits(ours[others]), expected[others])
