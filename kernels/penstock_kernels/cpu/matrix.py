@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import Scratch, zeroed
+from penstock_kernels.cpu.memory import Arena, Scratch
 from penstock_kernels.cpu.structs import Matrix
 
 
@@ -83,13 +83,15 @@ def pack(
     order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     threads: int = 1,
+    arena: Arena | None = None,
 ) -> PackedMatrix:
     """Packs a whole matrix.
 
     source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
     shape: (outputs, inputs).  kind: default OWN_KIND's.  order: [outputs] int32, where each source
-    row goes; default: as it is.  bias: [outputs] float32.  Raises ValueError where source, kind
-    and width don't fit together, data has another size, or order is no permutation.
+    row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
+    Raises ValueError where source, kind and width don't fit together, data has another size, or
+    order is no permutation.
     """
     outputs, inputs = shape
     if source not in SOURCES:
@@ -106,7 +108,7 @@ def pack(
     _check_threads(threads)
     kind = OWN_KIND[source] if kind is None else kind
     library = load()
-    tiles = zeroed(library.pk_matrix_bytes(kind, outputs, inputs))
+    tiles = (arena or Arena()).take(library.pk_matrix_bytes(kind, outputs, inputs))
     packed = library.pk_pack(
         SOURCES[source],
         data.ctypes.data,

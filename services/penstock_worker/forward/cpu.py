@@ -9,7 +9,7 @@ the file holds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import Decoder, LayerWeights, Shape, Step
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix, pack
+from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.weights import Weights, open_weights
@@ -111,6 +112,7 @@ class _Loader:
     weights: Weights
     kind: Kind | None
     threads: int
+    arena: Arena = field(default_factory=Arena)
 
     def read(
         self, positions: int
@@ -167,6 +169,7 @@ class _Loader:
                 order=stored.places(),
                 bias=added,
                 threads=self.threads,
+                arena=self.arena,
             )
         # Another type was asked for, or the kernels don't know this one: by way of float32.
         plain = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
@@ -177,4 +180,5 @@ class _Loader:
             kind=self.kind or Kind.BF16,
             bias=added,
             threads=self.threads,
+            arena=self.arena,
         )

@@ -93,6 +93,12 @@ inline void values_of(const float* weights, int rows, const typename Cache::Cell
   for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, page, count, dim, out + r * out_stride, out_stride);
 }
 
+// Tokens of the page that begins at position `page`, through position `last`.
+inline int tokens_through(int last, int page) {
+  const int count = last - page + 1;
+  return count < 0 ? 0 : count < 16 ? count : 16;
+}
+
 // A partial: [2 + dim] floats, peak, sum, weighted values.
 inline int partial_size(int dim) { return 16 + dim; }
 
@@ -133,10 +139,16 @@ void attend_split(const float* const* queries, const int* last, int rows, const 
   }
   for (int p = 0; p < num_pages; p++) {
     const typename Cache::Cell* page = values + pages.at(first / 16 + p, kv_head);
-    const int count = end - first - 16 * p < 16 ? end - first - 16 * p : 16;
-    int d = 0;
-    for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(scores + 16 * p, rows, page + d, count, dim, partials + 16 + d, size);
-    for (; d < dim; d += 16) values_of<Cache, 1>(scores + 16 * p, rows, page + d, count, dim, partials + 16 + d, size);
+    // A weight of 0 doesn't keep out a value that is not finite: no row reads beyond its position.
+    for (int r = 0, next; r < rows; r = next) {
+      const int count = tokens_through(last[r], first + 16 * p);
+      for (next = r + 1; next < rows && tokens_through(last[next], first + 16 * p) == count; next++) {}
+      const float* weights = scores + static_cast<size_t>(r) * pk::KEY_SPLIT + 16 * p;
+      float* out = partials + static_cast<size_t>(r) * size + 16;
+      int d = 0;
+      for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(weights, next - r, page + d, count, dim, out + d, size);
+      for (; d < dim; d += 16) values_of<Cache, 1>(weights, next - r, page + d, count, dim, out + d, size);
+    }
   }
 }
 

@@ -14,33 +14,49 @@ namespace {
 constexpr int PRIVATE_ROWS = 2;
 // Query positions of a sequence that share the reading of keys.
 constexpr int TILE_QUERIES = 8;
-// Rows that a thread takes through its share of a matrix at a time: they stay in its cache.
-constexpr int ROW_BLOCK = 64;
+// Rows whose logits are computed at a time.
+constexpr int LOGITS_ROWS = 64;
 
-// All threads wait for each other; they spin for a while, since phases are short.
+// What a thread keeps about its waiting.
+struct Patience { int sense = 0, spins = 4096; };
+
+// All threads wait for each other. They spin, since phases are short; but where the system has put
+// a thread aside to run another process, spinning keeps it from coming back: so a thread that spun
+// in vain gives way, and spins less the next time.
 class Barrier {
  public:
   void expect(int threads) { threads_ = threads; }
-  void wait(int& sense) {
+
+  void wait(Patience& patience) {
     if (threads_ == 1) return;
-    sense ^= 1;
+    const int sense = patience.sense ^= 1;
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       sense_.store(sense, std::memory_order_release);
       return;
     }
-    for (int spins = 0; sense_.load(std::memory_order_acquire) != sense; spins++) {
-      if (spins < SPINS) __builtin_ia32_pause();
-      else pk::give_way();
+    for (int i = 0; i < patience.spins; i++) {
+      if (sense_.load(std::memory_order_acquire) == sense) {
+        patience.spins = patience.spins < MOST ? 2 * patience.spins : MOST;
+        return;
+      }
+      pk::breathe();
     }
+    patience.spins = patience.spins > LEAST ? patience.spins / 4 : LEAST;
+    while (sense_.load(std::memory_order_acquire) != sense) pk::give_way();
   }
 
  private:
-  static constexpr int SPINS = 4000;
+  static constexpr int LEAST = 64, MOST = 8192;
   int threads_ = 1;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> sense_{0};
 };
+
+// What a layer does, phase by phase; each has a cursor for every thread.
+enum Phase { ATTENTION_INPUT, QUERY_KEY_VALUE, ATTENTION, OUTPUT_INPUT, OUTPUT, FEED_FORWARD_INPUT, GATE_UP, DOWN, PHASES };
+
+struct alignas(64) Cursor { std::atomic<int> next; };
 
 struct Share { int begin, end; };
 inline Share share_of(int count, int thread, int threads) {
@@ -54,7 +70,7 @@ struct Scratch {
   float *x, *q, *mixed, *partials;
   Activations wide, inner;     // hidden or attention width; feed-forward width
   QueryTile* tiles;
-  std::atomic<int>* counters;
+  Cursor* cursors;
   char* threads;               // per thread
   size_t thread_bytes;
   int num_tiles, max_splits;
@@ -103,7 +119,7 @@ inline Scratch plan(const PkModel& m, const PkBatch& b, char* work) {
   }
   s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
   Activations::take(at, s.tiles, s.num_tiles);
-  Activations::take(at, s.counters, 1 + m.num_layers);
+  Activations::take(at, s.cursors, static_cast<size_t>(m.num_layers) * PHASES * m.threads);
   // Few tiles and many keys: threads share the splits of a tile instead of whole tiles.
   s.by_split = s.max_splits > 1 && s.num_tiles * m.kv_heads < 4 * m.threads;
   if (s.by_split)
@@ -138,7 +154,8 @@ template <class Cache> class Forward {
   void run() {
     embed();
     for (int i = 0; i < m_.num_layers; i++) {
-      layer(m_.layers[i], s_.counters[i]);
+      cursors_ = s_.cursors + static_cast<size_t>(i) * PHASES * threads_;
+      layer(m_.layers[i]);
       if (thread_ == 0 && b_.layers_done) *b_.layers_done = *b_.layers_done + 1;
     }
     logits();
@@ -150,11 +167,28 @@ template <class Cache> class Forward {
   const Scratch& s_;
   Barrier& barrier_;
   const int thread_, threads_, attend_, x_stride_;
-  int sense_ = 0;
+  Patience patience_;
   ThreadScratch t_;
+  Cursor* cursors_ = nullptr;  // of the present layer
 
-  void wait() { barrier_.wait(sense_); }
+  void wait() { barrier_.wait(patience_); }
   Share mine(int count) const { return share_of(count, thread_, threads_); }
+
+  // body(unit) for units that no other thread has taken: first this thread's share, which is the
+  // same in every step, then what is left of the others'.  A thread that the system has put aside
+  // then holds up one unit of work and not its whole share.
+  template <class Body> void share_out(Phase phase, int units, const Body& body) {
+    for (int i = 0; i < threads_; i++) {
+      const int owner = (thread_ + i) % threads_;
+      const Share share = share_of(units, owner, threads_);
+      std::atomic<int>& next = cursors_[phase * threads_ + owner].next;
+      for (;;) {
+        const int unit = share.begin + next.fetch_add(1, std::memory_order_relaxed);
+        if (unit >= share.end) break;
+        body(unit);
+      }
+    }
+  }
   bool own_rows() const { return b_.rows <= PRIVATE_ROWS; }
   float* x(int row) const { return s_.x + static_cast<size_t>(row) * x_stride_; }
 
@@ -165,52 +199,52 @@ template <class Cache> class Forward {
   }
 
   // The rows as the input of a product. make(row, activations).
-  template <class Make> Activations input(int width, const Make& make) {
+  template <class Make> Activations input(Phase phase, int width, const Make& make) {
     const Activations a = (own_rows() ? t_.own : s_.wide).of_width(width);
-    const Share rows = own_rows() ? Share{0, b_.rows} : mine(b_.rows);
-    for (int r = rows.begin; r < rows.end; r++) make(r, a);
-    if (!own_rows()) wait();
+    if (own_rows()) {
+      for (int r = 0; r < b_.rows; r++) make(r, a);
+    } else {
+      share_out(phase, b_.rows, [&](int r) { make(r, a); });
+      wait();
+    }
     return a;
   }
 
-  Activations normalised(const float* weight, int forms) {
-    return input(m_.hidden, [&](int r, const Activations& a) {
+  Activations normalised(Phase phase, const float* weight, int forms) {
+    return input(phase, m_.hidden, [&](int r, const Activations& a) {
       normalise(x(r), weight, m_.hidden, m_.eps, t_.row);
       set_row(a, forms, r, t_.row, m_.hidden);
     });
   }
 
-  void layer(const PkLayer& layer, std::atomic<int>& counter) {
+  void layer(const PkLayer& layer) {
     const int forms = pk::form_of(layer.query.kind) | pk::form_of(layer.key.kind) | pk::form_of(layer.value.kind);
-    query_key_value(layer, normalised(layer.attention_norm, forms));
+    query_key_value(layer, normalised(ATTENTION_INPUT, layer.attention_norm, forms));
     wait();
-    attention(layer, counter);
+    attention(layer);
     wait();
-    add_product(layer.output, input(attend_, [&](int r, const Activations& a) {
+    add_product(OUTPUT, layer.output, input(OUTPUT_INPUT, attend_, [&](int r, const Activations& a) {
       set_row(a, pk::form_of(layer.output.kind), r, mixed_row(r), attend_);
     }));
     wait();
-    feed_forward(layer, normalised(layer.feed_forward_norm, pk::form_of(layer.gate.kind) | pk::form_of(layer.up.kind)));
+    feed_forward(layer, normalised(FEED_FORWARD_INPUT, layer.feed_forward_norm, pk::form_of(layer.gate.kind) | pk::form_of(layer.up.kind)));
     wait();
-    add_product(layer.down, s_.inner);
+    add_product(DOWN, layer.down, s_.inner);
     wait();
   }
 
   // ---- products
 
-  // body(tile unit, first row, rows) for each of this thread's units, by blocks of rows.
-  template <class Body> void by_tiles(int units, const Body& body) {
-    const Share share = mine(units);
-    for (int block = 0; block < b_.rows; block += ROW_BLOCK) {
-      const int end = block + ROW_BLOCK < b_.rows ? block + ROW_BLOCK : b_.rows;
-      for (int unit = share.begin; unit < share.end; unit++)
-        for (int row = block; row < end; row += pk::ROWS) body(unit, row, end - row < pk::ROWS ? end - row : pk::ROWS);
-    }
+  // body(tile unit, first row, rows): a unit's weights stay in the cache while all rows pass.
+  template <class Body> void by_tiles(Phase phase, int units, const Body& body) {
+    share_out(phase, units, [&](int unit) {
+      for (int row = 0; row < b_.rows; row += pk::ROWS) body(unit, row, b_.rows - row < pk::ROWS ? b_.rows - row : pk::ROWS);
+    });
   }
 
   void query_key_value(const PkLayer& layer, const Activations& a) {
     const int dim = m_.head_dim, per_head = dim / 16;
-    by_tiles(m_.heads + 2 * m_.kv_heads, [&](int head, int row, int rows) {
+    by_tiles(QUERY_KEY_VALUE, m_.heads + 2 * m_.kv_heads, [&](int head, int row, int rows) {
       float* tile = t_.heads + static_cast<size_t>(pk::ROWS) * dim;
       const int beyond_query = head - m_.heads, beyond_key = beyond_query - m_.kv_heads;
       const PkMatrix* matrix = beyond_query < 0 ? &layer.query : beyond_key < 0 ? &layer.key : &layer.value;
@@ -257,8 +291,8 @@ template <class Cache> class Forward {
     return {b_.tables + b_.first_block[sequence], m_.block_size / 16, head_cells * m_.kv_heads, head_cells};
   }
 
-  void add_product(const PkMatrix& matrix, const Activations& a) {
-    by_tiles(pk::padded(matrix.outputs, 16) / 16, [&](int tile, int row, int rows) {
+  void add_product(Phase phase, const PkMatrix& matrix, const Activations& a) {
+    by_tiles(phase, pk::padded(matrix.outputs, 16) / 16, [&](int tile, int row, int rows) {
       alignas(64) float out[16 * pk::ROWS];
       tile_product(matrix, tile, a, row, rows, out);
       for (int r = 0; r < rows; r++) store(x(row + r) + 16 * tile, add(load(x(row + r) + 16 * tile), load(out + 16 * r)));
@@ -267,7 +301,7 @@ template <class Cache> class Forward {
 
   // 32 inner values at a time: two tiles of gate and two of up, then straight into the next input.
   void feed_forward(const PkLayer& layer, const Activations& a) {
-    by_tiles(pk::padded(m_.inner, 32) / 32, [&](int unit, int row, int rows) {
+    by_tiles(GATE_UP, pk::padded(m_.inner, 32) / 32, [&](int unit, int row, int rows) {
       alignas(64) float out[4][16 * pk::ROWS];
       // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
       const int tiles = 2 * unit + 2 <= pk::padded(m_.inner, 16) / 16 ? 2 : 1;
@@ -284,14 +318,11 @@ template <class Cache> class Forward {
 
   // ---- attention
 
-  void attention(const PkLayer& layer, std::atomic<int>& counter) {
+  void attention(const PkLayer& layer) {
     const int splits = s_.by_split ? s_.max_splits : 1;
-    const int units = s_.num_tiles * m_.kv_heads * splits;
-    for (;;) {
-      const int unit = counter.fetch_add(1, std::memory_order_relaxed);
-      if (unit >= units) return;
+    share_out(ATTENTION, s_.num_tiles * m_.kv_heads * splits, [&](int unit) {
       attend(layer, unit / (m_.kv_heads * splits), unit / splits % m_.kv_heads, unit % splits);
-    }
+    });
   }
 
   void attend(const PkLayer& layer, int tile_number, int kv_head, int split) {
@@ -356,8 +387,8 @@ template <class Cache> class Forward {
 
   void logits() {
     const int forms = pk::form_of(m_.head.kind);
-    for (int first = 0; first < b_.num_wanted; first += ROW_BLOCK) {
-      const int count = b_.num_wanted - first < ROW_BLOCK ? b_.num_wanted - first : ROW_BLOCK;
+    for (int first = 0; first < b_.num_wanted; first += LOGITS_ROWS) {
+      const int count = b_.num_wanted - first < LOGITS_ROWS ? b_.num_wanted - first : LOGITS_ROWS;
       const Activations a = s_.wide.of_width(m_.hidden);
       wait();  // Every thread is through with the last block's input.
       const Share rows = mine(count);
@@ -383,7 +414,8 @@ template <class Cache> class Forward {
 
 template <class Cache> void forward_with(const PkModel& m, const PkBatch& b, Scratch& s) {
   Barrier barrier;
-  for (int i = 0; i < m.num_layers; i++) s.counters[i].store(0, std::memory_order_relaxed);
+  const size_t cursors = static_cast<size_t>(m.num_layers) * PHASES * m.threads;
+  for (size_t i = 0; i < cursors; i++) s.cursors[i].next.store(0, std::memory_order_relaxed);
 #pragma omp parallel num_threads(m.threads)
   {
     // The runtime may give fewer threads than were asked for.

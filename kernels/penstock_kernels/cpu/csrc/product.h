@@ -107,14 +107,21 @@ struct Floats {
   }
 };
 
+constexpr int PREFETCH = 4096;  // bytes
+
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
   const uint8_t* levels = matrix.tiles + tile * pk::tile_bytes(kind, a.groups);
   const uint8_t* scales = levels + static_cast<size_t>(a.groups) * pk::level_bytes(kind);
   V sums[M];
   for (int m = 0; m < M; m++) sums[m] = zero();
-  for (int g = 0; g < a.groups; g++)
-    Format::template group<M>(levels + static_cast<size_t>(g) * pk::level_bytes(kind), scales + static_cast<size_t>(g) * pk::scale_bytes(kind), a, row, g, sums);
+  for (int g = 0; g < a.groups; g++) {
+    const uint8_t* q = levels + static_cast<size_t>(g) * pk::level_bytes(kind);
+    // Few rows: the weights come from memory, and this far ahead is soon enough.
+    if (M <= 2)
+      for (int line = 0; line < pk::level_bytes(kind); line += 64) __builtin_prefetch(q + PREFETCH + line);
+    Format::template group<M>(q, scales + static_cast<size_t>(g) * pk::scale_bytes(kind), a, row, g, sums);
+  }
   const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
 }

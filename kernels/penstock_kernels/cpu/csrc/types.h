@@ -99,6 +99,13 @@ struct Kernels {
 // Lets another thread run while this one waits.
 void give_way();
 
+// A moment's rest between two looks at a shared variable.
+inline void breathe() {
+#if defined(PK_X86)
+  __builtin_ia32_pause();
+#endif
+}
+
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
