@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gguf
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import Kind, product
+from penstock_kernels.cpu.matrix import PLAIN, Kind, product
 from tests.kernels.cpu import slow
-from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
 
@@ -28,3 +29,18 @@ def test_rows_read_back_equal_the_gguf_package(way: tuple[str, Kind | None]) -> 
     # A weight is scale * level + minimum; either part can be larger than the weight.
     size = np.abs(true).reshape(19, -1, 32).max(-1).repeat(32, axis=1)
     assert (np.abs(read - true) <= 4 * size * 2.0**-24).all()
+
+
+@pytest.mark.parametrize("format", PLAIN)
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.BF16, Kind.S8H])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+def test_weights_that_are_not_finite(format: str, kind: Kind, poison: float) -> None:
+    """They reach their output, and no other."""
+    values = random_source("F32", 19, 70).values
+    values[4, 33] = poison
+    with np.errstate(invalid="ignore"):
+        data = gguf.quants.quantize(values, gguf.GGMLQuantizationType[format])
+    x = np.random.default_rng(0).standard_normal((3, 70)).astype(np.float32)
+    finite = np.isfinite(product(x, source_of(format, data, 19, 70).packed(kind=kind)))
+    assert not finite[:, 4].any()
+    assert finite[:, np.arange(19) != 4].all()

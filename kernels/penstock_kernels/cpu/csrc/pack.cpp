@@ -165,6 +165,8 @@ Levels quantise(int source, const uint8_t* row, int g, int inputs) {
   for (int i = 0; i < GROUP && GROUP * g + i < inputs; i++) {
     values[i] = plain_value(source, row, GROUP * g + i);
     peak = std::fabs(values[i]) > peak ? std::fabs(values[i]) : peak;
+    // A group with NaN or infinity is NaN; no comparison above changes that.
+    if (!std::isfinite(values[i])) peak = NAN;
   }
   const float scale = half_to_float(float_to_half(peak / 127.0f));
   out.scales[0] = scale;

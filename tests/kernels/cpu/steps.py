@@ -1,0 +1,93 @@
+"""Runs sequences through a Decoder in given steps, on blocks scattered over its cache."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from penstock_kernels.cpu.decoder import Decoder, Step
+
+Work = list[tuple[int, int]]
+"""One step: (number of a sequence, how many of its tokens), in the order of the batch."""
+
+
+class Run:
+    """logits: per sequence, of every position computed so far. [vocab] float32 each."""
+
+    def __init__(self, decoder: Decoder, sequences: Sequence[list[int]], seed: int = 0) -> None:
+        self.decoder = decoder
+        self.sequences = sequences
+        self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
+        self._blocks = list(range(decoder.num_blocks))
+        random.Random(seed).shuffle(self._blocks)
+        self._tables: list[list[int]] = [[] for _ in sequences]
+
+    def steps(self, steps: Iterable[Work]) -> Run:
+        for work in steps:
+            self.step(work)
+        return self
+
+    def step(self, work: Work) -> None:
+        starts = [len(self.logits[which]) for which, _ in work]
+        tokens = []
+        for (which, count), start in zip(work, starts, strict=True):
+            tokens += self.sequences[which][start : start + count]
+            table, size = self._tables[which], self.decoder.shape.block_size
+            while len(table) * size < start + count:
+                table.append(self._blocks.pop())
+        tables = [self._tables[which] for which, _ in work]
+        step = Step(
+            tokens=_int32(tokens),
+            first_row=_int32(np.cumsum([0, *(count for _, count in work)])),
+            starts=_int32(starts),
+            tables=_int32(chain.from_iterable(tables)),
+            first_block=_int32(np.cumsum([0, *map(len, tables)])[:-1]),
+        )
+        rows = iter(self.decoder.logits(step, _int32(range(len(tokens)))))
+        for which, count in work:
+            self.logits[which] += [next(rows) for _ in range(count)]
+
+    def of(self, which: int) -> np.ndarray:
+        return np.array(self.logits[which])
+
+    def free(self, which: int) -> None:
+        """Its blocks are the next to be given out; what they hold stays as it is."""
+        self._blocks += self._tables[which]
+        self._tables[which], self.logits[which] = [], []
+
+
+def _int32(values: Iterable[int]) -> np.ndarray:
+    return np.array(list(values), dtype=np.int32)
+
+
+def chunks(which: int, length: int, size: int) -> list[Work]:
+    """One sequence alone, `size` tokens a step."""
+    return [[(which, min(size, length - start))] for start in range(0, length, size)]
+
+
+def random_steps(lengths: Sequence[int], seed: int, *, largest: int = 40) -> list[Work]:
+    """All sequences to their ends: some of them in each step, in any order, in chunks of any size,
+    most of them of one token."""
+    choose = random.Random(seed)
+    left = dict(enumerate(lengths))
+    steps = []
+    while left:
+        chosen = choose.sample(sorted(left), choose.randint(1, len(left)))
+        work = []
+        for which in chosen:
+            most = 1 if choose.random() < 0.5 else largest
+            count = min(left[which], choose.randint(1, most))
+            work.append((which, count))
+            left[which] -= count
+            if not left[which]:
+                del left[which]
+        steps.append(work)
+    return steps
+
+
+def random_tokens(vocab: int, length: int, seed: int) -> list[int]:
+    choose = random.Random(seed)
+    return [choose.randrange(vocab) for _ in range(length)]
