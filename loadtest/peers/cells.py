@@ -9,6 +9,26 @@ from loadtest.generator.options import EndControl, Length, Options
 
 
 @dataclass(frozen=True)
+class Target:
+    """Ours to a peer's figure (a key of measure.medians): at_least, or at_most for times."""
+
+    figure: str
+    peer: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def met(self, ratio: float) -> bool:
+        if self.at_most is not None:
+            return ratio <= self.at_most
+        return self.at_least is None or ratio >= self.at_least
+
+    def __str__(self) -> str:
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g} × {self.peer}"
+        return f"≥ {self.at_least:g} × {self.peer}"
+
+
+@dataclass(frozen=True)
 class Cell:
     """`streams` closed-loop streams send `requests` requests in all, unless `seconds` are over
     first: what runs then is cut off, its tokens count, and the table says so."""
@@ -21,6 +41,7 @@ class Cell:
     seconds: float
     warmup: int
     warmup_seconds: float = 5
+    targets: tuple[Target, ...] = ()
 
     def options(self, url: str, end_control: EndControl) -> Options:
         return Options(
@@ -44,7 +65,21 @@ class Cell:
 CELLS = (
     Cell("1 stream, 32 in, 128 out", 1, 4, 32, 128, seconds=15, warmup=1),
     Cell("8 streams, 32 in, 128 out", 8, 24, 32, 128, seconds=15, warmup=2),
-    Cell("64 streams, 128 in, 128 out", 64, 64, 128, 128, seconds=25, warmup=4),
+    Cell(
+        *("64 streams, 128 in, 128 out", 64, 64, 128, 128),
+        seconds=30,
+        warmup=4,
+        targets=(
+            Target("output_tokens_per_s", "vllm", at_least=3),
+            Target("ttft_p50_ms", "vllm", at_most=0.25),
+        ),
+    ),
+    Cell(
+        *("1,000 streams at once, 16 in, 16 out", 1000, 1000, 16, 16),
+        seconds=45,
+        warmup=8,
+        targets=(Target("requests_per_s", "vllm", at_least=3),),
+    ),
 )
 SMOKE_CELLS = (
     Cell("1 stream, 8 in, 8 out", 1, 2, 8, 8, seconds=20, warmup=1),

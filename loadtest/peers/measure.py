@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,35 +49,87 @@ def compare(
     budget: float,
     logs: Path,
     progress: bool = True,
+    resident: bool = False,
+    save: Callable[[Comparison], None] = lambda _: None,
 ) -> Comparison:
     """A B C A B C …, one server at a time. A round that would probably outlast the budget
-    (seconds) isn't begun, so that all servers have equally many."""
+    (seconds) isn't begun, so that all servers have equally many.
+
+    resident: servers are started once and stay; those that aren't measured are stopped (SIGSTOP)
+    where they bear it.  Else each is started anew in each round.  save: called after each server's
+    part of a round, so that what was measured outlives a run cut short.
+    """
     comparison = Comparison([Outcome(server) for server in servers], cells)
     began = time.monotonic()
     longest = 0.0
-    for number in range(rounds):
-        at = time.monotonic()
-        if number and at - began + longest > budget:
-            comparison.notes.append(
-                f"{number} of {rounds} rounds: another would not have fitted into {budget:g} s."
-            )
-            break
-        for outcome in comparison.outcomes:
-            label = f"round {number + 1}/{rounds}, {outcome.server.name}"
-            _one_server(outcome, cells, logs / f"{outcome.server.name}.log", label, progress)
-        comparison.rounds_done = number + 1
-        longest = max(longest, time.monotonic() - at)
+    with _Running(resident) as running:
+        for number in range(rounds):
+            at = time.monotonic()
+            if number and at - began + longest > budget:
+                comparison.notes.append(
+                    f"{number} of {rounds} rounds: another would not have fitted into {budget:g} s."
+                )
+                break
+            for outcome in comparison.outcomes:
+                label = f"round {number + 1}/{rounds}, {outcome.server.name}"
+                log = logs / f"{outcome.server.name}.log"
+                _one_server(outcome, cells, running.awake(outcome, log), label, progress)
+                save(comparison)
+            comparison.rounds_done = number + 1
+            longest = max(longest, time.monotonic() - at)
     return comparison
 
 
+class _Running:
+    """The servers that stay from round to round: all of them, or none."""
+
+    def __init__(self, resident: bool) -> None:
+        self._resident = resident
+        self._kept: dict[str, RunningServer] = {}
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._kept.values():
+            server.stop()
+
+    @contextmanager
+    def awake(self, outcome: Outcome, log: Path) -> Iterator[RunningServer]:
+        """The only server that runs, inside the block. One that fails is started anew later."""
+        name = outcome.server.name
+        server = self._kept.pop(name, None)
+        if server is None:
+            server = RunningServer(outcome.server, log)
+            server.__enter__()
+            outcome.ready_s.append(server.ready_s)
+        else:
+            server.resume()
+        try:
+            yield server
+        except BaseException:
+            server.stop()
+            raise
+        if self._resident:
+            server.pause()
+            self._kept[name] = server
+        else:
+            server.stop()
+
+
 def _one_server(
-    outcome: Outcome, cells: Sequence[Cell], log: Path, label: str, progress: bool
+    outcome: Outcome,
+    cells: Sequence[Cell],
+    awake: AbstractContextManager[RunningServer],
+    label: str,
+    progress: bool,
 ) -> None:
     print(f"{label}: starting", file=sys.stderr, flush=True)
     try:
-        with RunningServer(outcome.server, log) as running:
-            outcome.ready_s.append(running.ready_s)
+        with awake as running:
             for cell in cells:
+                if not outcome.server.takes(cell):
+                    continue
                 print(f"{label}: {cell.name}", file=sys.stderr, flush=True)
                 options = cell.options(running.url, outcome.server.end_control)
                 report = run(options, progress=progress)
@@ -103,6 +156,7 @@ def medians(runs: Sequence[Summary]) -> dict[str, Figure | None]:
     """Of the figures that the table shows; None where no run has it."""
     return {
         "output_tokens_per_s": _median([Figure(run.output_tokens_per_s) for run in runs]),
+        "requests_per_s": _median([Figure(run.requests_per_s) for run in runs]),
         "ttft_p50_ms": _median([_figure(run.ttft_ms, "p50") for run in runs]),
         "ttft_p99_ms": _median([_figure(run.ttft_ms, "p99") for run in runs]),
         "inter_token_p50_ms": _median([_figure(run.inter_token_ms, "p50") for run in runs]),

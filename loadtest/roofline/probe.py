@@ -1,0 +1,96 @@
+"""Compiles and runs probe.cpp."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.machine import usable_cores
+
+SOURCE = Path(__file__).with_name("probe.cpp")
+BUFFER_MIB = 768
+"""Read for the bandwidth: many times any cache."""
+
+
+class ProbeUnavailable(RuntimeError):
+    """No compiler, or another kind of processor; the message says which."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of `threads` threads. Multiply-adds count as two operations; None: no such unit."""
+
+    threads: int
+    read_bytes_per_s: float
+    int8_ops_per_s: float | None
+    bf16_ops_per_s: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(threads: int | None = None, buffer_mib: int = BUFFER_MIB) -> Limits:
+    """About a second. threads: default all usable cores. Raises ProbeUnavailable."""
+    threads = threads or max(int(usable_cores()), 1)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"}
+    command = [str(_program() / "probe"), str(threads), str(buffer_mib)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=True, env=environment
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ProbeUnavailable(f"the probe did not run: {error}") from error
+    return Limits(**json.loads(done.stdout))
+
+
+def median(measured: Sequence[Limits]) -> Limits | None:
+    """Field by field, over probes with equally many threads; None without any."""
+    if not measured:
+        return None
+
+    def middle(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
+
+    return Limits(
+        threads=measured[0].threads,
+        read_bytes_per_s=statistics.median(m.read_bytes_per_s for m in measured),
+        int8_ops_per_s=middle([m.int8_ops_per_s for m in measured]),
+        bf16_ops_per_s=middle([m.bf16_ops_per_s for m in measured]),
+    )
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Gone when the interpreter ends."""
+    return tempfile.TemporaryDirectory(prefix="roofline-")
+
+
+@functools.cache
+def _program() -> Path:
+    """The folder with the compiled probe; once in a process."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise ProbeUnavailable(f"no roofline: there is no C++ compiler called {compiler}")
+    folder = Path(_folder().name)
+    flags = ["-std=c++17", "-O3", "-march=native", "-fopenmp"]
+    done = subprocess.run(
+        [compiler, *flags, "-o", str(folder / "probe"), str(SOURCE)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise ProbeUnavailable(f"no roofline: {compiler} can't compile the probe: {last[0]}")
+    return folder
