@@ -135,7 +135,11 @@ template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Act
     case 5: return tile_rows<Format, 5>(matrix, tile, a, row, out);
     case 6: return tile_rows<Format, 6>(matrix, tile, a, row, out);
     case 7: return tile_rows<Format, 7>(matrix, tile, a, row, out);
-    default: return tile_rows<Format, 8>(matrix, tile, a, row, out);
+    case 8: return tile_rows<Format, 8>(matrix, tile, a, row, out);
+    case 9: return tile_rows<Format, 9>(matrix, tile, a, row, out);
+    case 10: return tile_rows<Format, 10>(matrix, tile, a, row, out);
+    case 11: return tile_rows<Format, 11>(matrix, tile, a, row, out);
+    default: return tile_rows<Format, 12>(matrix, tile, a, row, out);
   }
 }
 

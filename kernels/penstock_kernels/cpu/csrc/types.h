@@ -56,7 +56,7 @@ namespace pk {
 constexpr int LANES = 16;      // outputs per tile
 constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
-constexpr int ROWS = 8;        // rows of a product that share a weight once it is decoded
+constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
