@@ -1,0 +1,52 @@
+"""Models that several tests of the worker share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from penstock.model_config import PreparedModel
+from penstock.prepare import load_manifest, prepare
+from penstock_worker.models.decoder import DecoderModel
+from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(params=list(DTYPES))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return DTYPES[request.param]
+
+
+@pytest.fixture(scope="session")
+def default_folder() -> Path:
+    """The default model's prepared folder. make setup installs its package."""
+    return prepare("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def default_model(default_folder: Path) -> PreparedModel:
+    return load_manifest(default_folder)
+
+
+@pytest.fixture(scope="session")
+def default_float32(default_model: PreparedModel) -> DecoderModel:
+    return prepared_model(default_model, torch.float32)
+
+
+@pytest.fixture(scope="session")
+def default_bfloat16(default_model: PreparedModel) -> DecoderModel:
+    return prepared_model(default_model, torch.bfloat16)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, DecoderModel]:
+    files = tiny_files(tmp_path_factory.mktemp("tiny"))
+    return {dtype: load_model(TINY, files, dtype) for dtype in DTYPES.values()}
+
+
+@pytest.fixture
+def tiny(tiny_models: dict[torch.dtype, DecoderModel], dtype: torch.dtype) -> DecoderModel:
+    return tiny_models[dtype]

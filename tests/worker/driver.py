@@ -1,0 +1,167 @@
+"""Drives a Runner with hand-made plans: a scheduler as small as can be, with every whim a knob."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+from penstock.model_config import ModelConfig
+from penstock.protocol.common import TokenLogprobs, TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.runner import Observer, Runner
+from penstock_worker.slots import SlotBounds, Slots
+
+GREEDY = TokenSampling(0, temperature=0.0, logprobs=3)
+
+
+def make_runner(
+    model: DecoderModel,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 512,
+    slots: int = 64,
+    max_tokens: int = 2048,
+    threads: int = 1,
+    observer: Observer | None = None,
+) -> Runner:
+    config: ModelConfig = model.config
+    shape = CacheShape(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=block_size,
+        dtype=model.embedding.dtype,
+    )
+    bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
+    attention = ReferenceAttention(shape, num_blocks)
+    return Runner(model, attention, Slots(bounds), threads=threads, observer=observer)
+
+
+@dataclass
+class Job:
+    """A sequence to run until it has `wanted` new tokens. index: in its request."""
+
+    prompt: list[int]
+    wanted: int
+    sampling: TokenSampling = GREEDY
+    index: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    error: str | None = None
+    slot: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+    preempted: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or len(self.tokens) >= self.wanted
+
+
+class Driver:
+    """Runs jobs to their ends.
+
+    budget: tokens per step.  preempt_every: every so many steps a running job loses its slot and
+    blocks, and starts over.  seed: of the order in which jobs get their turns and blocks.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 512,
+        slots: int = 64,
+        budget: int = 2048,
+        preempt_every: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.runner = runner
+        self.block_size = block_size
+        self.budget = budget
+        self.preempt_every = preempt_every
+        self.random = random.Random(seed)
+        self.step = 0
+        self.free_blocks = list(range(num_blocks))
+        self.random.shuffle(self.free_blocks)
+        self.free_slots = list(range(slots))
+        self.released: list[int] = []
+
+    def run(self, jobs: list[Job]) -> list[Job]:
+        while any(not job.done for job in jobs):
+            if self.preempt_every and (self.step + 1) % self.preempt_every == 0:
+                self._preempt([job for job in jobs if job.slot is not None and not job.done])
+            self._step([job for job in jobs if not job.done])
+            for job in jobs:
+                if job.done and job.slot is not None:
+                    self._release(job)
+        return jobs
+
+    def _preempt(self, running: list[Job]) -> None:
+        if running:
+            victim = self.random.choice(running)
+            victim.preempted += 1
+            self._release(victim)
+
+    def _release(self, job: Job) -> None:
+        self.released.append(job.slot)
+        self.free_slots.append(job.slot)
+        self.free_blocks += job.blocks
+        job.slot, job.blocks, job.computed = None, [], 0
+
+    def _step(self, jobs: list[Job]) -> None:
+        self.random.shuffle(jobs)
+        admitted, work, ran, left = [], [], [], self.budget
+        for job in jobs:
+            known = job.prompt + job.tokens
+            count = min(left, len(known) - job.computed)
+            new = -(-(job.computed + count) // self.block_size) - len(job.blocks)
+            if count < 1 or new > len(self.free_blocks):
+                continue
+            blocks = [self.free_blocks.pop() for _ in range(new)]
+            job.blocks += blocks
+            if job.slot is None:
+                job.slot = self.free_slots.pop()
+                admitted.append(
+                    NewSequence(job.slot, known, len(job.prompt), job.index, job.sampling, blocks)
+                )
+                blocks = []
+            work.append(SlotWork(job.slot, job.computed, count, blocks))
+            ran.append(job)
+            left -= count
+        assert ran, "no job fits the free blocks"
+        self.step += 1
+        plan = Plan(self.step, self.step - 1, self.released, admitted, work)
+        self.released = []
+        result = self.runner.execute(plan)
+        assert [each.slot for each in result.slots] == [each.slot for each in work]
+        for job, did, outcome in zip(ran, work, result.slots, strict=True):
+            job.computed += did.count
+            ends = job.computed == len(job.prompt) + len(job.tokens)
+            job.error = outcome.error
+            assert (outcome.token is not None) == (ends and outcome.error is None)
+            if outcome.token is not None:
+                job.tokens.append(outcome.token)
+                job.logprobs.append(outcome.logprobs)
+
+
+class LogitsOf:
+    """An observer that keeps every position's logits of one job, found by its slot."""
+
+    def __init__(self) -> None:
+        self.by_slot: dict[int, dict[int, torch.Tensor]] = {}
+
+    def __call__(self, slot: int, start: int, logits: torch.Tensor) -> None:
+        rows = self.by_slot.setdefault(slot, {})
+        for offset, row in enumerate(logits):
+            rows[start + offset] = row.clone()
+
+    def of(self, slot: int) -> torch.Tensor:
+        rows = self.by_slot[slot]
+        return torch.stack([rows[position] for position in range(len(rows))])

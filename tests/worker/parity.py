@@ -1,0 +1,62 @@
+"""Comparison of a model with transformers on the same weights, in float32.
+
+transformers gets prompt and answer in one forward pass.  By induction that is the comparison of
+greedy decoding: as long as our tokens are its argmax at each step, it would have been given them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock_worker.models.decoder import DecoderModel
+from tests.worker.driver import Driver, Job, LogitsOf, make_runner
+
+RELATIVE_TOLERANCE = 2e-4
+CLEAR_MARGIN = 1e-3
+
+
+def run_with_logits(
+    model: DecoderModel, prompts: list[list[int]], wanted: int
+) -> list[tuple[Job, torch.Tensor]]:
+    """Our greedy tokens, all prompts in one batch, and every computed position's logits."""
+    seen = LogitsOf()
+    longest = max(map(len, prompts)) + wanted
+    blocks = sum(-(-(len(prompt) + wanted) // 16) for prompt in prompts)
+    runner = make_runner(
+        model,
+        num_blocks=blocks,
+        slots=len(prompts),
+        max_tokens=longest,
+        threads=2,
+        observer=seen,
+    )
+    driver = Driver(runner, num_blocks=blocks, slots=len(prompts), budget=512)
+    jobs = [Job(prompt, wanted) for prompt in prompts]
+    slots: dict[int, int] = {}
+    while any(not job.done for job in jobs):
+        driver._step([job for job in jobs if not job.done])
+        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
+    return [(job, seen.of(slots[at])) for at, job in enumerate(jobs)]
+
+
+def compare(model: DecoderModel, theirs: Any, prompts: list[list[int]], wanted: int) -> int:
+    """Asserts equality in the sense of the issue; returns how many greedy tokens were compared."""
+    compared = 0
+    for job, ours in run_with_logits(model, prompts, wanted):
+        assert job.error is None
+        with torch.inference_mode():
+            given = torch.tensor([job.prompt + job.tokens])
+            true = theirs(given).logits[0, : len(ours)].float()
+        prompt = slice(0, len(job.prompt))
+        difference = (ours[prompt] - true[prompt]).abs().amax(-1)
+        allowed = RELATIVE_TOLERANCE * true[prompt].abs().amax(-1)
+        assert bool((difference <= allowed).all()), (difference / allowed).max()
+        for step, token in enumerate(job.tokens):
+            best = true[len(job.prompt) - 1 + step].topk(2)
+            if best.values[0] - best.values[1] < CLEAR_MARGIN:
+                break
+            assert token == int(best.indices[0]), (len(job.prompt), step)
+            compared += 1
+    return compared

@@ -1,0 +1,252 @@
+"""The worker as a process: sessions, plans, final failures, signals. The engine side is a Hub."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from penstock.config import TransportSettings
+from penstock.model_config import GenerationDefaults, PreparedModel
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import (
+    Fault,
+    FromWorker,
+    Progress,
+    Ready,
+    Result,
+    WorkerHello,
+)
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
+from penstock.transport.events import Ended, Opened
+from penstock.transport.hub import Hub
+from tests.worker.checkpoints import TINY, tiny_files
+
+pytestmark = pytest.mark.timeout(90)
+
+SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=2.0)
+START = """
+import sys
+from penstock import logs
+from penstock.config import TransportSettings
+from penstock_worker.process import FINAL, main
+logs.setup("worker 0")
+try:
+    main(sys.argv[1], 0, TransportSettings(beat_interval=0.2, peer_timeout=2.0))
+except FINAL as error:
+    print(error, file=sys.stderr)
+    sys.exit(78)
+"""
+
+
+class Engine:
+    """The engine's end of the worker's session, and the worker's process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.endpoint = f"ipc://{folder}/worker"
+        self._context = zmq.Context()
+        self.bind(b"12345678")
+        self.worker = subprocess.Popen(
+            [sys.executable, "-c", START, self.endpoint], stderr=subprocess.PIPE, text=True
+        )
+
+    def bind(self, boot: bytes) -> None:
+        decoder = msgspec.msgpack.Decoder(FromWorker)
+        self.hub: Hub[FromWorker] = Hub(self._context, self.endpoint, decoder, SETTINGS, boot)
+        self.session = b""
+
+    def wait(self, wanted: Callable[[Any], bool], seconds: float = 40) -> Any:
+        """The first event for which wanted(event) holds; keeps the session alive meanwhile."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.hub.socket.poll(20)
+            for event in self.hub.poll(time.monotonic()):
+                if isinstance(event, Opened):
+                    self.session = event.session
+                if wanted(event):
+                    return event
+            if self.worker.poll() is not None and not isinstance(wanted, Ending):
+                raise AssertionError(f"the worker left: {self.worker.stderr.read()}")
+        raise AssertionError("nothing came")
+
+    def hear(self, kind: type) -> Any:
+        """The next message of that type; a Fault is a failure unless it is what we wait for."""
+
+        def fits(event: Any) -> bool:
+            message = getattr(event, "message", None)
+            if isinstance(message, Fault) and kind is not Fault:
+                raise AssertionError(message)
+            return isinstance(message, kind)
+
+        return self.wait(fits).message
+
+    def send(self, message: Any) -> None:
+        self.hub.send(self.session, message)
+
+    def set_up(self, setup: Setup) -> Ready:
+        assert self.hear(WorkerHello).rank == 0
+        self.send(setup)
+        return self.hear(Ready)
+
+    def exit_code(self) -> tuple[int, str]:
+        _, errors = self.worker.communicate(timeout=20)
+        return self.worker.returncode, errors
+
+    def close(self) -> None:
+        if self.worker.poll() is None:
+            self.worker.kill()
+        self.worker.communicate()
+        self.hub.close()
+        self._context.destroy(linger=0)
+
+
+class Ending:
+    """Waits for the session's end, however the worker fares."""
+
+    def __call__(self, event: Any) -> bool:
+        return isinstance(event, Ended)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    """A prepared folder of the tiny model, as far as a worker reads it."""
+    prepared = PreparedModel(
+        format_version=1,
+        name="tiny",
+        source="test",
+        config=TINY,
+        generation=GenerationDefaults(),
+        weights=tiny_files(tmp_path),
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(prepared))
+    return Setup(
+        version=1,
+        model_dir=str(tmp_path),
+        dtype="float32",
+        attention_backend="auto",
+        threads=2,
+        block_size=4,
+        num_kv_blocks=2000,
+        kv_memory_fraction=0.1,
+        max_num_seqs=4,
+        max_num_batched_tokens=8192,
+        max_model_len=8000,
+    )
+
+
+def first_plan(tokens: list[int], step: int = 1, slot: int = 0) -> Plan:
+    blocks = list(range(-(-len(tokens) // 4)))
+    sampling = TokenSampling(7, temperature=0.7)
+    new = NewSequence(slot, tokens, len(tokens), 0, sampling, blocks)
+    return Plan(step, step - 1, [], [new], [SlotWork(slot, 0, len(tokens))])
+
+
+def test_a_life(engine: Engine, setup: Setup) -> None:
+    """Setup, a plan, the engine's restart with the weights still loaded, Stop."""
+    ready = engine.set_up(setup)
+    assert ready.num_kv_blocks == 2000
+    assert len(ready.fingerprint) == 64
+    engine.send(first_plan([1, 2, 3]))
+    result = engine.hear(Result)
+    assert result.step == 1
+    assert result.slots[0].token is not None
+    assert result.compute_seconds > 0
+    engine.hub.close()
+    engine.bind(b"87654321")
+    begun = time.monotonic()
+    again = engine.set_up(setup)
+    assert again == ready, "loaded once: even its load_seconds are the same"
+    assert time.monotonic() - begun < 5
+    engine.send(first_plan([1, 2, 3]))
+    assert engine.hear(Result).slots == result.slots
+    engine.send(Stop())
+    assert engine.exit_code()[0] == 0
+
+
+def test_a_plan_that_does_not_fit_is_a_fault_and_a_new_session(
+    engine: Engine, setup: Setup
+) -> None:
+    engine.set_up(setup)
+    engine.send(Plan(1, 0, [3], [], []))
+    fault = engine.hear(Fault)
+    assert not fault.final
+    assert "slot 3 is released but holds no sequence" in fault.message
+    engine.hub.end(engine.session, "its fault was heard")
+    engine.set_up(setup)
+    engine.send(first_plan([1, 2, 3]))
+    assert engine.hear(Result).slots[0].error is None
+
+
+def test_progress_inside_a_long_step(engine: Engine, setup: Setup) -> None:
+    engine.set_up(setup)
+    engine.send(first_plan([1, 2, 3] * 2600))
+    seen: list[int] = []
+
+    def done(event: Any) -> bool:
+        message = getattr(event, "message", None)
+        if isinstance(message, Progress):
+            assert message.step == 1
+            seen.append(message.layers)
+        return isinstance(message, Result)
+
+    engine.wait(done, 60)
+    assert seen, "the step was too short to say"
+    assert seen == sorted(seen)
+
+
+def test_sigterm_in_a_long_step_is_prompt(engine: Engine, setup: Setup) -> None:
+    engine.set_up(setup)
+    engine.send(first_plan([1, 2, 3] * 2600))
+    engine.hear(Progress)
+    begun = time.monotonic()
+    engine.worker.send_signal(signal.SIGTERM)
+    assert engine.exit_code()[0] == 0
+    assert time.monotonic() - begun < 15
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_dir": "/nonexistent/model"}, "/nonexistent/model"),
+        ({"attention_backend": "magic"}, "attention_backend is 'magic'"),
+        ({"num_kv_blocks": 10**9}, "num_kv_blocks is 1000000000"),
+    ],
+)
+def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], message: str) -> None:
+    engine.hear(WorkerHello)
+    engine.send(msgspec.structs.replace(setup, **change))
+    engine.wait = lambda wanted, seconds=40: Engine.wait(engine, Also(wanted), seconds)
+    fault = engine.hear(Fault)
+    assert fault.final
+    assert message in fault.message
+    code, errors = engine.exit_code()
+    assert code == 78
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+class Also(Ending):
+    """Like `wanted`, and tolerates that the worker has left by then."""
+
+    def __init__(self, wanted: Callable[[Any], bool]) -> None:
+        self._wanted = wanted
+
+    def __call__(self, event: Any) -> bool:
+        return self._wanted(event)

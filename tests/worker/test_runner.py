@@ -1,0 +1,174 @@
+"""Plans that don't fit are refused by name; failures stay with the slots that they concern."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.runner import Runner, StepCancelled, deal
+from penstock_worker.slots import PlanError
+from tests.worker.driver import GREEDY, make_runner
+
+pytestmark = pytest.mark.timeout(60)
+
+PROMPT = [5, 6, 7, 8, 9]
+
+
+@pytest.fixture
+def model(tiny_models: dict[torch.dtype, DecoderModel]) -> DecoderModel:
+    return tiny_models[torch.float32]
+
+
+@pytest.fixture
+def runner(model: DecoderModel) -> Runner:
+    """4 slots, 8 blocks of 4 tokens, at most 20 tokens; slot 0 has computed 5 and sampled one."""
+    runner = make_runner(model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
+    first = runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
+    assert first.slots[0].token is not None
+    return runner
+
+
+def admit(
+    slot: int, blocks: list[int], tokens: list[int] = PROMPT, sampling: TokenSampling = GREEDY
+) -> NewSequence:
+    return NewSequence(slot, tokens, len(tokens), 0, sampling, blocks)
+
+
+def step(
+    runner: Runner,
+    work: list[SlotWork] = (),
+    admitted: list[NewSequence] = (),
+    released: list[int] = (),
+    number: int = 2,
+) -> Result:
+    return runner.execute(Plan(number, number - 1, list(released), list(admitted), list(work)))
+
+
+MISFITS = {
+    "slot 2 is released but holds": {"released": [2]},
+    "slot 0 is taken": {"admitted": [admit(0, [2])]},
+    r"slot 4 is not in \[0, 4\)": {"admitted": [admit(4, [2])]},
+    r"slot 1: block 8 is not in \[0, 8\)": {"admitted": [admit(1, [8])]},
+    "slot 1: block -1 is not in": {"admitted": [admit(1, [-1])]},
+    "slot 1: a token id is not in": {"admitted": [admit(1, [2], [5, 301])]},
+    "0 prompt tokens of 0": {"admitted": [admit(1, [2], [])]},
+    "21 prompt tokens of 21; at most 20": {"admitted": [admit(1, [2], [1] * 21)]},
+    "slot 3 has work but holds": {"work": [SlotWork(3, 0, 1)]},
+    "slot 0 has work twice": {"work": [SlotWork(0, 5, 1), SlotWork(0, 6, 1)]},
+    "starts at token 4, 5 are computed": {"work": [SlotWork(0, 4, 1)]},
+    r"tokens \[5, 7\) of 6": {"work": [SlotWork(0, 5, 2)]},
+    r"tokens \[5, 5\) of 6": {"work": [SlotWork(0, 5, 0)]},
+    "block 9 is not in": {"work": [SlotWork(0, 5, 1, [9])]},
+    "5 tokens don't fit 1 blocks of 4": {"admitted": [admit(1, [2])], "work": [SlotWork(1, 0, 5)]},
+}
+
+
+@pytest.mark.parametrize("message", MISFITS)
+def test_misfits_are_named(runner: Runner, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        step(runner, **MISFITS[message])
+
+
+@pytest.mark.parametrize(("number", "follows"), [(3, 2), (2, 0), (1, 1)])
+def test_steps_follow_one_another(runner: Runner, number: int, follows: int) -> None:
+    with pytest.raises(PlanError, match="the last step here is 1"):
+        runner.execute(Plan(number, follows, [], [], []))
+
+
+def test_release_makes_room_and_reset_forgets(runner: Runner) -> None:
+    result = step(runner, [SlotWork(0, 0, 5)], [admit(0, [4, 5])], released=[0])
+    assert result.slots[0].error is None
+    runner.reset()
+    first = runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
+    assert first.slots == result.slots
+
+
+def test_a_chunk_gives_no_token(runner: Runner) -> None:
+    assert step(runner, [SlotWork(1, 0, 3)], [admit(1, [2, 3])]).slots[0].token is None
+    assert step(runner, [SlotWork(1, 3, 2)], number=3).slots[0].token is not None
+
+
+def test_a_prefix_found_in_the_cache(runner: Runner) -> None:
+    """A new sequence may start past blocks that an equal one has filled."""
+    whole = step(runner, [SlotWork(1, 0, 5)], [admit(1, [2, 3])])
+    shared = step(runner, [SlotWork(2, 4, 1)], [admit(2, [0, 4])], number=3)
+    assert shared.slots[0].token == whole.slots[0].token
+    assert shared.slots[0].logprobs == whole.slots[0].logprobs
+
+
+def test_poisoned_cache_fails_its_slot_only(runner: Runner) -> None:
+    undisturbed = make_runner(runner._model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
+    alone = undisturbed.execute(Plan(1, 0, [], [admit(1, [2, 3])], [SlotWork(1, 0, 5)]))
+    for values in runner._attention.values:
+        values[:, 0] = float("nan")  # Slot 0 of the cache: the first token of our sequence 0.
+    result = step(runner, [SlotWork(0, 5, 1), SlotWork(1, 0, 5)], [admit(1, [2, 3])])
+    assert "not finite" in result.slots[0].error
+    assert result.slots[1] == alone.slots[0]
+    again = step(runner, [SlotWork(0, 6, 1), SlotWork(1, 5, 1)], number=3)
+    assert "not finite" in again.slots[0].error
+    assert again.slots[1].token is not None
+
+
+class FailsFor:
+    """A model that runs out of memory whenever a certain token is in the batch."""
+
+    def __init__(self, model: DecoderModel, token: int) -> None:
+        self._model, self._token = model, token
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def hidden(self, tokens: torch.Tensor, *rest: object) -> torch.Tensor:
+        if bool((tokens == self._token).any()):
+            raise MemoryError("no room for the batch")
+        return self._model.hidden(tokens, *rest)
+
+
+def test_out_of_memory_fails_the_guilty_slot_only(
+    model: DecoderModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    healthy = make_runner(model, block_size=4, num_blocks=8, slots=4)
+    runner = make_runner(FailsFor(model, 99), block_size=4, num_blocks=8, slots=4)
+    admitted = [admit(0, [0, 1]), admit(1, [2, 3], [1, 99, 3]), admit(2, [4, 5])]
+    work = [SlotWork(0, 0, 5), SlotWork(1, 0, 3), SlotWork(2, 0, 5)]
+    plan = Plan(1, 0, [], admitted, work)
+    result, true = runner.execute(plan), healthy.execute(plan)
+    assert result.slots[1].error == "MemoryError: no room for the batch"
+    assert [result.slots[0], result.slots[2]] == [true.slots[0], true.slots[2]]
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_closing_gives_up_the_step(model: DecoderModel) -> None:
+    runner = make_runner(model, block_size=4, num_blocks=8, slots=4)
+    runner._model = CloseInFirstLayer(model, runner)
+    with pytest.raises(StepCancelled):
+        runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
+    assert runner.layers_done == 0
+
+
+class CloseInFirstLayer:
+    def __init__(self, model: DecoderModel, runner: Runner) -> None:
+        self._model, self._runner = model, runner
+
+    def hidden(self, *arguments: object) -> torch.Tensor:
+        self._runner._closing = True
+        return self._model.hidden(*arguments)
+
+
+def test_layers_are_counted(runner: Runner, model: DecoderModel) -> None:
+    assert runner.layers_done == model.config.num_layers
+
+
+def test_dealing_is_fair_and_complete() -> None:
+    works = [SlotWork(slot, 0, count) for slot, count in enumerate([100, 1, 1, 40, 60, 1])]
+    shares = deal(works, 2)
+    assert sorted(work.slot for share in shares for work in share) == list(range(6))
+    assert max(sum(work.count for work in share) for share in shares) <= 103
+    assert deal([SlotWork(slot, 0, 1) for slot in range(16)], 4) == [
+        [SlotWork(slot, 0, 1) for slot in range(16)]
+    ]
+    assert deal([], 4) == []

@@ -1,0 +1,176 @@
+"""Reading checkpoints: every stored format exactly, every misfit by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock_worker.weights import Weights, open_weights
+from penstock_worker.weights.formats import FORMATS
+from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.stored import StoredTensor
+from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
+
+pytestmark = pytest.mark.timeout(60)
+
+QUANTISED = [name for name in FORMATS if name.startswith("Q")]
+K_QUANTS = ["Q4_K", "Q5_K", "Q6_K"]
+
+
+def stored_bytes(kind: str, elements: int) -> np.ndarray:
+    """Bytes of random values in that format; of random blocks where the package can't quantise."""
+    rng = np.random.default_rng(17)
+    if kind not in K_QUANTS:
+        values = rng.standard_normal(elements).astype(np.float32)
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind]).view(np.uint8).ravel()
+    stored = FORMATS[kind]
+    blocks = rng.integers(0, 256, (elements // stored.elements, stored.bytes), dtype=np.uint8)
+    halves = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind]
+    for at in halves:
+        scales = rng.standard_normal(len(blocks)).astype(np.float16)
+        blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
+    return blocks.ravel()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_equals_the_gguf_package(kind: str) -> None:
+    elements = 256 * 33
+    data = stored_bytes(kind, elements)
+    true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).astype(np.float32).ravel()
+    out = torch.empty(33, 256)
+    StoredTensor("x", (33, 256), kind, data).read_into(out)
+    assert out.isfinite().all()
+    assert torch.equal(out.view(-1), torch.from_numpy(true))
+    rounded = torch.empty(33, 256, dtype=torch.bfloat16)
+    StoredTensor("x", (33, 256), kind, data).read_into(rounded)
+    assert torch.equal(rounded, out.bfloat16())
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
+def test_long_tensors_are_read_in_chunks(kind: str) -> None:
+    elements = (1 << 20) + 256 * 3
+    data = stored_bytes(kind, elements)
+    out = torch.empty(elements)
+    StoredTensor("x", (elements,), kind, data).read_into(out)
+    true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).ravel()
+    assert torch.equal(out, torch.from_numpy(true.astype(np.float32)))
+
+
+def test_unknown_format_names_the_tensor() -> None:
+    stored = StoredTensor("blk.0.attn_q.weight", (32,), "IQ4_NL", np.zeros(18, np.uint8))
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as IQ4_NL"):
+        stored.read_into(torch.empty(32))
+
+
+def test_default_model_equals_the_gguf_package(default_model: object) -> None:
+    """Spot checks through our own reader, rows of q and k put back in the hub's order."""
+    files, config = default_model.weights, default_model.config
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(files.files[0]).tensors}
+    weights = open_weights(files, config, torch.float32)
+
+    def theirs(name: str) -> torch.Tensor:
+        tensor = reader[name]
+        return torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+
+    query = theirs("blk.7.attn_q.weight").view(9, 32, 2, 576).transpose(1, 2).reshape(576, 576)
+    key = theirs("blk.7.attn_k.weight").view(3, 32, 2, 576).transpose(1, 2).reshape(192, 576)
+    ours = weights.take_stacked(
+        [
+            ("layers.7.self_attn.q_proj.weight", (576, 576)),
+            ("layers.7.self_attn.k_proj.weight", (192, 576)),
+            ("layers.7.self_attn.v_proj.weight", (192, 576)),
+        ]
+    )
+    assert torch.equal(ours, torch.cat((query, key, theirs("blk.7.attn_v.weight"))))
+    embedding = weights.take("embed_tokens.weight", (49152, 576))
+    assert torch.equal(embedding, theirs("token_embd.weight"))
+
+
+def write_gguf(path: Path, config: ModelConfig) -> WeightFiles:
+    """The tiny checkpoint as a GGUF file, q and k interleaved as converters of Llama do it."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_layers)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for name, tensor in tiny_tensors(config).items():
+        for part, heads in (("q_proj", config.num_heads), ("k_proj", config.num_kv_heads)):
+            if part in name:
+                pairs = tensor.view(heads, 2, config.head_dim // 2, -1)
+                tensor = pairs.transpose(1, 2).reshape(tensor.shape)
+        their_name = names.get_name(name, try_suffixes=(".weight",))
+        writer.add_tensor(their_name, tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return WeightFiles(format="gguf", files=(str(path),), dtype="F32")
+
+
+def test_gguf_and_safetensors_of_one_model_are_one_model(tmp_path: Path) -> None:
+    ours = load_model(TINY, write_gguf(tmp_path / "tiny.gguf", TINY), torch.float32)
+    same = load_model(TINY, tiny_files(tmp_path), torch.float32)
+    assert torch.equal(ours.embedding, same.embedding)
+    assert torch.equal(ours.head.weight, same.head.weight)
+    for one, other in zip(ours.layers, same.layers, strict=True):
+        assert torch.equal(one.attention.qkv.weight, other.attention.qkv.weight)
+        assert torch.equal(one.attention.output.weight, other.attention.output.weight)
+        assert torch.equal(one.feed_forward.gate_up.weight, other.feed_forward.gate_up.weight)
+        assert torch.equal(one.feed_forward.down.weight, other.feed_forward.down.weight)
+
+
+def files_of(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> WeightFiles:
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path)
+    return WeightFiles(format="safetensors", files=(str(path),), dtype="float32")
+
+
+def test_missing_tensor_is_named(tmp_path: Path) -> None:
+    tensors = tiny_tensors(TINY)
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    with pytest.raises(UnsupportedModel, match=r"lacks.*layers\.1\.mlp\.down_proj\.weight"):
+        load_model(TINY, files_of(tmp_path, tensors), torch.float32)
+
+
+def test_misshapen_tensor_is_named(tmp_path: Path) -> None:
+    tensors = tiny_tensors(TINY)
+    tensors["model.norm.weight"] = torch.ones(61)
+    with pytest.raises(UnsupportedModel, match=r"model\.norm\.weight has shape \(61,\).*\(60,\)"):
+        load_model(TINY, files_of(tmp_path, tensors), torch.float32)
+
+
+def test_extra_tensor_is_named(tmp_path: Path) -> None:
+    tensors = tiny_tensors(TINY) | {"model.layers.0.self_attn.q_proj.bias": torch.ones(120)}
+    with pytest.raises(UnsupportedModel, match=r"no use for: model\.layers\.0\.self_attn\.q_proj"):
+        load_model(TINY, files_of(tmp_path, tensors), torch.float32)
+
+
+def test_saved_rotary_buffers_are_no_extras(tmp_path: Path) -> None:
+    tensors = tiny_tensors(TINY)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(12)
+    load_model(TINY, files_of(tmp_path, tensors), torch.float32)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    files = WeightFiles(format="safetensors", files=(str(tmp_path / "no"),), dtype="float32")
+    with pytest.raises(ModelNotFound, match="no"):
+        open_weights(files, TINY, torch.float32)
+
+
+def test_names() -> None:
+    assert from_gguf("blk.12.ffn_gate.weight") == "layers.12.mlp.gate_proj.weight"
+    assert from_gguf("blk.0.attn_q_norm.weight") == "layers.0.self_attn.q_norm.weight"
+    assert from_gguf("output.weight") == "lm_head.weight"
+    assert from_gguf("token_types.weight") == "token_types.weight"
+    assert from_hub("model.layers.0.mlp.up_proj.weight") == "layers.0.mlp.up_proj.weight"
+    assert from_hub("model.layers.0.self_attn.rotary_emb.inv_freq") is None
+
+
+def test_weights_are_at_torchs_alignment(tmp_path: Path) -> None:
+    weights: Weights = open_weights(tiny_files(tmp_path), TINY, torch.float32)
+    taken = weights.take("layers.0.mlp.down_proj.weight", (60, 90))
+    assert taken.data_ptr() % 64 == 0
