@@ -12,18 +12,17 @@ LAYOUT = "1 rank"
 """How the model is spread over ranks."""
 
 
-def fingerprint(
-    *, digest: str, dtype: torch.dtype, backend: str, threads: int, positions: int
-) -> str:
-    """sha256, hex. digest: of the model.  positions: length of the rotary table."""
+def fingerprint(*, digest: str, dtype: torch.dtype, backend: str) -> str:
+    """sha256, hex. digest: of the model.
+
+    The number of threads is no part of it: each computes whole sequences by itself.
+    """
     parts = (
         digest,
         str(dtype),
         backend,
         torch.__version__,
         instruction_set(),
-        f"{threads} threads",
-        f"{positions} positions",
         LAYOUT,
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -45,7 +45,7 @@ def load(setup: Setup) -> Loaded:
     """
     begun = time.monotonic()
     threads = setup.threads or usable_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # The runner's threads each compute alone.
     prepared = load_manifest(setup.model_dir)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     backend = backend_class(setup.attention_backend)
@@ -62,13 +62,7 @@ def load(setup: Setup) -> Loaded:
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(
-            digest=prepared.digest,
-            dtype=dtype,
-            backend=backend.name,
-            threads=threads,
-            positions=setup.max_model_len,
-        ),
+        fingerprint=fingerprint(digest=prepared.digest, dtype=dtype, backend=backend.name),
         load_seconds=time.monotonic() - begun,
     )
     log.info(
@@ -81,7 +75,7 @@ def load(setup: Setup) -> Loaded:
         kv_blocks=blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, Runner(model, attention, Slots(bounds)), ready)
+    return Loaded(setup, Runner(model, attention, Slots(bounds), threads=threads), ready)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:

@@ -6,11 +6,19 @@ decode and a resumed sequence are all "compute tokens [start, start + count)".  
 added here: branches per feature or per model, I/O, clocks, knowledge of requests, stopping rules,
 anything that makes one slot's numbers depend on another's.  Features come as objects: models,
 attention backends, the sampler.
+
+Threads.  A step's sequences are dealt out to as many threads as there are cores, and each thread
+takes its share through the whole model by itself; the operations inside run on one thread.  That
+may be done because no number depends on what else is in a batch, and it needs one meeting per step
+where threads inside the operations need thousands: on 2 cores that others use too, waiting for
+each other there made steps many times slower, spinning or not.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +28,7 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_kernels.reference.tiling import padded_rows
+from penstock_kernels.reference.tiling import ROW_TILE, padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import Ask, Choice, sample
@@ -32,9 +40,14 @@ Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""
 
 
+class StepCancelled(BaseException):
+    """The runner was closed while it computed."""
+
+
 class Runner:
     """model and attention agree on layers, heads and dtype; slots on the number of blocks.
 
+    threads: that compute, each with torch's own count set to 1.
     layers_done: layers computed since the start, readable from another thread.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
@@ -44,14 +57,25 @@ class Runner:
         model: DecoderModel,
         attention: AttentionBackend,
         slots: Slots,
+        *,
+        threads: int = 1,
         observer: Observer | None = None,
     ) -> None:
         self.layers_done = 0
+        self._layers_lock = threading.Lock()
+        self._closing = False
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._model = model
         self._attention = attention
         self._slots = slots
         self._observer = observer
         self._last_step = 0
+
+    def close(self) -> None:
+        """End the threads; a step that is being computed is given up after its present layer."""
+        self._closing = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def reset(self) -> None:
         """Forget every sequence: a new session with the engine begins."""
@@ -71,8 +95,9 @@ class Runner:
         self._slots.apply(plan)
         self._last_step = plan.step
         able = [work for work in plan.work if self._slots[work.slot].failed is None]
-        with torch.inference_mode():
-            outcomes = self._attempt(able)
+        outcomes: dict[int, SlotResult] = {}
+        for part in self._pool.map(self._attempt, deal(able, self._threads)):
+            outcomes |= part
         results = []
         for work in plan.work:
             error = self._slots[work.slot].failed
@@ -84,10 +109,9 @@ class Runner:
 
         That is sound because computing a token again writes the same bits.
         """
-        if not works:
-            return {}
         try:
-            return self._compute(works)
+            with torch.inference_mode():
+                return self._compute(works)
         except Exception as error:
             log.error("a step failed", exception=True, slots=len(works))
             if len(works) == 1:
@@ -154,14 +178,31 @@ class Runner:
         return SlotResult(work.slot, choice.token, choice.logprobs)
 
     def _observe(self, observer: Observer, works: list[SlotWork], hidden: Tensor) -> None:
+        logits = self._model.logits(hidden)
         row = 0
         for work in works:
-            logits = self._model.logits(hidden[row : row + work.count])
-            observer(work.slot, work.start, logits)
+            observer(work.slot, work.start, logits[row : row + work.count])
             row += work.count
 
     def _count_layer(self) -> None:
-        self.layers_done += 1
+        if self._closing:
+            raise StepCancelled
+        with self._layers_lock:
+            self.layers_done += 1
+
+
+def deal(works: list[SlotWork], hands: int) -> list[list[SlotWork]]:
+    """Works in at most `hands` shares of about equal token counts, none of less than a row tile
+    unless there is less: a tile costs the same however few of its rows are used."""
+    tokens = sum(work.count for work in works)
+    hands = min(hands, len(works), -(-tokens // ROW_TILE))
+    shares: list[list[SlotWork]] = [[] for _ in range(hands)]
+    sizes = [0] * hands
+    for work in sorted(works, key=lambda work: -work.count):
+        least = sizes.index(min(sizes))
+        shares[least].append(work)
+        sizes[least] += work.count
+    return shares
 
 
 @dataclass(frozen=True)
