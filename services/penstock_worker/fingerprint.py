@@ -10,8 +10,10 @@ LAYOUT = "1 rank"
 """How the model is spread over ranks."""
 
 
-def fingerprint(digest: str, numerics: str, positions: int) -> str:
+def fingerprint(digest: str, numerics: str) -> str:
     """sha256, hex. digest: of the model.  numerics: of the backend (forward.interface.Recipe).
-    positions: length of the rotary table."""
-    parts = (digest, numerics, instruction_set(), f"{positions} positions", LAYOUT)
+
+    The number of threads is no part of it: no backend's sums depend on it.
+    """
+    parts = (digest, numerics, instruction_set(), LAYOUT)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

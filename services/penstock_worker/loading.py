@@ -39,7 +39,7 @@ def load(setup: Setup) -> Loaded:
     """
     begun = time.monotonic()
     threads = setup.threads or usable_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # The threads of a backend each compute alone.
     prepared = load_manifest(setup.model_dir)
     recipe = choose(prepared, setup, threads)
     with torch.inference_mode():
@@ -54,7 +54,7 @@ def load(setup: Setup) -> Loaded:
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(prepared.digest, recipe.numerics, setup.max_model_len),
+        fingerprint=fingerprint(prepared.digest, recipe.numerics),
         load_seconds=time.monotonic() - begun,
     )
     log.info(
@@ -67,7 +67,8 @@ def load(setup: Setup) -> Loaded:
         kv_blocks=blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, Runner(forward, Slots(bounds)), ready)
+    shares = threads if recipe.threads_by_share else 1
+    return Loaded(setup, Runner(forward, Slots(bounds), threads=shares), ready)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:

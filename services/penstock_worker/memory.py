@@ -79,7 +79,7 @@ def _room(folder: Path, limit_file: str, usage_file: str, droppable: str) -> int
         return None
     if limit == "max" or int(limit) >= _UNLIMITED:
         return None
-    cache = sum(int(line.split()[1]) for line in stat if line.split()[0] == droppable)
+    cache = sum(int(line.split()[1]) for line in stat if line.startswith(f"{droppable} "))
     return int(limit) - usage + cache
 
 

@@ -24,10 +24,10 @@ log = logs.get(__name__)
 FINAL = (ModelNotFound, UnsupportedModel, StartupError, InvalidRequest)
 """Failures that another try won't mend."""
 
+
 THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Read by the OpenMP library when torch loads it.  Its idle threads would else spin between
-operations, on cores that the gateway and the engine core need: on 2 cores shared with 2 busy
-processes a step took 4.6 s with spinning, 0.09 s without."""
+"""Read by the OpenMP library when it is loaded.  Its idle threads would else spin between steps, on
+cores that the gateway and the engine core need."""
 
 
 def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = None) -> None:
@@ -42,12 +42,14 @@ def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _leave)
     session.start()
+    worker = Worker(session)
     try:
         _preload()
-        Worker(session).run()
+        worker.run()
     except _Leave:
         pass
     finally:
+        worker.close()
         session.close()
     log.info("worker stopped")
 
@@ -87,6 +89,12 @@ class Worker:
             elif heard.first or heard.session == self._current:
                 self._take(heard, heard.message)
 
+    def close(self) -> None:
+        """Give up the step that is being computed, if there is one."""
+        if self._loaded is not None:
+            self._loaded.runner.close()
+            self._loaded = None
+
     def _take(self, heard: Heard, message: ToWorker) -> None:
         try:
             match message:
@@ -117,7 +125,7 @@ class Worker:
 
         self._forget()
         if self._loaded is None or not same_model(self._loaded, setup):
-            self._loaded = None  # Free its memory before the next is measured.
+            self.close()  # Frees its memory before the next is measured.
             self._loaded = load(setup)
         else:
             log.info("the model is loaded already")

@@ -6,11 +6,18 @@ decode and a resumed sequence are all "compute tokens [start, start + count)".  
 added here: branches per feature or per model, I/O, clocks, knowledge of requests, stopping rules,
 anything that makes one slot's numbers depend on another's.  Features come as objects: models,
 attention backends, the sampler.
+
+Threads.  A forward pass that has no threads of its own (the reference) is called from several: a
+step's sequences are dealt out, and each thread takes its share through the whole model by itself.
+That may be done because no number depends on what else is in a batch, and it needs one meeting per
+step where threads inside torch's operations need thousands: on 2 cores that others use too, waiting
+for each other there made steps many times slower, spinning or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -19,6 +26,7 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import Ask, Choice, sample
 from penstock_worker.slots import PlanError, Slots
@@ -32,12 +40,22 @@ Observer = Callable[[int, int, Tensor], None]
 class Runner:
     """forward and slots agree on the number and size of KV blocks.
 
+    threads: that call `forward` at once, each with torch's own count set to 1.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
 
-    def __init__(self, forward: Forward, slots: Slots, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        slots: Slots,
+        *,
+        threads: int = 1,
+        observer: Observer | None = None,
+    ) -> None:
         self._forward = forward
         self._slots = slots
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._observer = observer
         self._last_step = 0
 
@@ -45,6 +63,11 @@ class Runner:
     def layers_done(self) -> int:
         """Layers computed since the start; readable from another thread."""
         return self._forward.layers_done
+
+    def close(self) -> None:
+        """End the threads; a step that is being computed is given up as soon as may be."""
+        self._forward.cancel()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def reset(self) -> None:
         """Forget every sequence: a new session with the engine begins."""
@@ -64,8 +87,9 @@ class Runner:
         self._slots.apply(plan)
         self._last_step = plan.step
         able = [work for work in plan.work if self._slots[work.slot].failed is None]
-        with torch.inference_mode():
-            outcomes = self._attempt(able)
+        outcomes: dict[int, SlotResult] = {}
+        for part in self._pool.map(self._attempt, deal(able, self._threads)):
+            outcomes |= part
         results = []
         for work in plan.work:
             error = self._slots[work.slot].failed
@@ -77,10 +101,9 @@ class Runner:
 
         That is sound because computing a token again writes the same bits.
         """
-        if not works:
-            return {}
         try:
-            return self._compute(works)
+            with torch.inference_mode():
+                return self._compute(works)
         except Exception as error:
             log.error("a step failed", exception=True, slots=len(works))
             if len(works) == 1:
@@ -142,3 +165,17 @@ class Runner:
         for work in works:
             observer(work.slot, work.start, logits[row : row + work.count])
             row += work.count
+
+
+def deal(works: list[SlotWork], hands: int) -> list[list[SlotWork]]:
+    """Works in at most `hands` shares of about equal token counts, none of less than a row tile
+    unless there is less: a tile costs the same however few of its rows are used."""
+    tokens = sum(work.count for work in works)
+    hands = min(hands, len(works), -(-tokens // ROW_TILE))
+    shares: list[list[SlotWork]] = [[] for _ in range(hands)]
+    sizes = [0] * hands
+    for work in sorted(works, key=lambda work: -work.count):
+        least = sizes.index(min(sizes))
+        shares[least].append(work)
+        sizes[least] += work.count
+    return shares

@@ -12,6 +12,7 @@ from penstock.protocol.common import TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.runner import Observer, Runner
 from penstock_worker.slots import SlotBounds, Slots
@@ -39,8 +40,8 @@ def make_runner(
         dtype=model.embedding.dtype,
     )
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
-    attention = ReferenceAttention(shape, num_blocks)
-    return Runner(model, attention, Slots(bounds), threads=threads, observer=observer)
+    forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
+    return Runner(forward, Slots(bounds), threads=threads, observer=observer)
 
 
 @dataclass

@@ -218,7 +218,7 @@ def test_sigterm_in_a_long_step_is_prompt(engine: Engine, setup: Setup) -> None:
     begun = time.monotonic()
     engine.worker.send_signal(signal.SIGTERM)
     assert engine.exit_code()[0] == 0
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import torch
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.forward.interface import StepCancelled
+from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner, StepCancelled, deal
+from penstock_worker.runner import Runner, deal
 from penstock_worker.slots import PlanError
 from tests.worker.driver import GREEDY, make_runner
 
@@ -101,9 +103,10 @@ def test_a_prefix_found_in_the_cache(runner: Runner) -> None:
 
 
 def test_poisoned_cache_fails_its_slot_only(runner: Runner) -> None:
-    undisturbed = make_runner(runner._model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
+    model = runner._forward._model
+    undisturbed = make_runner(model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
     alone = undisturbed.execute(Plan(1, 0, [], [admit(1, [2, 3])], [SlotWork(1, 0, 5)]))
-    for values in runner._attention.values:
+    for values in runner._forward._attention.values:
         values[:, 0] = float("nan")  # Slot 0 of the cache: the first token of our sequence 0.
     result = step(runner, [SlotWork(0, 5, 1), SlotWork(1, 0, 5)], [admit(1, [2, 3])])
     assert "not finite" in result.slots[0].error
@@ -144,18 +147,19 @@ def test_out_of_memory_fails_the_guilty_slot_only(
 
 def test_closing_gives_up_the_step(model: DecoderModel) -> None:
     runner = make_runner(model, block_size=4, num_blocks=8, slots=4)
-    runner._model = CloseInFirstLayer(model, runner)
+    forward = runner._forward
+    forward._model = CancelsItself(model, forward)
     with pytest.raises(StepCancelled):
         runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
     assert runner.layers_done == 0
 
 
-class CloseInFirstLayer:
-    def __init__(self, model: DecoderModel, runner: Runner) -> None:
-        self._model, self._runner = model, runner
+class CancelsItself:
+    def __init__(self, model: DecoderModel, forward: ReferenceForward) -> None:
+        self._model, self._forward = model, forward
 
     def hidden(self, *arguments: object) -> torch.Tensor:
-        self._runner._closing = True
+        self._forward.cancel()
         return self._model.hidden(*arguments)
 
 

@@ -111,6 +111,7 @@ class Decoder:
         if obstacle is not None:
             raise ValueError(obstacle)
         self._layers_done = np.zeros(1, dtype=np.int64)
+        self._cancelled = np.zeros(1, dtype=np.int32)
         half = self.shape.block_bytes(self.cache, 1) * self.num_blocks // 2
         self._caches = [(zeroed(half), zeroed(half)) for _ in self.layers]
         self._structs = (Layer * len(self.layers))(
@@ -122,6 +123,15 @@ class Decoder:
     def layers_done(self) -> int:
         """Layers computed since the start; another thread may read it during a step."""
         return int(self._layers_done[0])
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self._cancelled[0])
+
+    def cancel(self) -> None:
+        """Another thread may call it: the step is given up after its present layer, and so is
+        every later one; what `logits` then returns means nothing."""
+        self._cancelled[0] = 1
 
     def logits(self, step: Step, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns logits of some rows.
@@ -141,6 +151,7 @@ class Decoder:
             wanted=rows.ctypes.data,
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
+            cancelled=self._cancelled.ctypes.data,
         )
         library = load()
         model, given = ctypes.byref(self._model), ctypes.byref(batch)

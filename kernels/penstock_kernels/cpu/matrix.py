@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.memory import Arena, Scratch
+from penstock_kernels.cpu.memory import Arena, Scratch, zeroed
 from penstock_kernels.cpu.structs import Matrix
 
 
@@ -108,7 +108,8 @@ def pack(
     _check_threads(threads)
     kind = OWN_KIND[source] if kind is None else kind
     library = load()
-    tiles = (arena or Arena()).take(library.pk_matrix_bytes(kind, outputs, inputs))
+    size = library.pk_matrix_bytes(kind, outputs, inputs)
+    tiles = zeroed(size) if arena is None else arena.take(size)
     packed = library.pk_pack(
         SOURCES[source],
         data.ctypes.data,

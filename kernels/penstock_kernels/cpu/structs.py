@@ -80,4 +80,5 @@ class Batch(ctypes.Structure):
         ("wanted", c_void_p),
         ("logits", c_void_p),
         ("layers_done", c_void_p),
+        ("cancelled", c_void_p),
     )

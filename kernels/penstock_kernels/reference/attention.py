@@ -26,13 +26,14 @@ from torch.nn.functional import pad
 from penstock_kernels.reference.batched import batched_product
 
 KEY_SPLIT = 64
-"""Token positions per key split.  Part of the numbers."""
+"""Token positions per key split.  Part of the numbers.  32 is slow at long contexts (43 ms for one
+decode at 1,024 tokens, against 27), 128 at short ones (9.1 ms at 40 tokens, against 7.2)."""
 
 QUERY_ROWS = 8
 """Rows of a query tile, at most, where a KV head has no more query heads than that.  Part of the
 numbers.  A decode uses `group` rows and pays for all; a prefill reads the keys once for each tile.
-Attention of SmolLM2-135M (group 3), milliseconds for its 30 layers on 2 cores: 64 decodes at 200
-tokens 165 with 16 rows, 115 with 8; a prefill of 512 tokens 275 with 16, 430 with 8."""
+Attention of SmolLM2-135M (group 3), milliseconds for its 30 layers on 1 thread: 32 decodes at 200
+tokens 98 with 4 rows, 108 with 8, 178 with 16; a prefill of 512 tokens 1415, 857 and 584."""
 
 GROUP_PAIRS = 512
 GATHER_BYTES = 2 << 20

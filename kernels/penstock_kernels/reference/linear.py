@@ -28,11 +28,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     A product of 1 row and one of 7 rows may add in different orders, so each product here has
     exactly ROW_TILE rows.  Time of all products of one SmolLM2-135M forward pass, output head
-    included, by tile height (2 cores, AVX-512 with BF16; milliseconds per tile / per 64 rows):
+    included, by tile height (1 thread, AVX-512 with BF16; milliseconds per tile / per 64 rows):
 
         rows     1      8          16         32         64
-        float32  42/-   49/392     60/240     90/180     149/149
-        bfloat16 20/-   25/200     32/128     41/82      68/68
+        float32  43/-   69/551     90/362     132/264    217/217
+        bfloat16 31/-   39/312     50/201     69/138     108/108
     """
     rows, outputs = x.shape[0], weight.shape[0]
     padded = pad_rows(x)

@@ -21,7 +21,7 @@ from penstock_kernels.cpu.decoder import Decoder, LayerWeights, Shape, Step
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.weights import Weights, open_weights
 
@@ -38,6 +38,9 @@ class CPUForward:
     def layers_done(self) -> int:
         return self._decoder.layers_done
 
+    def cancel(self) -> None:
+        self._decoder.cancel()
+
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         lengths = np.array([0, *(len(table) for table in batch.tables)])
         step = Step(
@@ -47,7 +50,10 @@ class CPUForward:
             tables=_int32(np.concatenate(batch.tables)),
             first_block=_int32(np.cumsum(lengths)[:-1]),
         )
-        return torch.from_numpy(self._decoder.logits(step, _int32(rows)))
+        logits = self._decoder.logits(step, _int32(rows))
+        if self._decoder.cancelled:
+            raise StepCancelled
+        return torch.from_numpy(logits)
 
 
 def _int32(values: np.ndarray) -> np.ndarray:
@@ -87,6 +93,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
         dtype=dtype,
         numerics=f"cpu {isa} {dtype} KV {cache}",
         block_bytes=shape.block_bytes(cache, config.num_layers),
+        threads_by_share=False,
         build=build,
     )
 

@@ -10,6 +10,10 @@ import numpy as np
 from torch import Tensor
 
 
+class StepCancelled(BaseException):
+    """`cancel` was called while a step was computed."""
+
+
 class Unable(Exception):
     """A backend can't run this model, or not with these settings. Says why."""
 
@@ -30,7 +34,7 @@ class Batch:
 
 
 class Forward(Protocol):
-    """Weights and KV cache of one model. Called from one thread."""
+    """Weights and KV cache of one model."""
 
     @property
     def layers_done(self) -> int:
@@ -44,6 +48,9 @@ class Forward(Protocol):
         it is computed again.
         """
 
+    def cancel(self) -> None:
+        """The worker leaves: a step that is being computed may raise StepCancelled."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -51,11 +58,14 @@ class Recipe:
 
     backend: a name for people.  dtype: of the computation, for people.  numerics: all that the
     numbers depend on beside the model.  block_bytes: memory of a KV block over all layers.
-    build: reads the weights; called with the number of KV blocks by `cache`, what `build` gives.
+    threads_by_share: `logits` has no threads of its own, and may be called from several at once,
+    with batches that have no sequence in common.
+    build: reads the weights, and gives what makes the Forward with so many KV blocks.
     """
 
     backend: str
     dtype: str
     numerics: str
     block_bytes: int
+    threads_by_share: bool
     build: Callable[[], Callable[[int], Forward]]

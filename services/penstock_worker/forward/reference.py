@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import compute_dtype
-from penstock_worker.forward.interface import Batch, Forward, Recipe
+from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights import open_weights
@@ -25,6 +26,8 @@ class ReferenceForward:
 
     def __init__(self, model: DecoderModel, attention: AttentionBackend) -> None:
         self.layers_done = 0
+        self._lock = threading.Lock()
+        self._cancelled = False
         self._model = model
         self._attention = attention
 
@@ -42,8 +45,14 @@ class ReferenceForward:
         )
         return self._model.logits(hidden[torch.from_numpy(rows)])
 
+    def cancel(self) -> None:
+        self._cancelled = True
+
     def _count_layer(self) -> None:
-        self.layers_done += 1
+        if self._cancelled:
+            raise StepCancelled
+        with self._lock:
+            self.layers_done += 1
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
@@ -68,7 +77,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
     return Recipe(
         backend="reference",
         dtype=name,
-        numerics=f"reference {name} torch {torch.__version__} {threads} threads",
+        numerics=f"reference {name} torch {torch.__version__}",
         block_bytes=ReferenceAttention.block_bytes(shape),
+        threads_by_share=True,
         build=build,
     )

@@ -71,6 +71,7 @@ struct Scratch {
   Activations wide, inner;     // hidden or attention width; feed-forward width
   QueryTile* tiles;
   Cursor* cursors;
+  std::atomic<int>* given_up;
   char* threads;               // per thread
   size_t thread_bytes;
   int num_tiles, max_splits;
@@ -120,6 +121,7 @@ inline Scratch plan(const PkModel& m, const PkBatch& b, char* work) {
   s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.cursors, static_cast<size_t>(m.num_layers) * PHASES * m.threads);
+  Activations::take(at, s.given_up, 1);
   // Few tiles and many keys: threads share the splits of a tile instead of whole tiles.
   s.by_split = s.max_splits > 1 && s.num_tiles * m.kv_heads < 4 * m.threads;
   if (s.by_split)
@@ -156,7 +158,8 @@ template <class Cache> class Forward {
     for (int i = 0; i < m_.num_layers; i++) {
       cursors_ = s_.cursors + static_cast<size_t>(i) * PHASES * threads_;
       layer(m_.layers[i]);
-      if (thread_ == 0 && b_.layers_done) *b_.layers_done = *b_.layers_done + 1;
+      // Set before the layer's last barrier, so that all threads see the same.
+      if (s_.given_up->load(std::memory_order_relaxed)) return;
     }
     logits();
   }
@@ -230,6 +233,10 @@ template <class Cache> class Forward {
     feed_forward(layer, normalised(FEED_FORWARD_INPUT, layer.feed_forward_norm, pk::form_of(layer.gate.kind) | pk::form_of(layer.up.kind)));
     wait();
     add_product(DOWN, layer.down, s_.inner);
+    if (thread_ == 0) {
+      if (b_.layers_done) *b_.layers_done = *b_.layers_done + 1;
+      if (b_.cancelled && *b_.cancelled) s_.given_up->store(1, std::memory_order_relaxed);
+    }
     wait();
   }
 
@@ -414,6 +421,7 @@ template <class Cache> class Forward {
 
 template <class Cache> void forward_with(const PkModel& m, const PkBatch& b, Scratch& s) {
   Barrier barrier;
+  s.given_up->store(0, std::memory_order_relaxed);
   const size_t cursors = static_cast<size_t>(m.num_layers) * PHASES * m.threads;
   for (size_t i = 0; i < cursors; i++) s.cursors[i].next.store(0, std::memory_order_relaxed);
 #pragma omp parallel num_threads(m.threads)

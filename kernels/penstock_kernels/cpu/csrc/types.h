@@ -41,12 +41,14 @@ struct PkModel {
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
 // computed before.  tables: physical blocks of all sequences, sequence s from first_block[s] on.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab].
-// layers_done: counted up after each layer, for other threads to read; may be null.
+// layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
+// at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 struct PkBatch {
   int32_t rows, sequences, num_wanted, reserved;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted;
   float* logits;
   volatile int64_t* layers_done;
+  const volatile int32_t* cancelled;
 };
 
 }  // extern "C"
