@@ -24,7 +24,7 @@ from penstock.protocol.to_frontend import (
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.hub import Hub
 
-FAST = TransportSettings(beat_interval=0.05, peer_timeout=0.5)
+FAST = TransportSettings(beat_interval=0.1, peer_timeout=1.5)
 
 
 def byte_tokenizer_json() -> bytes:

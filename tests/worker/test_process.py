@@ -196,7 +196,7 @@ def test_a_plan_that_does_not_fit_is_a_fault_and_a_new_session(
 
 def test_progress_inside_a_long_step(engine: Engine, setup: Setup) -> None:
     engine.set_up(setup)
-    engine.send(first_plan([1, 2, 3] * 2600))
+    engine.send(first_plan([1, 2, 3] * 1600))
     seen: list[int] = []
 
     def done(event: Any) -> bool:
@@ -213,7 +213,7 @@ def test_progress_inside_a_long_step(engine: Engine, setup: Setup) -> None:
 
 def test_sigterm_in_a_long_step_is_prompt(engine: Engine, setup: Setup) -> None:
     engine.set_up(setup)
-    engine.send(first_plan([1, 2, 3] * 2600))
+    engine.send(first_plan([1, 2, 3] * 1600))
     engine.hear(Progress)
     begun = time.monotonic()
     engine.worker.send_signal(signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 Promise: a row's result is a function of that row alone, bit for bit.  It doesn't depend on how
 many rows there are, on what the others hold, or on where the row lies among them.  Three habits
-keep it, on one machine with one torch and one thread count:
+keep it, on one machine with one torch and one torch thread count:
 
 - matrix products and row reductions run on tiles of one fixed row count (`tiling.ROW_TILE`),
   because BLAS and torch pick their order of summation by shape;

@@ -98,7 +98,9 @@ def plan_attention(
     zero_slot: a slot that holds zeros, read where a split reaches past the sequence.
     group: query heads per KV head.
     """
-    slots = _slots_by_split(block_tables, seq_lens, block_size, zero_slot)
+    slots = np.concatenate(_slots_by_split(block_tables, seq_lens, block_size, zero_slot))
+    seq_splits = -(-seq_lens // KEY_SPLIT)
+    first_slots = np.cumsum(seq_splits) - seq_splits
     per_tile = tile_queries(group)
     tiles = -(-query_lens // per_tile)
     seq = np.repeat(np.arange(len(query_lens)), tiles)
@@ -114,7 +116,7 @@ def plan_attention(
     for part in _by_pairs(order, splits):
         groups.append(
             _group(
-                seq[part],
+                first_slots[seq[part]],
                 (first_row[:, None] + within)[part],
                 real[part],
                 positions[part],
@@ -151,19 +153,20 @@ def _by_pairs(order: np.ndarray, splits: np.ndarray) -> list[np.ndarray]:
 
 
 def _group(
-    seq: np.ndarray,
+    first_slots: np.ndarray,
     rows: np.ndarray,
     real: np.ndarray,
     positions: np.ndarray,
     splits: np.ndarray,
-    slots: list[np.ndarray],
+    slots: np.ndarray,
 ) -> TileGroup:
+    """All per tile, but slots: [splits, KEY_SPLIT]; a tile's begin at its first_slots."""
     split_tiles = [int((splits > split).sum()) for split in range(int(splits[0]))]
     pair_tiles = np.concatenate([np.arange(count) for count in split_tiles])
     pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
     keys = pair_splits[:, None] * KEY_SPLIT + np.arange(KEY_SPLIT)
     hidden = keys[:, None, :] > positions[pair_tiles][:, :, None]
-    pair_slots = np.stack([slots[seq[t]][s] for t, s in zip(pair_tiles, pair_splits, strict=True)])
+    pair_slots = slots[first_slots[pair_tiles] + pair_splits]
     return TileGroup(
         rows=torch.from_numpy(rows),
         out_places=torch.from_numpy(real.reshape(-1).nonzero()[0]),

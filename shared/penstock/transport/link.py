@@ -63,6 +63,7 @@ class Link(Generic[Incoming]):
         self._opened = False
         self._more = False
         self._ended: list[Ended] = []
+        self._late: list[Event[Incoming]] = []
         self.last_reason = ""
         self.socket: zmq.Socket[bytes] | None = None
 
@@ -78,7 +79,7 @@ class Link(Generic[Incoming]):
 
     def wait_hint(self, now: float) -> float:
         """Seconds that the owner may wait on `socket` before the next poll."""
-        if self._more or self._ended:
+        if self._more or self._ended or self._late:
             return 0.0
         if self.socket is None:
             return max(0.0, self._redial_at - now)
@@ -95,7 +96,7 @@ class Link(Generic[Incoming]):
         self._now = now
         if self._lane is not None and self._lane.silent(now, self._settings.peer_timeout):
             self.end(f"the engine core was silent for {self._settings.peer_timeout:g} s")
-        events: list[Event[Incoming]] = []
+        events, self._late = self._late, []
         self._flush_ended(events)
         self._dial(now)
         self._drain(now, events)
@@ -219,7 +220,10 @@ class Link(Generic[Incoming]):
         try:
             self.socket.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
-            self.end("the pipe to the engine core is full or down")
+            # It may have left with a goodbye, which says more.
+            self._drain(self._now, self._late)
+            if self._opened:
+                self.end("the pipe to the engine core is full or down")
             return False
         return True
 
