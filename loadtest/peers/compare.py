@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     comparison = compare(
         servers,
         SMOKE_CELLS if flags.smoke else CELLS,
-        rounds=1 if flags.smoke else flags.rounds,
+        rounds=min(flags.rounds, 2) if flags.smoke else flags.rounds,
         budget=flags.budget,
         logs=ROOT / "loadtest" / "out",
         progress=not flags.no_progress,
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--restart", action="store_true", help="start each server anew in each round"
     )
-    parser.add_argument("--smoke", action="store_true", help="a few requests, one round")
+    parser.add_argument("--smoke", action="store_true", help="a few requests, two rounds")
     parser.add_argument(
         "--output",
         type=Path,

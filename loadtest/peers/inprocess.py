@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     measurement = measure(
         systems,
         SMOKE_WORK if flags.smoke else WORK,
-        rounds=1 if flags.smoke else flags.rounds,
+        rounds=min(flags.rounds, 2) if flags.smoke else flags.rounds,
         budget=flags.budget,
         logs=ROOT / "loadtest" / "out" / "inprocess",
         save=save,
@@ -79,10 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--budget",
         type=float,
-        default=840.0,
-        help="seconds; a round that would probably outlast it isn't begun (default: %(default)g)",
+        default=780.0,
+        help="seconds; no work is begun after them (default: %(default)g)",
     )
-    parser.add_argument("--smoke", action="store_true", help="a little work, one round")
+    parser.add_argument("--smoke", action="store_true", help="a little work, two rounds")
     parser.add_argument(
         "--output",
         type=Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import time
@@ -93,34 +94,31 @@ def measure(
 ) -> Measurement:
     """All systems stay loaded; those that don't compute are stopped (SIGSTOP) where they bear it.
 
-    A round that would probably outlast the budget (seconds, starts included) isn't begun.  save is
-    called after each piece of work, so that what was measured outlives a run cut short.
+    Once the budget (seconds, starts included) is over, no more work is begun.  save is called
+    after each piece of work on all systems, so that what was measured outlives a run cut short.
     """
     began = time.monotonic()
     measurement = Measurement([Outcome(system) for system in systems], work)
-    longest = 0.0
     with ExitStack() as stack:
         children = _start_all(measurement, logs, stack)
-        for number in range(rounds):
-            at = time.monotonic()
-            if number and at - began + longest > budget:
+        for number, piece in itertools.product(range(rounds), work):
+            since = time.monotonic() - began
+            if since > budget:
                 measurement.notes.append(
-                    f"{number} of {rounds} rounds: another would not have fitted into {budget:g} s."
+                    f"Ended in round {number + 1} of {rounds}, before {piece.name}: "
+                    f"{budget:g} s were over."
                 )
                 break
-            if roofline:
-                roofline = _probe(measurement)
-            for piece in work:
-                for outcome in measurement.outcomes:
-                    child = children.get(outcome.system.name)
-                    if child is not None and not _take(outcome, child, piece, number):
-                        del children[outcome.system.name]
-                save(measurement)
-            measurement.rounds_done = number + 1
-            longest = max(longest, time.monotonic() - at)
-            _say(
-                f"round {number + 1} of {rounds}: {time.monotonic() - began:.0f} s since the start"
-            )
+            if piece is work[0]:
+                _say(f"round {number + 1} of {rounds}, {since:.0f} s since the start")
+                roofline = roofline and _probe(measurement)
+            for outcome in measurement.outcomes:
+                child = children.get(outcome.system.name)
+                if child is not None and not _take(outcome, child, piece, number):
+                    del children[outcome.system.name]
+            if piece is work[-1]:
+                measurement.rounds_done = number + 1
+            save(measurement)
         for outcome in measurement.outcomes:
             if child := children.get(outcome.system.name):
                 outcome.memory_bytes = child.memory()
@@ -182,7 +180,7 @@ def _awake(child: Child) -> Iterator[None]:
 def _fail(outcome: Outcome, child: Child, error: ChildFailed) -> None:
     outcome.failures.append(str(error))
     _say(str(error))
-    child.stop()
+    child.stop(grace=0.5)
 
 
 def _probe(measurement: Measurement) -> bool:

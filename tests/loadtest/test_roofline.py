@@ -1,0 +1,53 @@
+"""The machine's limits and a model's cost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loadtest.peers.servers import default_model
+from loadtest.roofline import probe
+from loadtest.roofline.cost import model_cost
+from loadtest.roofline.probe import Limits, ProbeUnavailable, measure, median
+from penstock.formats.gguf import GGUFFile
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_probe_gives_possible_figures() -> None:
+    limits = measure(threads=1, buffer_mib=64)
+    assert limits.threads == 1
+    assert 1e8 < limits.read_bytes_per_s < 1e12
+    if limits.int8_ops_per_s is not None:
+        # One core: at least a product of 64 bytes each 100 ns; at most four a cycle at 10 GHz.
+        assert 1e9 < limits.int8_ops_per_s < 4 * 128 * 1e10
+    if limits.int8_ops_per_s is not None and limits.bf16_ops_per_s is not None:
+        assert limits.bf16_ops_per_s < 1.5 * limits.int8_ops_per_s
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    probe._program.cache_clear()
+    with pytest.raises(ProbeUnavailable, match="no C\\+\\+ compiler called no-such-compiler"):
+        measure(threads=1)
+
+
+def test_medians_go_field_by_field() -> None:
+    several = [Limits(2, 1.0, 5.0, None), Limits(2, 3.0, 1.0, None), Limits(2, 2.0, 3.0, 7.0)]
+    assert median(several) == Limits(2, 2.0, 3.0, 7.0)
+    assert median([]) is None
+
+
+def test_the_default_models_cost_agrees_with_its_file() -> None:
+    path = default_model()
+    cost = model_cost(path)
+    # 30 layers of 576, 9 query and 3 KV heads of 64, 1,536 inside; vocabulary 49,152.
+    layer = 576 * (576 + 2 * 192) + 576 * 576 + 3 * 576 * 1536
+    assert cost.layer_macs == 30 * layer
+    assert cost.head_macs == 49_152 * 576
+    assert cost.kv_bytes == 30 * 2 * 3 * 64 * 2
+    assert cost.layer_bytes == 30 * layer // 32 * 20  # Q4_1
+    assert cost.head_bytes == 49_152 * 576 // 32 * 34  # Q8_0
+    everything = sum(tensor.data.nbytes for tensor in GGUFFile(Path(path)).tensors.values())
+    assert 0 <= everything - cost.weight_bytes < everything // 100  # the norms
