@@ -126,20 +126,22 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
 }
 
+// Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
-  switch (rows) {
-    case 1: return tile_rows<Format, 1>(matrix, tile, a, row, out);
-    case 2: return tile_rows<Format, 2>(matrix, tile, a, row, out);
-    case 3: return tile_rows<Format, 3>(matrix, tile, a, row, out);
-    case 4: return tile_rows<Format, 4>(matrix, tile, a, row, out);
-    case 5: return tile_rows<Format, 5>(matrix, tile, a, row, out);
-    case 6: return tile_rows<Format, 6>(matrix, tile, a, row, out);
-    case 7: return tile_rows<Format, 7>(matrix, tile, a, row, out);
-    case 8: return tile_rows<Format, 8>(matrix, tile, a, row, out);
-    case 9: return tile_rows<Format, 9>(matrix, tile, a, row, out);
-    case 10: return tile_rows<Format, 10>(matrix, tile, a, row, out);
-    case 11: return tile_rows<Format, 11>(matrix, tile, a, row, out);
-    default: return tile_rows<Format, 12>(matrix, tile, a, row, out);
+  while (rows > 0) {
+    const int count = rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
+    switch (count) {
+      case 1: tile_rows<Format, 1>(matrix, tile, a, row, out); break;
+      case 2: tile_rows<Format, 2>(matrix, tile, a, row, out); break;
+      case 3: tile_rows<Format, 3>(matrix, tile, a, row, out); break;
+      case 4: tile_rows<Format, 4>(matrix, tile, a, row, out); break;
+      case 6: tile_rows<Format, 6>(matrix, tile, a, row, out); break;
+      case 8: tile_rows<Format, 8>(matrix, tile, a, row, out); break;
+      default: tile_rows<Format, 12>(matrix, tile, a, row, out);
+    }
+    row += count;
+    rows -= count;
+    out += 16 * count;
   }
 }
 
