@@ -142,7 +142,10 @@ def chat(url: str) -> None:
         model = json.load(answer)["data"][0]["id"]
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": "What is the capital of France?"},
+        ],
         "max_tokens": 8,
     }
     request = urllib.request.Request(

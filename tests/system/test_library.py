@@ -62,7 +62,10 @@ def test_token_id_prompts_are_the_same_as_their_text(llm):
 
 
 def test_chat_uses_the_template(llm):
-    question = [{"role": "user", "content": "What is the capital of France?"}]
+    question = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
     params = SamplingParams(temperature=0, max_tokens=32)
     one, two = llm.chat([question, question], params, use_tqdm=False)
     assert "Paris" in one.outputs[0].text

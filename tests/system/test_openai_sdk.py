@@ -12,7 +12,10 @@ from tests.system.serving import Server, wait_until
 
 pytestmark = [pytest.mark.timeout(300)]
 
-CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+CAPITAL = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "What is the capital of France?"},
+]
 STORY = "Once upon a time, in a small village,"
 
 

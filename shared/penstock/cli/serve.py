@@ -15,7 +15,11 @@ from penstock.errors import InvalidRequest
 from penstock.model_config import PreparedModel
 from penstock.process_title import set_title
 
-QUESTION = "What is the capital of France?"
+TRY = [
+    # The default model's own system prompt makes it ramble once its weights are quantised.
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "What is the capital of France?"},
+]
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -68,7 +72,7 @@ def curl_line(url: str, model: str) -> str:
     """One line to paste into a shell: streams an answer."""
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": QUESTION}],
+        "messages": TRY,
         "temperature": 0,
         "stream": True,
     }
