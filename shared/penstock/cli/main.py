@@ -51,6 +51,7 @@ def _parser() -> _Parser:
     _add_engine(commands)
     _add_worker(commands)
     _add_prepare(commands)
+    _add_doctor(commands)
     _add_config_table(commands)
     return parser
 
@@ -144,6 +145,12 @@ def _add_prepare(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(run=_child("prepare"))
 
 
+def _add_doctor(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser("doctor", help="say what this machine can do, and why not")
+    parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
+    parser.set_defaults(run=_doctor)
+
+
 def _add_config_table(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("config-table", help="print the reference table of all flags")
     parser.add_argument(
@@ -165,6 +172,12 @@ def _child(role: str) -> Callable[[argparse.Namespace], int]:
         return run_child(role, arguments)
 
     return run
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from penstock.cli.processes import run_doctor
+
+    return run_doctor(arguments)
 
 
 def _config_table(arguments: argparse.Namespace) -> int:

@@ -47,6 +47,18 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
         return 1
 
 
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Prints what a worker would find on this machine; 1 when something is missing."""
+    import msgspec
+
+    from penstock_worker.doctor import examine, show
+
+    findings = examine()
+    text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
+    print(text, flush=True)
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
 def _title(role: str, arguments: argparse.Namespace) -> str:
     number = {"gateway": "index", "worker": "rank"}.get(role)
     return role if number is None else f"{role} {getattr(arguments, number)}"

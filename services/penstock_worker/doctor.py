@@ -1,0 +1,83 @@
+"""What this machine can do for a worker, and why not: `penstock doctor`."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock_worker.memory import free_memory
+
+
+@dataclass(frozen=True)
+class Finding:
+    """ok: nothing to mend.  text: what was found, or what is missing and how to get it."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+def examine() -> list[Finding]:
+    """Every check, in the order in which a person wants to read them. Never raises."""
+    checks: dict[str, Callable[[], str]] = {
+        "python": lambda: f"{platform.python_version()} on {platform.machine()}",
+        "torch": _torch,
+        "cpu kernels": _cpu_kernels,
+        "threads": _threads,
+        "memory": lambda: f"{free_memory() / (1 << 30):.1f} GiB free",
+        "default model": _default_model,
+    }
+    return [_run(name, check) for name, check in checks.items()]
+
+
+def _run(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, check())
+    except Exception as error:
+        return Finding(name, False, str(error))
+
+
+def _torch() -> str:
+    import torch
+
+    return f"{torch.__version__}, {'CUDA' if torch.cuda.is_available() else 'no CUDA device'}"
+
+
+def _cpu_kernels() -> str:
+    from penstock_kernels.cpu.library import PATH, instruction_set
+
+    try:
+        return f"{instruction_set()}, from {PATH.name}"
+    except ImportError as error:
+        found = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
+        compiler = f"{found} is there" if found else "no C++ compiler was found"
+        raise ImportError(f"{error} ({compiler}); the reference backend serves, slowly") from error
+
+
+def _threads() -> str:
+    from penstock_worker.cpu import usable_threads
+
+    return f"{usable_threads()} usable"
+
+
+def _default_model() -> str:
+    from penstock.config import ModelSettings
+    from penstock.prepare import prepare
+
+    return str(prepare(ModelSettings().model))
+
+
+def show(findings: list[Finding]) -> str:
+    """A line for each, for a terminal."""
+    width = max(len(finding.name) for finding in findings)
+    return "\n".join(
+        f"{'ok  ' if finding.ok else 'MISS'} {finding.name:<{width}}  {finding.text}"
+        for finding in findings
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(show(examine()) + "\n")
