@@ -48,7 +48,7 @@ setup:
 
 define setup_key
 { echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
-  cat pyproject.toml constraints.txt; \
+  cat pyproject.toml setup.py constraints.txt; \
   find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 | LC_ALL=C sort -z \
     | xargs -0 -r cat; } | sha256sum | cut -d' ' -f1
 endef
