@@ -45,8 +45,8 @@ class BuildKernels(build_ext):
     def _build(self, ext: Extension) -> None:
         x86 = platform.machine() in ("x86_64", "AMD64")
         sanitizers = os.environ.get("PENSTOCK_SANITIZE", "")
-        # -O1 comes last and counts: sanitizers at -O3 take minutes to compile.
-        checks = [f"-fsanitize={sanitizers}", "-g", "-fno-omit-frame-pointer", "-O1"]
+        # -Og comes last and counts: sanitizers at -O3 take minutes to compile.
+        checks = [f"-fsanitize={sanitizers}", "-g1", "-fno-omit-frame-pointer", "-Og"]
         extra = checks if sanitizers else []
         objects: list[str] = []
         for name, flags in {**PLAIN, **(X86 if x86 else {})}.items():

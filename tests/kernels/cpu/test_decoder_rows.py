@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu.matrix import Kind
+from penstock_kernels.cpu.memory import Scratch, zeroed
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
 
@@ -62,6 +63,29 @@ def test_chunk_sizes(model: SlowDecoder, size: int) -> None:
     for threads in (1, 2):
         run = Run(model.packed(num_blocks=17, threads=threads), [tokens])
         assert np.array_equal(bits(run.steps(chunks(0, 270, size)).of(0)), bits(whole))
+
+
+def test_scratch_may_hold_anything(model: SlowDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch of zeros, and scratch full of NaN: the same bits, in every shape of step."""
+    lengths = [270, 1, 19]
+    sequences = [random_tokens(model.sizes.vocab, n, n) for n in lengths]
+
+    def run(threads: int) -> list[np.ndarray]:
+        run = Run(model.packed(num_blocks=24, threads=threads), sequences)
+        run.steps([[(0, 260), (2, 9)], [(0, 8), (1, 1), (2, 3)], [(2, 7)], [(0, 1)], [(0, 1)]])
+        return [bits(run.of(which)) for which in range(3)]
+
+    def spoiled(scratch: Scratch, size: int) -> int:
+        scratch._memory = zeroed(size)
+        scratch._memory[:] = 0xFF
+        return int(scratch._memory.ctypes.data)
+
+    for threads in (1, 2):
+        expected = run(threads)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scratch, "at_least", spoiled)
+            for ours, true in zip(run(threads), expected, strict=True):
+                assert np.array_equal(ours, true)
 
 
 def poisoned(sizes: Sizes, value: float) -> SlowDecoder:
