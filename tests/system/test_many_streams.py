@@ -65,11 +65,13 @@ def open_client(url: str) -> httpx.AsyncClient:
 
 
 async def wait_until_idle(client: httpx.AsyncClient, seconds: float) -> dict:
-    """The /status in which nothing runs or waits any more."""
+    """The /status in which nothing runs or waits any more, and every block is free: what a step
+    in flight refers to is freed when that step is over."""
     deadline = time.monotonic() + seconds
     while True:
         status = (await client.get("/status")).json()
-        if status["engine"]["running"] == status["engine"]["waiting"] == 0:
+        engine = status["engine"]
+        if not engine["running"] and not engine["waiting"] and not engine["blocks_used"]:
             return status
         assert time.monotonic() < deadline, status
         await asyncio.sleep(0.2)
