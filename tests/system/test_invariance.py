@@ -7,14 +7,22 @@ format.  tests/worker/test_bit_identity.py does the same with hand-made plans, a
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.config import (
+    CacheSettings,
+    EngineConfig,
+    ModelSettings,
+    SchedulerSettings,
+    WorkerSettings,
+)
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
@@ -41,19 +49,36 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Numerics:
+    """What the bits may depend on."""
+
+    backend: str
+    dtype: str
+
+
+NUMERICS = [
+    Numerics("reference", "float32"),
+    Numerics("reference", "bfloat16"),
+    Numerics("cpu", "auto"),
+    Numerics("cpu", "bfloat16"),
+]
+
+
+@dataclass(frozen=True)
 class Way:
     """One way of running: what must not change any bit."""
 
     block_size: int
     budget: int
     num_blocks: int
+    threads: int = 2
 
 
 class System:
     """An EngineCore and a Runner, hand in hand."""
 
-    def __init__(self, folder: Path, dtype: str, way: Way) -> None:
-        self.core = EngineCore(make_facts(folder, dtype, way))
+    def __init__(self, folder: Path, numerics: Numerics, way: Way) -> None:
+        self.core = EngineCore(make_facts(folder, numerics, way))
         self.heard: dict[int, Heard] = {}
         self.loaded: Loaded | None = None
         self.core.frontend_opened(FRONT, Hello([1], "test", 0), 0.0)
@@ -100,9 +125,10 @@ def recode(message: object, union: object) -> object:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
 
 
-def make_facts(folder: Path, dtype: str, way: Way) -> EngineFacts:
+def make_facts(folder: Path, numerics: Numerics, way: Way) -> EngineFacts:
     config = EngineConfig(
-        model=ModelSettings(dtype=dtype, max_model_len=256),
+        model=ModelSettings(dtype=numerics.dtype, max_model_len=256),
+        worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
         cache=CacheSettings(kv_block_size=way.block_size, num_kv_blocks=way.num_blocks),
         scheduler=SchedulerSettings(max_num_seqs=64, max_num_batched_tokens=way.budget),
     )
@@ -139,7 +165,10 @@ def submit_all(system: System, others: int) -> None:
         system.submit(number, prompt(length, number), wanted, sampling)
 
 
-def result(system: System) -> dict[int, tuple[list[int], bytes]]:
+Results = dict[int, tuple[list[int], bytes]]
+
+
+def result(system: System) -> Results:
     """Tokens and logprobs, the latter as encoded bytes: equal only bit for bit."""
     return {
         number: (system.heard[number].tokens, msgspec.msgpack.encode(system.heard[number].logprobs))
@@ -152,21 +181,21 @@ def folder() -> Path:
     return prepare("smollm2-135m")
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def alone(folder: Path, dtype: str) -> dict[int, tuple[list[int], bytes]]:
+def alone(folder: Path) -> Callable[[Numerics], Results]:
     """Each of our requests by itself, in one chunk, with more blocks than it needs."""
-    results = {}
-    for number, ours in OURS.items():
-        system = System(folder, dtype, Way(block_size=16, budget=2048, num_blocks=64))
-        system.submit(number, *ours)
-        system.run()
-        results |= {number: result_of_one(system, number)}
-    return results
+
+    @functools.cache
+    def run(numerics: Numerics) -> Results:
+        results = {}
+        for number, ours in OURS.items():
+            system = System(folder, numerics, Way(block_size=16, budget=2048, num_blocks=64))
+            system.submit(number, *ours)
+            system.run()
+            results |= {number: result_of_one(system, number)}
+        return results
+
+    return run
 
 
 def result_of_one(system: System, number: int) -> tuple[list[int], bytes]:
@@ -175,40 +204,65 @@ def result_of_one(system: System, number: int) -> tuple[list[int], bytes]:
     return heard.tokens, msgspec.msgpack.encode(heard.logprobs)
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
+CROWDED = {
+    "reference": [
         Way(block_size=1, budget=64, num_blocks=4096),
         Way(block_size=16, budget=16, num_blocks=256),
         Way(block_size=32, budget=2048, num_blocks=128),
     ],
-    ids=lambda way: f"blocks of {way.block_size}, budget {way.budget}",
-)
-def test_the_same_among_32_others(folder, dtype, alone, way):
-    system = System(folder, dtype, way)
-    submit_all(system, others=32)
-    system.run()
-    assert system.core.scheduler.num_preemptions == 0
-    assert result(system) == alone
+    "cpu": [
+        Way(block_size=16, budget=16, num_blocks=256),
+        Way(block_size=32, budget=64, num_blocks=128, threads=1),
+        Way(block_size=48, budget=512, num_blocks=96),
+        Way(block_size=16, budget=2048, num_blocks=256, threads=1),
+    ],
+}
 
-
-@pytest.mark.parametrize(
-    "way",
-    [
+TIGHT = {
+    "reference": [
         Way(block_size=1, budget=2048, num_blocks=232),
         Way(block_size=16, budget=64, num_blocks=15),
         Way(block_size=32, budget=16, num_blocks=10),
     ],
-    ids=lambda way: f"{way.num_blocks} blocks of {way.block_size}, budget {way.budget}",
-)
-def test_the_same_when_preempted(folder, dtype, alone, way):
+    "cpu": [
+        Way(block_size=16, budget=64, num_blocks=15),
+        Way(block_size=32, budget=16, num_blocks=10, threads=1),
+        Way(block_size=48, budget=2048, num_blocks=6),
+    ],
+}
+
+
+def pairs(ways: dict[str, list[Way]]) -> list:
+    return [
+        pytest.param(
+            numerics,
+            way,
+            id=f"{numerics.backend} {numerics.dtype}, {way.num_blocks} blocks of "
+            f"{way.block_size}, budget {way.budget}, {way.threads} threads",
+        )
+        for numerics in NUMERICS
+        for way in ways[numerics.backend]
+    ]
+
+
+@pytest.mark.parametrize(("numerics", "way"), pairs(CROWDED))
+def test_the_same_among_32_others(folder, alone, numerics, way):
+    system = System(folder, numerics, way)
+    submit_all(system, others=32)
+    system.run()
+    assert system.core.scheduler.num_preemptions == 0
+    assert result(system) == alone(numerics)
+
+
+@pytest.mark.parametrize(("numerics", "way"), pairs(TIGHT))
+def test_the_same_when_preempted(folder, alone, numerics, way):
     """The pool holds what the first five need to start, and little more."""
-    system = System(folder, dtype, way)
+    system = System(folder, numerics, way)
     submit_all(system, others=10)
     preempted = watch_preemptions(system)
     system.run()
     assert preempted & set(OURS)
-    assert result(system) == alone
+    assert result(system) == alone(numerics)
 
 
 def watch_preemptions(system: System) -> set[int]:
