@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock_kernels.cpu import library
+from tests.kernels.cpu.sanitized_memory import sanitized, watch
 
 settings.register_profile(
     "kernels",
@@ -24,6 +25,14 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watched_memory() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if sanitized():
+            watch(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,110 @@
+"""Builds the CPU kernels with AddressSanitizer and UBSan and runs their tests: `make sanitize`.
+
+Any report fails.  Before the tests a deliberate overrun has to be reported: otherwise their silence
+would mean nothing.  Where the sanitizers aren't installed, says so and succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(__file__).parent
+RUNTIMES = ("libasan.so", "libubsan.so")
+OVERRUN = """
+import numpy as np
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.matrix import product
+from penstock_kernels.cpu.memory import Scratch
+from tests.kernels.cpu.sanitized_memory import watched
+from tests.kernels.cpu.sources import random_source
+
+class TooSmall(Scratch):
+    def at_least(self, size):
+        self._memory = watched(size - 64)
+        return self._memory.ctypes.data
+
+library.use("portable")
+product(np.ones((3, 64), np.float32), random_source("F32", 5, 64).packed(), scratch=TooSmall())
+"""
+
+
+def main() -> int:
+    reason = obstacle()
+    if reason:
+        print(f"sanitize: skipped: {reason}")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="sanitize-") as name:
+        folder = Path(name)
+        begun = time.monotonic()
+        library = build(folder)
+        print(f"sanitize: built in {time.monotonic() - begun:.0f} s", flush=True)
+        if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
+            print("sanitize: a deliberate overrun went unnoticed")
+            return 1
+        tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}"]
+        status = run(folder / "tests", library, [*tests, str(FOLDER), *sys.argv[1:]])
+        found = reports(folder, "tests")
+        for report in found:
+            print(report.read_text(errors="replace"))
+        print(f"sanitize: {len(found)} reports, {time.monotonic() - begun:.0f} s in all")
+        return 1 if status or found else 0
+
+
+def obstacle() -> str | None:
+    """What is missing, with the package that has it."""
+    if shutil.which("g++") is None:
+        return "no g++ (Debian package g++)"
+    for name in RUNTIMES:
+        if runtime(name) is None:
+            return f"g++ has no {name} (Debian package libgcc-dev of the compiler's version)"
+    return None
+
+
+def runtime(name: str) -> Path | None:
+    found = subprocess.run(
+        ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    )
+    path = Path(found.stdout.strip())
+    return path if path.is_absolute() and path.exists() else None
+
+
+def build(folder: Path) -> Path:
+    command = ["setup.py", "-q", "build_ext", "--build-lib", "lib", "--build-temp", "temp"]
+    environment = os.environ | {"PENSTOCK_SANITIZE": "address,undefined", "CXX": "g++"}
+    command[4], command[6] = str(folder / "lib"), str(folder / "temp")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    path = folder / "lib/penstock_kernels/cpu/libpenstock_cpu.so"
+    if done.returncode or not path.exists():
+        sys.exit(f"sanitize: the build failed:\n{done.stdout}{done.stderr}")
+    return path
+
+
+def run(log: Path, library: Path, arguments: list[str]) -> int:
+    """The exit status. Reports are written to `log`.PID: a test's capture would swallow them."""
+    environment = os.environ | {
+        "LD_PRELOAD": str(runtime("libasan.so")),
+        # Python's own allocations at exit are none of ours.
+        "ASAN_OPTIONS": f"detect_leaks=0:log_path={log}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={log}",
+        "PENSTOCK_CPU_LIBRARY": str(library),
+        "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment).returncode
+
+
+def reports(folder: Path, of: str = "overrun") -> list[Path]:
+    return sorted(folder.glob(f"{of}.*"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
