@@ -14,6 +14,8 @@ from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
+KEY_SPLIT = 256
+
 MATRICES = ("query", "key", "value", "output", "gate", "up", "down")
 
 
@@ -140,15 +142,28 @@ class SlowDecoder:
             key = self._normalise(key, layer.norms["key_norm"])
         query, key = self._rotate(query), self._rotate(key)
         if sizes.cache == "bfloat16":
-            key, value = slow.bfloat16(key), slow.bfloat16(value)
+            query, key, value = (slow.bfloat16(each) for each in (query, key, value))
         group = sizes.heads // sizes.kv_heads
         key, value = key.repeat(group, 1), value.repeat(group, 1)
         scores = np.einsum("qhd,khd->hqk", query, key) / sizes.head_dim**0.5
         scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        weights = self._softmax(scores)
         mixed = np.einsum("hqk,khd->qhd", weights, value).reshape(count, -1)
         return layer.matrices["output"](mixed)
+
+    def _softmax(self, scores: np.ndarray) -> np.ndarray:
+        """With a bfloat16 cache the weights are rounded, each relative to its split's peak."""
+        if self.sizes.cache != "bfloat16":
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            return weights / weights.sum(-1, keepdims=True)
+        parts = []
+        for start in range(0, scores.shape[-1], KEY_SPLIT):
+            part = scores[..., start : start + KEY_SPLIT]
+            peak = np.maximum(part.max(-1, keepdims=True), -1e30)
+            rounded = slow.bfloat16(np.exp(part - peak))
+            parts.append(rounded * np.exp(peak - scores.max(-1, keepdims=True)))
+        weights = np.concatenate(parts, -1)
+        return weights / weights.sum(-1, keepdims=True)
 
     def _rotate(self, x: np.ndarray) -> np.ndarray:
         first, second = np.split(x, 2, -1)

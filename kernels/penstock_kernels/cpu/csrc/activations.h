@@ -74,8 +74,10 @@ inline void set_group(const Activations& a, int forms, int row, int g, V low, V 
   float* floats = a.floats + cell;
   store(floats, low);
   store(floats + 16, high);
-  if (forms & pk::HALVES)
-    for (int i = 0; i < pk::GROUP; i++) a.halves[cell + i] = to_bf16(floats[i]);
+  if (forms & pk::HALVES) {
+    store_bf16(a.halves + cell, low);
+    store_bf16(a.halves + cell + 16, high);
+  }
 }
 
 // A row of `width` floats, the last group filled up with zeros.

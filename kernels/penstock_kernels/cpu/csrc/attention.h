@@ -4,8 +4,9 @@
 // softmax (peak, sum, weighted values); partials are folded in the order of positions by the online
 // recurrence (Milakov and Gimelshein, 2018).  A row's bits depend on its own keys alone.
 //
-// Cache of a layer: for every 16 tokens and KV head, keys as [head_dim][16 tokens], values as
-// [16 tokens][head_dim].
+// Cache of a layer, for every 16 tokens (a page) and KV head: in float32 keys as [head_dim][16 tokens]
+// and values as [16 tokens][head_dim]; in bfloat16 pairs lie together for the dot products, keys as
+// [head_dim / 2][16 tokens][2] and values as [8][head_dim][2 tokens].
 #pragma once
 #include "activations.h"
 #include "elementwise.h"
@@ -14,15 +15,58 @@ namespace {
 
 constexpr float NO_PEAK = -1e30f;
 
+// How keys, values, queries and softmax weights are stored and multiplied. Query: what a query and a
+// weight become.
 struct F32Cache {
   using Cell = float;
+  using Query = float;
+  static inline void put_key(float* page, int token, int d, float x) { page[16 * d + token] = x; }
+  static inline void put_value(float* page, int token, int dim, int d, float x) { page[token * dim + d] = x; }
+  static inline void put(float* out, V x) { store(out, x); }
   static inline V get(const float* p) { return load(p); }
-  static inline float put(float x) { return x; }
+
+  // 16 scores of each of R queries.
+  template <int R> static inline void scores(const float* const* queries, const float* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d++) {
+      const V key = load(page + 16 * d);
+      for (int r = 0; r < R; r++) dots[r] = fma(set1(queries[r][d]), key, dots[r]);
+    }
+  }
+  // sums[r][c] += weights of the first `count` tokens times C vectors of their values, from d on.
+  template <int R, int C> static inline void values(const float* weights, const float* page, int count, int dim, int d, V (*sums)[C]) {
+    for (int t = 0; t < count; t++) {
+      V value[C];
+      for (int c = 0; c < C; c++) value[c] = load(page + static_cast<size_t>(t) * dim + d + 16 * c);
+      for (int r = 0; r < R; r++) {
+        const V by = set1(weights[r * pk::KEY_SPLIT + t]);
+        for (int c = 0; c < C; c++) sums[r][c] = fma(by, value[c], sums[r][c]);
+      }
+    }
+  }
 };
+
 struct Bf16Cache {
   using Cell = uint16_t;
+  using Query = uint16_t;
+  static inline void put_key(uint16_t* page, int token, int d, float x) { page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(x); }
+  static inline void put_value(uint16_t* page, int token, int dim, int d, float x) { page[(token / 2 * dim + d) * 2 + token % 2] = to_bf16(x); }
+  static inline void put(uint16_t* out, V x) { store_bf16(out, x); }
   static inline V get(const uint16_t* p) { return load_bf16(p); }
-  static inline uint16_t put(float x) { return to_bf16(x); }
+
+  template <int R> static inline void scores(const uint16_t* const* queries, const uint16_t* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d += 2)
+      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, queries[r] + d);
+  }
+  template <int R, int C> static inline void values(const uint16_t* weights, const uint16_t* page, int count, int dim, int d, V (*sums)[C]) {
+    int t = 0;
+    for (; t + 2 <= count; t += 2)
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sums[r][c] = dot2_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+    // The token beyond an odd count is none of the row's.
+    if (t < count)
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sums[r][c] = dot1_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+  }
 };
 
 // Where a sequence's tokens lie: 16-token pages.
@@ -39,58 +83,48 @@ struct Pages {
 
 template <class Cache>
 void store_key(typename Cache::Cell* keys, const Pages& pages, int kv_head, int position, const float* head, int dim) {
-  typename Cache::Cell* page = keys + pages.at(position / 16, kv_head) + position % 16;
-  for (int d = 0; d < dim; d++) page[16 * d] = Cache::put(head[d]);
+  typename Cache::Cell* page = keys + pages.at(position / 16, kv_head);
+  for (int d = 0; d < dim; d++) Cache::put_key(page, position % 16, d, head[d]);
 }
 template <class Cache>
 void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, int position, const float* head, int dim) {
-  typename Cache::Cell* page = values + pages.at(position / 16, kv_head) + static_cast<size_t>(position % 16) * dim;
-  for (int d = 0; d < dim; d++) page[d] = Cache::put(head[d]);
+  typename Cache::Cell* page = values + pages.at(position / 16, kv_head);
+  for (int d = 0; d < dim; d++) Cache::put_value(page, position % 16, dim, d, head[d]);
 }
 
 // scores: [rows][KEY_SPLIT] of R query rows against one page.
 template <class Cache, int R>
-inline void page_scores(const float* const* queries, const typename Cache::Cell* page, int dim, float* scores) {
+inline void page_scores(const typename Cache::Query* const* queries, const typename Cache::Cell* page, int dim, float* scores) {
   V dots[R];
   for (int r = 0; r < R; r++) dots[r] = zero();
-  for (int d = 0; d < dim; d++) {
-    const V key = Cache::get(page + 16 * d);
-    for (int r = 0; r < R; r++) dots[r] = fma(set1(queries[r][d]), key, dots[r]);
-  }
+  Cache::template scores<R>(queries, page, dim, dots);
   for (int r = 0; r < R; r++) store(scores + r * pk::KEY_SPLIT, dots[r]);
 }
 
 template <class Cache>
-inline void scores_of(const float* const* queries, int rows, const typename Cache::Cell* page, int dim, float* scores) {
+inline void scores_of(const typename Cache::Query* const* queries, int rows, const typename Cache::Cell* page, int dim, float* scores) {
   int r = 0;
   for (; r + 8 <= rows; r += 8) page_scores<Cache, 8>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
   for (; r + 3 <= rows; r += 3) page_scores<Cache, 3>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
   for (; r < rows; r++) page_scores<Cache, 1>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
 }
 
-// sums[r][c] over one page's first `count` tokens, for R rows and C vectors of the head.
+// out: [rows][out_stride] += one page's first `count` tokens, for R rows and C vectors of the head.
 template <class Cache, int R, int C>
-inline void page_values(const float* weights, const typename Cache::Cell* page, int count, int dim, float* out, int out_stride) {
+inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
   V sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = load(out + r * out_stride + 16 * c);
-  for (int t = 0; t < count; t++) {
-    V value[C];
-    for (int c = 0; c < C; c++) value[c] = Cache::get(page + static_cast<size_t>(t) * dim + 16 * c);
-    for (int r = 0; r < R; r++) {
-      const V by = set1(weights[r * pk::KEY_SPLIT + t]);
-      for (int c = 0; c < C; c++) sums[r][c] = fma(by, value[c], sums[r][c]);
-    }
-  }
+  Cache::template values<R, C>(weights, page, count, dim, d, sums);
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) store(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
 template <class Cache, int C>
-inline void values_of(const float* weights, int rows, const typename Cache::Cell* page, int count, int dim, float* out, int out_stride) {
+inline void values_of(const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
   int r = 0;
-  for (; r + 3 <= rows; r += 3) page_values<Cache, 3, C>(weights + r * pk::KEY_SPLIT, page, count, dim, out + r * out_stride, out_stride);
-  for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, page, count, dim, out + r * out_stride, out_stride);
+  for (; r + 3 <= rows; r += 3) page_values<Cache, 3, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
+  for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
 }
 
 // Tokens of the page that begins at position `page`, through position `last`.
@@ -103,11 +137,11 @@ inline int tokens_through(int last, int page) {
 inline int partial_size(int dim) { return 16 + dim; }
 
 // The partials of `rows` query rows over split `split`. last: each row's own position.
-// scores: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size].
+// scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size].
 template <class Cache>
-void attend_split(const float* const* queries, const int* last, int rows, const typename Cache::Cell* keys,
+void attend_split(const typename Cache::Query* const* queries, const int* last, int rows, const typename Cache::Cell* keys,
                   const typename Cache::Cell* values, const Pages& pages, int kv_head, int split, int dim, float scale,
-                  float* scores, float* partials) {
+                  float* scores, typename Cache::Query* weights, float* partials) {
   const int first = split * pk::KEY_SPLIT, size = partial_size(dim);
   int furthest = 0;
   for (int r = 0; r < rows; r++) furthest = last[r] > furthest ? last[r] : furthest;
@@ -126,11 +160,12 @@ void attend_split(const float* const* queries, const int* last, int rows, const 
     }
     const float peak = highest(peaks);
     V sums = zero();
+    typename Cache::Query* row_weights = weights + static_cast<size_t>(r) * pk::KEY_SPLIT;
     for (int p = 0; p < num_pages; p++) {
       const V weight = exponential(sub(load(row + 16 * p), set1(peak)));
-      const V kept = keep_through(weight, first + 16 * p, last[r], 0.0f);
-      store(row + 16 * p, kept);
-      sums = add(sums, kept);
+      Cache::put(row_weights + 16 * p, keep_through(weight, first + 16 * p, last[r], 0.0f));
+      // The sum of the weights as they are used, so that they are exactly a distribution.
+      sums = add(sums, Cache::get(row_weights + 16 * p));
     }
     float* partial = partials + static_cast<size_t>(r) * size;
     partial[0] = peak;
@@ -143,11 +178,11 @@ void attend_split(const float* const* queries, const int* last, int rows, const 
     for (int r = 0, next; r < rows; r = next) {
       const int count = tokens_through(last[r], first + 16 * p);
       for (next = r + 1; next < rows && tokens_through(last[next], first + 16 * p) == count; next++) {}
-      const float* weights = scores + static_cast<size_t>(r) * pk::KEY_SPLIT + 16 * p;
+      const typename Cache::Query* some = weights + static_cast<size_t>(r) * pk::KEY_SPLIT + 16 * p;
       float* out = partials + static_cast<size_t>(r) * size + 16;
       int d = 0;
-      for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(weights, next - r, page + d, count, dim, out + d, size);
-      for (; d < dim; d += 16) values_of<Cache, 1>(weights, next - r, page + d, count, dim, out + d, size);
+      for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(some, next - r, page, count, dim, d, out + d, size);
+      for (; d < dim; d += 16) values_of<Cache, 1>(some, next - r, page, count, dim, d, out + d, size);
     }
   }
 }

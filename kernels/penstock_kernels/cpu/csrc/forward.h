@@ -81,7 +81,7 @@ struct Scratch {
 
 struct ThreadScratch {
   Activations own;
-  float *scores, *partial, *folded, *row, *heads;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads;
 };
 
 inline int attention_rows(const PkModel& m) { return TILE_QUERIES * (m.heads / m.kv_heads); }
@@ -92,6 +92,8 @@ inline ThreadScratch thread_scratch(const PkModel& m, char* at, char** end) {
   at = t.own.place(at, PRIVATE_ROWS, widest);
   const size_t rows = attention_rows(m);
   Activations::take(at, t.scores, rows * pk::KEY_SPLIT);
+  Activations::take(at, t.weights, rows * pk::KEY_SPLIT);
+  Activations::take(at, t.queries, rows * m.head_dim);
   Activations::take(at, t.partial, rows * partial_size(m.head_dim));
   Activations::take(at, t.folded, rows * partial_size(m.head_dim));
   Activations::take(at, t.row, pk::padded(widest, 32));
@@ -146,6 +148,7 @@ inline void fill_tiles(const PkBatch& b, Scratch& s) {
 template <class Cache> class Forward {
  public:
   using Cell = typename Cache::Cell;
+  using Query = typename Cache::Query;
 
   Forward(const PkModel& m, const PkBatch& b, const Scratch& s, Barrier& barrier, int thread, int threads)
       : m_(m), b_(b), s_(s), barrier_(barrier), thread_(thread), threads_(threads), attend_(m.heads * m.head_dim), x_stride_(pk::padded(m.hidden, 32)) {
@@ -335,10 +338,13 @@ template <class Cache> class Forward {
   void attend(const PkLayer& layer, int tile_number, int kv_head, int split) {
     const QueryTile& tile = s_.tiles[tile_number];
     const int group = m_.heads / m_.kv_heads, dim = m_.head_dim, rows = tile.count * group, size = partial_size(dim);
-    const float* queries[256];
+    const Query* queries[256];
     int last[256];
     for (int r = 0; r < rows; r++) {
-      queries[r] = s_.q + static_cast<size_t>(tile.row + r / group) * attend_ + (kv_head * group + r % group) * dim;
+      const float* query = s_.q + static_cast<size_t>(tile.row + r / group) * attend_ + (kv_head * group + r % group) * dim;
+      Query* stored = reinterpret_cast<Query*>(t_.queries) + static_cast<size_t>(r) * dim;
+      for (int d = 0; d < dim; d += 16) Cache::put(stored + d, load(query + d));
+      queries[r] = stored;
       last[r] = tile.position + r / group;
     }
     const int num_splits = last[rows - 1] / pk::KEY_SPLIT + 1;
@@ -354,9 +360,9 @@ template <class Cache> class Forward {
     for (int r = 0; r < rows; r++) finish_row(tile.row + r / group, kv_head * group + r % group, t_.folded + static_cast<size_t>(r) * size);
   }
 
-  void one_split(const PkLayer& layer, const QueryTile& tile, const float* const* queries, const int* last, int rows, int kv_head, int split, float* partials) {
+  void one_split(const PkLayer& layer, const QueryTile& tile, const Query* const* queries, const int* last, int rows, int kv_head, int split, float* partials) {
     attend_split<Cache>(queries, last, rows, static_cast<const Cell*>(layer.keys), static_cast<const Cell*>(layer.values),
-                        pages(tile.sequence), kv_head, split, m_.head_dim, 1.0f / std::sqrt(static_cast<float>(m_.head_dim)), t_.scores, partials);
+                        pages(tile.sequence), kv_head, split, m_.head_dim, 1.0f / std::sqrt(static_cast<float>(m_.head_dim)), t_.scores, reinterpret_cast<Query*>(t_.weights), partials);
   }
 
   float* partials_at(int tile, int kv_head, int split) const {

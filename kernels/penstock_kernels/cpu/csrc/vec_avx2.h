@@ -138,4 +138,26 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return {dot2_half(sums.lo, w, two), dot2_half(sums.hi, w + 16, two)};
 }
 
+// The same with the first of each pair only: the second may hold anything, NaN included.
+inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  const __m256 by = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(*a) << 16)));
+  const __m256i lo = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+  const __m256i hi = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 16));
+  return {_mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), by, sums.lo),
+          _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)), by, sums.hi)};
+}
+// 8 floats, rounded to nearest even, each in the low half of its lane; NaN stays NaN.
+inline __m256i bf16_of_half(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(64));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(rounded, quiet, is_nan);
+}
+inline void store_bf16(uint16_t* p, V x) {
+  const __m256i packed = _mm256_packus_epi32(bf16_of_half(x.lo), bf16_of_half(x.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
 }  // namespace

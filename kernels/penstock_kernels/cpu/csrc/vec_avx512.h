@@ -81,4 +81,14 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return _mm512_dpbf16_ps(sums, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_set1_epi32(two));
 }
 
+// The same with the first of each pair only: the second may hold anything, NaN included.
+inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  const __m512i first = _mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi32(0xffff));
+  return _mm512_dpbf16_ps(sums, (__m512bh)first, (__m512bh)_mm512_set1_epi32(*a));
+}
+// 16 floats, rounded to nearest even.
+inline void store_bf16(uint16_t* p, V x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
+}
+
 }  // namespace

@@ -82,6 +82,21 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return sums;
 }
 
+// The same with the first of each pair only: the second may hold anything, NaN included.
+inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  const float by = bits_to_float(static_cast<uint32_t>(*a) << 16);
+  PK_LANES sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i]) << 16) * by;
+  return sums;
+}
+// 16 floats, rounded to nearest even.
+inline void store_bf16(uint16_t* p, V a) {
+  PK_LANES {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &a.x[i], 4);
+    p[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 64 : (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+  }
+}
+
 #undef PK_LANES
 
 }  // namespace
