@@ -1,5 +1,6 @@
 # make serve   install what is missing, then start the whole system
 # make test    everything that CI runs
+# make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
@@ -8,7 +9,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format clean
+.PHONY: help setup serve test sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -77,7 +78,11 @@ test: setup
 	step "mypy" $(BIN)/mypy; \
 	step "import-linter" $(BIN)/lint-imports; \
 	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
+	step "sanitizers" $(BIN)/python -m tests.kernels.cpu.sanitize; \
 	echo; echo "== Summary"; echo -e "$$passed$$failed"; [ -z "$$failed" ]
+
+sanitize: setup
+	$(BIN)/python -m tests.kernels.cpu.sanitize
 
 lint: setup
 	$(BIN)/ruff check .

@@ -41,14 +41,14 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 def test_any_company_any_chunks(model: SlowDecoder) -> None:
-    lengths = [300, 1, 40, 16, 65, 530]
+    lengths = [270, 1, 40, 16, 65, 520]
     sequences = [random_tokens(model.sizes.vocab, n, n) for n in lengths]
     alone = []
     for which, tokens in enumerate(sequences):
         run = Run(model.packed(num_blocks=40), sequences)
         run.steps(chunks(which, len(tokens), len(tokens)))
         alone.append(bits(run.of(which)))
-    ways = [(16, 1, 40), (16, 2, 3), (32, 2, 100), (48, 1, 250), (48, 2, 600)]
+    ways = [(16, 2, 5), (32, 1, 100), (48, 2, 600)]
     for seed, (block_size, threads, largest) in enumerate(ways):
         decoder = model.packed(num_blocks=64, block_size=block_size, threads=threads)
         run = Run(decoder, sequences, seed).steps(random_steps(lengths, seed, largest=largest))
@@ -56,7 +56,7 @@ def test_any_company_any_chunks(model: SlowDecoder) -> None:
             assert np.array_equal(bits(run.of(which)), expected), (block_size, threads, which)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 64, 65, 255, 256, 257])
+@pytest.mark.parametrize("size", [1, 3, 8, 65, 256])
 def test_chunk_sizes(model: SlowDecoder, size: int) -> None:
     tokens = random_tokens(model.sizes.vocab, 270, 4)
     whole = Run(model.packed(num_blocks=17), [tokens]).steps([[(0, 270)]]).of(0)
@@ -99,10 +99,9 @@ def poisoned(sizes: Sizes, value: float) -> SlowDecoder:
     return model
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("value", [np.nan, -np.inf], ids=str)
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.BF16, Kind.S8H])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_poison_stays_in_its_sequence(value: float, kind: Kind, threads: int) -> None:
+def test_poison_stays_in_its_sequence(value: float, kind: Kind) -> None:
     """It reaches every later position of its own, no earlier one, and no other sequence, not even
     the next one in its blocks."""
     sizes = dataclasses.replace(BASE, kind=kind, cache="bfloat16")
@@ -113,7 +112,7 @@ def test_poison_stays_in_its_sequence(value: float, kind: Kind, threads: int) ->
         bits(Run(model.packed(num_blocks=40), [tokens]).steps([[(0, len(tokens))]]).of(0))
         for tokens in clean
     ]
-    for at in (0, 9, 270):
+    for at, threads in ((9, 1), (270, 2)):
         bad = list(clean[0])
         bad[at] = 0
         sequences = [bad, *clean[1:], clean[0]]
