@@ -184,7 +184,7 @@ class _Loader:
             "F32",
             plain.view(np.uint8),
             shape,
-            kind=self.kind or Kind.BF16,
+            kind=Kind.BF16 if self.kind is None else self.kind,
             bias=added,
             threads=self.threads,
             arena=self.arena,
