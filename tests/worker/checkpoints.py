@@ -50,6 +50,14 @@ def tiny_tensors(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor]:
             f"{at}.input_layernorm.weight": (hidden,),
             f"{at}.post_attention_layernorm.weight": (hidden,),
         }
+        if config.qk_norm:
+            shapes |= {f"{at}.self_attn.{part}_norm.weight": (dim,) for part in "qk"}
+        if config.qkv_bias:
+            shapes |= {
+                f"{at}.self_attn.q_proj.bias": (config.num_heads * dim,),
+                f"{at}.self_attn.k_proj.bias": (config.num_kv_heads * dim,),
+                f"{at}.self_attn.v_proj.bias": (config.num_kv_heads * dim,),
+            }
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
+from penstock.text.tokenizer import Tokenizer
 from penstock_worker.models.decoder import DecoderModel
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
 
@@ -29,6 +31,28 @@ def default_folder() -> Path:
 @pytest.fixture(scope="session")
 def default_model(default_folder: Path) -> PreparedModel:
     return load_manifest(default_folder)
+
+
+@pytest.fixture(scope="session")
+def default_tokenizer(default_folder: Path, default_model: PreparedModel) -> Tokenizer:
+    return Tokenizer.from_bytes(
+        (default_folder / "tokenizer.json").read_bytes(),
+        add_bos=default_model.add_bos,
+        bos_token_id=default_model.generation.bos_token_id,
+    )
+
+
+@pytest.fixture(scope="session")
+def transformers_model(default_model: PreparedModel) -> Any:
+    """The default model in float32 by transformers' own GGUF reader and dequantisation: nothing of
+    ours takes part."""
+    import transformers
+
+    (file,) = map(Path, default_model.weights.files)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        str(file.parent), gguf_file=file.name, dtype=torch.float32
+    )
+    return model.eval()
 
 
 @pytest.fixture(scope="session")

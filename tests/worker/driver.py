@@ -16,12 +16,13 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.runner import Observer, Runner
 from penstock_worker.slots import SlotBounds, Slots
+from tests.worker.cpu_model import CPUModel
 
 GREEDY = TokenSampling(0, temperature=0.0, logprobs=3)
 
 
 def make_runner(
-    model: DecoderModel,
+    model: DecoderModel | CPUModel,
     *,
     block_size: int = 16,
     num_blocks: int = 512,
@@ -31,6 +32,10 @@ def make_runner(
     observer: Observer | None = None,
 ) -> Runner:
     config: ModelConfig = model.config
+    bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
+    if isinstance(model, CPUModel):
+        forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
+        return Runner(forward, Slots(bounds), observer=observer)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
@@ -39,7 +44,6 @@ def make_runner(
         block_size=block_size,
         dtype=model.embedding.dtype,
     )
-    bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
     return Runner(forward, Slots(bounds), threads=threads, observer=observer)
 

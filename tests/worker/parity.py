@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from penstock_worker.models.decoder import DecoderModel
+from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, LogitsOf, make_runner
 
 RELATIVE_TOLERANCE = 2e-4
@@ -18,7 +19,7 @@ CLEAR_MARGIN = 1e-3
 
 
 def run_with_logits(
-    model: DecoderModel, prompts: list[list[int]], wanted: int
+    model: DecoderModel | CPUModel, prompts: list[list[int]], wanted: int
 ) -> list[tuple[Job, torch.Tensor]]:
     """Our greedy tokens, all prompts in one batch, and every computed position's logits."""
     seen = LogitsOf()
@@ -41,7 +42,9 @@ def run_with_logits(
     return [(job, seen.of(slots[at])) for at, job in enumerate(jobs)]
 
 
-def compare(model: DecoderModel, theirs: Any, prompts: list[list[int]], wanted: int) -> int:
+def compare(
+    model: DecoderModel | CPUModel, theirs: Any, prompts: list[list[int]], wanted: int
+) -> int:
     """Asserts equality in the sense of the issue; returns how many greedy tokens were compared."""
     compared = 0
     for job, ours in run_with_logits(model, prompts, wanted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from penstock.model_config import PreparedModel
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.models.decoder import DecoderModel
+from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
 from tests.worker.parity import compare
 from tests.worker.prompts import LONG, TEXTS
@@ -19,27 +19,10 @@ WANTED = 64
 
 
 @pytest.fixture(scope="module")
-def transformers_model(default_model: PreparedModel) -> Any:
-    """Its own GGUF reader and dequantisation: nothing of ours takes part."""
-    import transformers
-
-    (file,) = map(Path, default_model.weights.files)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        str(file.parent), gguf_file=file.name, dtype=torch.float32
-    )
-    return model.eval()
-
-
-@pytest.fixture(scope="module")
-def prompts(default_folder: Path, default_model: PreparedModel) -> list[list[int]]:
-    tokenizer = Tokenizer.from_bytes(
-        (default_folder / "tokenizer.json").read_bytes(),
-        add_bos=default_model.add_bos,
-        bos_token_id=default_model.generation.bos_token_id,
-    )
-    found = [tokenizer.encode(text) for text in TEXTS]
+def prompts(default_tokenizer: Tokenizer) -> list[list[int]]:
+    found = [default_tokenizer.encode(text) for text in TEXTS]
     for _, text, length in LONG:
-        found.append(tokenizer.encode(text * (length // 20))[:length])
+        found.append(default_tokenizer.encode(text * (length // 20))[:length])
     return found
 
 
@@ -54,6 +37,17 @@ def test_prompts_and_64_greedy_tokens(
     compared = compare(default_float32, transformers_model, prompts, WANTED)
     # Most answers have no near tie in 64 steps: were it otherwise, little would be shown.
     assert compared >= len(prompts) * WANTED // 2
+
+
+@pytest.mark.timeout(400)
+def test_the_same_on_cpu_kernels(
+    default_model: PreparedModel, transformers_model: Any, prompts: list[list[int]]
+) -> None:
+    """An explicit float32 is float32 throughout, whatever the file holds: the same bounds."""
+    ours = CPUModel(default_model.config, default_model.weights, "float32")
+    shorter = [*prompts[:-1], prompts[-1][:1030]]
+    compared = compare(ours, transformers_model, shorter, 24)
+    assert compared >= len(prompts) * 12
 
 
 @pytest.mark.timeout(120)
