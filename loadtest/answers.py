@@ -1,0 +1,146 @@
+"""Perplexity and greedy answers of a model computed in several ways, for quality.py and the tests:
+Penstock's backends by the worker's own forward pass, and transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.prepare import load_manifest
+from penstock.protocol.to_worker import Setup
+from penstock_worker.forward import Forward, choose
+from penstock_worker.forward.interface import Batch
+
+TEXT = Path(__file__).with_name("quality_text.txt")
+BLOCK = 16
+CHUNK = 256
+
+
+class Computer(Protocol):
+    """One way to compute a model."""
+
+    def negative_log_likelihood(self, tokens: list[int]) -> float:
+        """Mean over all tokens but the first, in nats."""
+
+    def greedy(self, prompts: list[list[int]], wanted: int, end: set[int]) -> list[list[int]]:
+        """Each prompt's answer, up to `wanted` tokens or an end token, which isn't in it."""
+
+
+def perplexity(computer: Computer, tokens: list[int]) -> float:
+    return float(np.exp(computer.negative_log_likelihood(tokens)))
+
+
+def surprise(logits: Tensor, following: list[int]) -> float:
+    """Sum of -log p of the following tokens, in float64. logits: [n, vocab]."""
+    logprobs = torch.log_softmax(logits.double(), -1)
+    return -float(logprobs[torch.arange(len(following)), torch.tensor(following)].sum())
+
+
+@dataclass(frozen=True)
+class Penstock:
+    """folder: of a prepared model.  dtype, backend: --dtype's and --attention-backend's values."""
+
+    folder: Path
+    dtype: str
+    backend: str = "cpu"
+    threads: int = 2
+
+    def negative_log_likelihood(self, tokens: list[int]) -> float:
+        forward = self._forward(len(tokens))
+        table = np.arange(-(-len(tokens) // BLOCK))
+        total = 0.0
+        for start in range(0, len(tokens) - 1, CHUNK):
+            chunk = tokens[start : min(start + CHUNK, len(tokens) - 1)]
+            end = start + len(chunk)
+            batch = Batch(
+                np.array(chunk),
+                [table[: -(-end // BLOCK)]],
+                np.array([start]),
+                np.array([len(chunk)]),
+            )
+            logits = forward.logits(batch, np.arange(len(chunk)))
+            total += surprise(logits, tokens[start + 1 : end + 1])
+        return total / (len(tokens) - 1)
+
+    def greedy(self, prompts: list[list[int]], wanted: int, end: set[int]) -> list[list[int]]:
+        """One at a time: the bits would be the same all at once."""
+        longest = max(map(len, prompts)) + wanted
+        forward = self._forward(longest)
+        return [self._answer(forward, prompt, wanted, end) for prompt in prompts]
+
+    def _answer(self, forward: Forward, prompt: list[int], wanted: int, end: set[int]) -> list[int]:
+        table = np.arange(-(-(len(prompt) + wanted) // BLOCK))
+        answer: list[int] = []
+        given, start = prompt, 0
+        while len(answer) < wanted:
+            used = table[: -(-(start + len(given)) // BLOCK)]
+            batch = Batch(np.array(given), [used], np.array([start]), np.array([len(given)]))
+            token = int(forward.logits(batch, np.array([len(given) - 1]))[0].argmax())
+            if token in end:
+                break
+            answer.append(token)
+            start += len(given)
+            given = [token]
+        return answer
+
+    def _forward(self, tokens: int) -> Forward:
+        blocks = -(-tokens // BLOCK)
+        setup = Setup(
+            version=1,
+            model_dir=str(self.folder),
+            dtype=self.dtype,
+            attention_backend=self.backend,
+            threads=self.threads,
+            block_size=BLOCK,
+            num_kv_blocks=blocks,
+            kv_memory_fraction=0.4,
+            max_num_seqs=1,
+            max_num_batched_tokens=CHUNK,
+            max_model_len=tokens,
+        )
+        recipe = choose(load_manifest(self.folder), setup, self.threads)
+        with torch.inference_mode():
+            return recipe.build()(blocks)
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """model: a transformers model for causal language modelling."""
+
+    model: Any
+
+    def negative_log_likelihood(self, tokens: list[int]) -> float:
+        with torch.inference_mode():
+            logits = self.model(torch.tensor([tokens])).logits[0, :-1]
+        return surprise(logits, tokens[1:]) / (len(tokens) - 1)
+
+    def greedy(self, prompts: list[list[int]], wanted: int, end: set[int]) -> list[list[int]]:
+        answers = []
+        for prompt in prompts:
+            given = torch.tensor([prompt])
+            out = self.model.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                max_new_tokens=wanted,
+                do_sample=False,
+                eos_token_id=sorted(end),
+                pad_token_id=min(end),
+            )
+            answer = out[0, len(prompt) :].tolist()
+            answers.append(answer[:-1] if answer and answer[-1] in end else answer)
+        return answers
+
+
+def from_gguf(file: Path) -> Transformers:
+    """transformers' own reading of a GGUF file, dequantised to float32."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        str(file.parent), gguf_file=file.name, dtype=torch.float32
+    )
+    return Transformers(model.eval())

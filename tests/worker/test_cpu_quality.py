@@ -1,0 +1,37 @@
+"""Speed doesn't cost quality: perplexity of the default model on a fixed text, against transformers
+on the dequantised weights in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.answers import TEXT, Penstock, Transformers, perplexity
+from penstock.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokens(default_tokenizer: Tokenizer) -> list[int]:
+    found = default_tokenizer.encode(TEXT.read_text())
+    assert len(found) > 1400
+    return found
+
+
+@pytest.fixture(scope="module")
+def truth(transformers_model: Any, tokens: list[int]) -> float:
+    return perplexity(Transformers(transformers_model), tokens)
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 5e-3), ("auto", 5e-3)]
+)
+def test_perplexity(
+    default_folder: Path, tokens: list[int], truth: float, dtype: str, bound: float
+) -> None:
+    """auto: weights and activations as quantised numbers."""
+    ours = perplexity(Penstock(default_folder, dtype), tokens)
+    assert 1 < truth < 40
+    assert abs(ours / truth - 1) < bound, (ours, truth)
