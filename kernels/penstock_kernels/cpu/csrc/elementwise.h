@@ -23,7 +23,7 @@ inline V exponential(V x) {
   return add(zero_below(scale2(p, n), x, -87.0f), sub(x, x));
 }
 
-// For x where x - x is not 0 (infinity): e^-inf is wanted as 0, so this one takes finite x or -1e30.
+// The same for one x, which is finite: no peak is -1e30, not infinity.
 inline float exponential(float x) {
   alignas(64) float lanes[16];
   store(lanes, exponential(set1(x)));

@@ -13,38 +13,21 @@ template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
   return load_f16(reinterpret_cast<const uint16_t*>(at) + 16 * index);
 }
 
-template <bool WIDE> struct Nibbles {
-  static constexpr int KIND = WIDE ? PK_U4W : PK_U4H;
+// Unsigned levels with a scale and a minimum: two to a byte (NIBBLES), or one.
+template <bool NIBBLES, bool WIDE> struct Unsigned {
+  static constexpr int KIND = NIBBLES ? (WIDE ? PK_U4W : PK_U4H) : (WIDE ? PK_U8W : PK_U8H);
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
-    for (int i = 0; i < 4; i++) {
-      const W both = load_w(q + 64 * i);
-      w[2 * i] = low_nibbles(both);
-      w[2 * i + 1] = high_nibbles(both);
+    for (int i = 0; i < 8; i++) {
+      if (!NIBBLES) w[i] = load_w(q + 64 * i);
+      else w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
     }
     const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const size_t at = static_cast<size_t>(row + m) * a.groups + g;
       I dot = izero();
-      for (int i = 0; i < 8; i++) dot = dot4_nibble(dot, w[i], x + 4 * i);
-      sums[m] = fma(to_float(dot), mul(scale, set1(a.scales[at])), sums[m]);
-      sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
-    }
-  }
-};
-
-template <bool WIDE> struct Bytes {
-  static constexpr int KIND = WIDE ? PK_U8W : PK_U8H;
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    W w[8];
-    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
-    const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      I dot = izero();
-      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
+      for (int i = 0; i < 8; i++) dot = NIBBLES ? dot4_nibble(dot, w[i], x + 4 * i) : dot4(dot, w[i], x + 4 * i);
       sums[m] = fma(to_float(dot), mul(scale, set1(a.scales[at])), sums[m]);
       sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
     }
@@ -107,8 +90,6 @@ struct Floats {
   }
 };
 
-constexpr int PREFETCH = 4096;  // bytes
-
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
   const uint8_t* levels = matrix.tiles + tile * pk::tile_bytes(kind, a.groups);
@@ -117,9 +98,6 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   for (int m = 0; m < M; m++) sums[m] = zero();
   for (int g = 0; g < a.groups; g++) {
     const uint8_t* q = levels + static_cast<size_t>(g) * pk::level_bytes(kind);
-    // Few rows: the weights come from memory, and this far ahead is soon enough.
-    if (M <= 2)
-      for (int line = 0; line < pk::level_bytes(kind); line += 64) __builtin_prefetch(q + PREFETCH + line);
     Format::template group<M>(q, scales + static_cast<size_t>(g) * pk::scale_bytes(kind), a, row, g, sums);
   }
   const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
@@ -150,10 +128,10 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
   switch (matrix.kind) {
     case PK_F32: return tile_of<Floats>(matrix, tile, a, row, rows, out);
     case PK_BF16: return tile_of<Halves>(matrix, tile, a, row, rows, out);
-    case PK_U4H: return tile_of<Nibbles<false>>(matrix, tile, a, row, rows, out);
-    case PK_U4W: return tile_of<Nibbles<true>>(matrix, tile, a, row, rows, out);
-    case PK_U8H: return tile_of<Bytes<false>>(matrix, tile, a, row, rows, out);
-    case PK_U8W: return tile_of<Bytes<true>>(matrix, tile, a, row, rows, out);
+    case PK_U4H: return tile_of<Unsigned<true, false>>(matrix, tile, a, row, rows, out);
+    case PK_U4W: return tile_of<Unsigned<true, true>>(matrix, tile, a, row, rows, out);
+    case PK_U8H: return tile_of<Unsigned<false, false>>(matrix, tile, a, row, rows, out);
+    case PK_U8W: return tile_of<Unsigned<false, true>>(matrix, tile, a, row, rows, out);
     case PK_S8H: return tile_of<Signed>(matrix, tile, a, row, rows, out);
     default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
   }
