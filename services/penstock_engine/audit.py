@@ -39,19 +39,24 @@ def check_requests(scheduler: Scheduler, requests: Iterable[Request]) -> None:
 def _check_holders(scheduler: Scheduler) -> None:
     slots = [*scheduler.running, *scheduler.marked, *scheduler.free_slots]
     _demand(sorted(slots) == list(range(scheduler.max_num_seqs)), f"slots are {sorted(slots)}")
+    for slot, sequence in scheduler.leaving.items():
+        _demand(scheduler.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run")
     for slot, sequence in [*scheduler.running.items(), *scheduler.marked.items()]:
         where = f"slot {slot}"
         _demand(scheduler.pool is not None, f"{where} is held without a worker")
         _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
         _demand(sequence.table is not None, f"{where} has no block table")
         capacity = sequence.table.capacity if sequence.table is not None else 0
-        order = (0, sequence.num_computed, sequence.num_scheduled, sequence.num_tokens)
-        _demand(list(order) == sorted(order), f"{where}: computed, scheduled, tokens {order[1:]}")
+        order = (0, sequence.num_computed, sequence.num_scheduled, sequence.num_expected)
+        _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
         _demand(sequence.num_scheduled <= capacity, f"{where}: KV beyond its blocks")
         _demand(not sequence.ticket, f"{where} is in the queue too")
         tokens = len(sequence.request.prompt) + len(sequence.emitted)
         _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
         running = slot in scheduler.running
+        ahead = sequence.num_expected - sequence.num_tokens
+        expects = not running or 0 <= ahead <= sequence.in_flight
+        _demand(expects, f"{where}: {ahead} tokens are expected of {sequence.in_flight} steps")
         _demand((sequence.state is State.RUNNING) == running, f"{where} is {sequence.state.name}")
         _demand(running or sequence.in_flight > 0, f"{where} is marked, but not in flight")
 
@@ -73,6 +78,7 @@ def _check_queue(scheduler: Scheduler) -> None:
         _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
         _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
         _demand(not sequence.num_scheduled and not sequence.in_flight, f"{name} is scheduled")
+        _demand(sequence.num_expected == sequence.num_tokens, f"{name} expects tokens")
 
 
 def _demand(holds: bool, complaint: str) -> None:

@@ -37,7 +37,9 @@ class EngineCore:
 
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
-        self.scheduler = Scheduler(facts.config.scheduler, facts.config.cache.kv_block_size)
+        self.scheduler = Scheduler(
+            facts.config.scheduler, facts.config.cache.kv_block_size, facts.max_model_len
+        )
         self.frontends = Frontends()
         self.workers = Workers()
         self._effects = Effects()
@@ -75,7 +77,7 @@ class EngineCore:
     # ---- what is to be done
 
     def step(self, now: float) -> Effects:
-        """Plans the next step where one can be, and returns all that is to be sent.
+        """Plans what steps can be, and returns all that is to be sent.
 
         Call it after every batch of events, and at `next_deadline` at the latest.
         """
@@ -93,13 +95,12 @@ class EngineCore:
 
     def _plan(self) -> None:
         try:
-            plan = self.scheduler.plan()
+            while (plan := self.scheduler.plan()) is not None:
+                if self.workers.current is not None:
+                    self._effects.to_workers.append((self.workers.current.session, plan, ()))
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
-            return
-        if plan is not None and self.workers.current is not None:
-            self._effects.to_workers.append((self.workers.current.session, plan, ()))
 
     def _due_status(self, now: float) -> Status | None:
         """At least every beat interval, and at once when readiness changes."""

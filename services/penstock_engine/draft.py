@@ -15,17 +15,18 @@ class StepInFlight:
     """What a step that was sent works on.
 
     items: (sequence, tokens computed once it is settled, whether it samples), in the plan's order.
-    alone: one suspect has the step to itself.
+    alone: one suspect has the step to itself.  tokens: that it computes.
     """
 
-    __slots__ = ("alone", "items", "number")
+    __slots__ = ("alone", "items", "number", "tokens")
 
     def __init__(
-        self, number: int, items: list[tuple[Sequence, int, bool]], *, alone: bool
+        self, number: int, items: list[tuple[Sequence, int, bool]], *, alone: bool, tokens: int
     ) -> None:
         self.number = number
         self.items = items
         self.alone = alone
+        self.tokens = tokens
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -87,18 +88,22 @@ class Draft:
             self.left += item[2] - item[1]
 
     def commit(self, number: int, released: list[int]) -> tuple[Plan, StepInFlight]:
-        """The plan to send, and its books. Moves each sequence's num_scheduled."""
+        """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
+        tokens = 0
         for slot, (sequence, start, end, new_blocks) in self.items.items():
             work.append(SlotWork(slot, start, end - start, new_blocks))
-            items.append((sequence, end, end == sequence.num_tokens))
+            samples = end == sequence.num_expected
+            items.append((sequence, end, samples))
+            tokens += end - start
             sequence.num_scheduled = end
+            sequence.num_expected += samples
             sequence.in_flight += 1
             sequence.last_work = (number << 12) + len(items)
         admitted = [_in_full(sequence) for sequence in self._admitted]
         plan = Plan(number, number - 1, released, admitted, work)
-        return plan, StepInFlight(number, items, alone=self.alone)
+        return plan, StepInFlight(number, items, alone=self.alone, tokens=tokens)
 
 
 def _in_full(sequence: Sequence) -> NewSequence:

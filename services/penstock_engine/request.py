@@ -97,9 +97,11 @@ class Sequence:
     """One of a request's sequences.
 
     emitted: tokens so far; the first `delivered` of them were handed to the front end.
-    num_tokens: prompt and emitted.  num_computed: those with KV, by settled steps.
-    num_scheduled: the same once every step in flight is settled; num_computed <= num_scheduled
-    <= num_tokens.  in_flight: steps in flight that work on it.
+    num_tokens: prompt and emitted.  num_expected: the same once every step in flight is settled,
+    if none of them ends the sequence.  most_tokens: what max_tokens lets it grow to.
+    num_computed: tokens with KV, by settled steps.  num_scheduled: the same once every step in
+    flight is settled; num_computed <= num_scheduled <= num_expected.
+    in_flight: steps in flight that work on it.
     last_work: grows with the step, and the place in it, that the sequence was last served in.
     slot, table: None and empty unless the worker holds it.
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
@@ -114,7 +116,9 @@ class Sequence:
         "in_flight",
         "index",
         "last_work",
+        "most_tokens",
         "num_computed",
+        "num_expected",
         "num_scheduled",
         "num_tokens",
         "request",
@@ -130,7 +134,8 @@ class Sequence:
         self.index = opened.index
         self.emitted = array("i", opened.emitted)
         self.delivered = len(self.emitted)
-        self.num_tokens = len(request.prompt) + len(self.emitted)
+        self.num_tokens = self.num_expected = len(request.prompt) + len(self.emitted)
+        self.most_tokens = len(request.prompt) + request.stopping.max_tokens
         self.num_computed = 0
         self.num_scheduled = 0
         self.in_flight = 0
@@ -166,7 +171,7 @@ class Sequence:
     def forget_computed(self) -> None:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
-        self.num_tokens = len(self.request.prompt) + len(self.emitted)
+        self.num_tokens = self.num_expected = len(self.request.prompt) + len(self.emitted)
         self.num_computed = self.num_scheduled = self.last_work = 0
 
 

@@ -26,19 +26,24 @@ from penstock_engine.request import Sequence, State
 class Scheduler:
     """Owns the queue, the slots, the block pool and the steps in flight.
 
-    `add` and `finish` may be called at any time; `plan` and `apply` alternate.  Without a pool (no
-    worker) `plan` returns None and sequences wait.
+    `add` and `finish` may be called at any time.  `plan` may be called while steps are in flight:
+    the next one is sent before their results are known, so that the worker never waits for it.
+    Without a pool (no worker) `plan` returns None and sequences wait.
 
     A slot and its blocks are freed in `_release`, and only when no step in flight refers to the
-    sequence: one that ends in mid-step is marked, and released when that step is settled.
+    sequence: one that ends in mid-step is marked, and released when the last of its steps is
+    settled; one that is to be preempted leaves likewise.
     """
 
-    MAX_STEPS_IN_FLIGHT = 1
+    FOLLOWED_TOKENS = 512
+    """A step of more tokens is not followed before it is settled: the pause after it is a small
+    part of it, and a request that arrives meanwhile would have to wait for its follower too."""
 
     def __init__(
         self,
         settings: SchedulerSettings,
         block_size: int,
+        max_model_len: int,
         *,
         order: QueueOrder | None = None,
         preemption: PreemptionChoice | None = None,
@@ -50,10 +55,14 @@ class Scheduler:
         """By slot, in the order in which they started."""
         self.marked: dict[int, Sequence] = {}
         """Ended, by slot; a step in flight still refers to them."""
+        self.leaving: dict[int, Sequence] = {}
+        """Running, by slot, and to be preempted once no step in flight refers to them."""
         self.pool: BlockPool | None = None
         self.num_preemptions = 0
         self.num_steps = 0
         self._budget = settings.max_num_batched_tokens
+        self._max_in_flight = settings.max_steps_in_flight
+        self._max_model_len = max_model_len
         self.max_num_seqs = settings.max_num_seqs
         self._preemption = preemption or LatestFirst(order)
         self._headroom = Headroom()
@@ -75,13 +84,15 @@ class Scheduler:
         return bool(self.running or self.queue or self._in_flight)
 
     @property
-    def in_flight(self) -> bool:
-        return bool(self._in_flight)
-
-    @property
     def capacity(self) -> int | None:
         """Tokens that the whole pool holds; None without a worker."""
         return None if self.pool is None else self.pool.num_blocks * self.block_size
+
+    @property
+    def _longest(self) -> int:
+        """Tokens that a sequence may have."""
+        capacity = self.capacity
+        return self._max_model_len if capacity is None else min(self._max_model_len, capacity)
 
     def attach(self, num_blocks: int) -> None:
         """A worker is ready, with an empty pool of that many blocks."""
@@ -111,6 +122,7 @@ class Scheduler:
                 self.queue.push(sequence)
         self.running.clear()
         self.marked.clear()
+        self.leaving.clear()
         self._suspect = None
         self.pool = None
         self._forget_worker()
@@ -137,23 +149,26 @@ class Scheduler:
     # ---- decide
 
     def plan(self) -> Plan | None:
-        """The next step, or None: a step is in flight, there is no worker, or nothing to do.
+        """The next step, or None: enough are in flight, there is no worker, or nothing to do.
 
-        The one invariant.  A sequence has num_tokens tokens (prompt and emitted), and its KV lags
-        behind: num_computed <= num_scheduled <= num_tokens, where num_scheduled is what
-        num_computed will be once every step in flight is settled.  A step gives a sequence
-        `count` of the step's token budget and moves num_scheduled up by as much; when that
-        reaches num_tokens the step also samples a token, so num_tokens moves one ahead and the
-        chase goes on.  Nothing else happens to a sequence that runs: a long prompt taken in
-        chunks, a prompt, a decode and the recomputation after a preemption are all this, and
-        differ only in how far num_scheduled is behind.
+        The one invariant.  A sequence will have num_expected tokens (prompt and emitted) once
+        every step in flight is settled, and its KV lags behind: num_scheduled <= num_expected.  A
+        step gives a sequence `count` of the step's token budget and moves num_scheduled up by as
+        much; when that reaches num_expected the step also samples a token, so num_expected moves
+        one ahead and the chase goes on.  The worker holds that token by the time the next step
+        needs it, whether or not its number has been seen here.  Nothing else happens to a
+        sequence that runs: a long prompt taken in chunks, a prompt, a decode and the
+        recomputation after a preemption are all this, and differ only in how far num_scheduled is
+        behind.
 
         Decodes (one token behind) are served first, within a limit that leaves prefill its share;
         then what has started, in order; then whoever waits, strictly in order, while slots,
         blocks and budget last; then decodes that the limit had kept out.
         """
-        if self.pool is None or len(self._in_flight) >= self.MAX_STEPS_IN_FLIGHT:
+        if self.pool is None or (self._in_flight and not self._may_follow()):
             return None
+        for sequence in [s for s in self.leaving.values() if not s.in_flight]:
+            self._preempt(sequence)
         draft = Draft(self._budget)
         turns = [self._run_suspect, self._run_others]
         if self._last_was_alone:
@@ -170,12 +185,28 @@ class Scheduler:
         self._in_flight.append(step)
         return plan
 
+    def _may_follow(self) -> bool:
+        """Whether one more step may be sent behind those in flight.
+
+        While a suspect is about they go one by one, so that a death accuses one step.
+        """
+        latest, head = self._in_flight[-1], self.queue.head()
+        suspects = latest.alone or self._suspect or (head is not None and head.suspect_until)
+        room = len(self._in_flight) < self._max_in_flight
+        return room and latest.tokens <= self.FOLLOWED_TOKENS and not suspects
+
+    def _behind(self, sequence: Sequence) -> int:
+        """Tokens that the next step may compute: none where the last one is on its way."""
+        if sequence.num_expected >= min(sequence.most_tokens, self._longest):
+            return 0
+        return sequence.num_expected - sequence.num_scheduled
+
     def _run_others(self, draft: Draft) -> None:
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
-        for sequence in self.running.values():
-            if sequence is not self._suspect:
-                behind = sequence.num_tokens - sequence.num_scheduled
+        for slot, sequence in self.running.items():
+            behind = self._behind(sequence)
+            if behind and sequence is not self._suspect and slot not in self.leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
         limit = self._share.decode_limit(
             draft.left, prefill_pending=bool(chunks or (self.queue and self.free_slots))
@@ -194,10 +225,10 @@ class Scheduler:
     def _extend(self, sequence: Sequence, draft: Draft) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow."""
         table, pool = sequence.table, self.pool
-        if table is None or pool is None or not draft.left:
+        if table is None or pool is None or sequence.slot in self.leaving or not draft.left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
-        end = min(sequence.num_tokens, start + draft.left)
+        end = min(start + self._behind(sequence), start + draft.left)
         room = table.capacity
         if end <= room:
             draft.work(sequence, start, end, [])
@@ -209,10 +240,21 @@ class Scheduler:
             draft.work(sequence, start, end, table.grow(pool, end))
 
     def _make_room(self, needy: Sequence, draft: Draft) -> None:
+        """Preempts somebody, at once or as soon as no step in flight refers to them."""
+        if self.leaving:
+            return  # Blocks are on their way.
         victim = self._preemption.victim(self.running.values(), needy)
         if victim is None or victim.slot is None:
             return
         draft.withdraw(victim)
+        if victim.in_flight:
+            self.leaving[victim.slot] = victim
+        else:
+            self._preempt(victim)
+
+    def _preempt(self, victim: Sequence) -> None:
+        if victim.slot is None:
+            raise ValueError(f"sequence {victim.index} of {victim.request.name} holds no slot")
         self._leave_running(victim, victim.slot)
         self._release(victim)
         victim.move(State.PREEMPTED)
@@ -322,6 +364,7 @@ class Scheduler:
 
     def _leave_running(self, sequence: Sequence, slot: int) -> None:
         del self.running[slot]
+        self.leaving.pop(slot, None)
         if sequence is self._suspect:
             self._suspect = None
 

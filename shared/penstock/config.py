@@ -63,6 +63,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_num_batched_tokens: Annotated[
         int, Meta(ge=1, le=1_048_576, description="Token budget of one step.")
     ] = 2048
+    max_steps_in_flight: Annotated[
+        int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
+    ] = 2
     max_waiting_requests: Annotated[
         int, Meta(ge=1, description="Requests that may wait; more are refused with 503.")
     ] = 4096

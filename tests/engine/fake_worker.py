@@ -81,12 +81,13 @@ class FakeWorker:
         size = self.setup.block_size
         end = start + count
         assert count > 0
+        prompt = slot.tokens[: slot.new.num_prompt]
+        if tuple(prompt) in self.fail_prompts:
+            # Also a step that was sent before the first failure was known.
+            return SlotResult(number, error="this prompt always fails")
         assert start == slot.computed, "tokens are skipped, or computed twice"
         assert end <= len(slot.tokens) <= self.setup.max_model_len
         assert end <= len(slot.blocks) * size, "no block for a token"
-        prompt = slot.tokens[: slot.new.num_prompt]
-        if tuple(prompt) in self.fail_prompts:
-            return SlotResult(number, error="this prompt always fails")
         for at in range(start, end):
             self.rows[slot.blocks[at // size], at % size] = tuple(slot.tokens[: at + 1])
         for at in range(end):

@@ -6,6 +6,7 @@ it runs alone (`undisturbed`), and keeps score of what each front end was told.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,12 @@ def facts(
         digest="0" * 64,
         has_chat_template=False,
     )
-    settings = {"max_num_seqs": 4, "max_num_batched_tokens": 16, **scheduler}
+    settings = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16,
+        "max_steps_in_flight": 1,
+        **scheduler,
+    }
     config = EngineConfig(
         model=ModelSettings(model="tiny"),
         cache=CacheSettings(kv_block_size=block_size, num_kv_blocks=num_kv_blocks),
@@ -143,8 +149,8 @@ class Harness:
         self.worker_end: str | None = None
         self.worker: FakeWorker | None = None
         self.setup: Setup | None = None
-        self.plan: Plan | None = None
-        self._in_plan: list[SequenceScore] = []
+        self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
+        """Steps in flight, each with what it works on."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
         self.trace: list[bytes] = []
@@ -181,10 +187,9 @@ class Harness:
             self.setup = message
         else:
             assert isinstance(message, Plan)
-            assert self.plan is None, "two steps in flight"
+            assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight
             assert self.worker is not None
-            self.plan = message
-            self._in_plan = [self._score(work.slot) for work in message.work]
+            self.plans.append((message, [self._score(work.slot) for work in message.work]))
 
     def _score(self, slot: int) -> SequenceScore:
         sequence = self.core.scheduler.running[slot]
@@ -251,6 +256,11 @@ class Harness:
 
     def expected(self, request: RequestScore, index: int) -> tuple[list[int], str, int | None]:
         return undisturbed(request.submit, index, self.facts.max_model_len)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The oldest step in flight."""
+        return self.plans[0][0] if self.plans else None
 
     @property
     def capacity(self) -> int | None:
@@ -352,10 +362,10 @@ class Harness:
         self.settle()
 
     def run_step(self) -> Result | None:
-        """Executes the step in flight, if there is one."""
-        if self.plan is None or self.worker is None:
+        """Executes the oldest step in flight, if there is one."""
+        if not self.plans or self.worker is None:
             return None
-        plan, self.plan = self.plan, None
+        plan, _ = self.plans.popleft()
         result = self.worker.execute(plan)
         self.worker_says(result)
         return result
@@ -379,11 +389,11 @@ class Harness:
     def _forget_worker(self, reason: str) -> None:
         if self.worker_session is not None:
             self.worker_end = reason
-        if self.plan is not None:
-            # The naive model of poison: deaths only ever count up.
-            for score in self._in_plan:
-                score.deaths += 1
-        self.worker_session = self.worker = self.setup = self.plan = None
+        # The naive model of poison: deaths only ever count up.
+        for score in {id(score): score for _, scores in self.plans for score in scores}.values():
+            score.deaths += 1
+        self.plans.clear()
+        self.worker_session = self.worker = self.setup = None
 
     def _new_session(self) -> bytes:
         self._sessions += 1

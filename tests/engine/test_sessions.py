@@ -183,11 +183,12 @@ def test_a_block_that_was_lost_is_noticed_when_idle_and_found_again() -> None:
     effects = h.core.step(h.now)  # something runs: not the time to look
     assert effects.end_workers == []
     while h.plan is not None and h.worker is not None:
-        plan, h.plan = h.plan, None
+        plan, _ = h.plans.popleft()
         h.core.worker_received(h.worker_session or b"", h.worker.execute(plan), h.now)
         effects = h.core.step(h.now)
         for _, message, _ in effects.to_workers:
-            h.plan = message if isinstance(message, Plan) else None
+            if isinstance(message, Plan):
+                h.plans.append((message, []))
     assert ["internal error" in reason for _, reason in effects.end_workers] == [True]
     assert lost == [1]
     assert request.accepted

@@ -24,6 +24,7 @@ def make_harness(choose: Choices) -> Harness:
         max_num_batched_tokens=choose.whole(1, 24),
         max_waiting_requests=choose.whole(2, 12),
         max_waiting_tokens=choose.whole(20, 300),
+        max_steps_in_flight=choose.whole(1, 3),
     )
 
 

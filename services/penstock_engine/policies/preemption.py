@@ -27,9 +27,7 @@ class LatestFirst:
         self._order = order
 
     def victim(self, running: Iterable[Sequence], needy: Sequence) -> Sequence | None:
-        # What a step in flight refers to can't be taken away.
-        candidates = [sequence for sequence in running if sequence.in_flight == 0]
-        last = max(candidates, key=self._order.key, default=None)
+        last = max(running, key=self._order.key, default=None)
         if last is None or self._order.key(last) <= self._order.key(needy):
             return None
         return last
