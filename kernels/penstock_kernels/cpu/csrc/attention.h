@@ -14,6 +14,8 @@
 namespace {
 
 constexpr float NO_PEAK = -1e30f;
+// Pages of keys that are asked for before they are read.
+constexpr int PAGES_AHEAD = 4;
 
 // How keys, values, queries and softmax weights are stored and multiplied. Query: what a query and a
 // weight become.
@@ -109,28 +111,38 @@ inline void scores_of(const typename Cache::Query* const* queries, int rows, con
   for (; r < rows; r++) page_scores<Cache, 1>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
 }
 
-// out: [rows][out_stride] += one page's first `count` tokens, for R rows and C vectors of the head.
+// out: [rows][out_stride] += the first `count` tokens of pages, for R rows and C vectors of the head.
 template <class Cache, int R, int C>
-inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
+inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
   V sums[R][C];
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = load(out + r * out_stride + 16 * c);
-  Cache::template values<R, C>(weights, page, count, dim, d, sums);
+  for (int t = 0; t < count; t += 16)
+    Cache::template values<R, C>(weights + t, pages[t / 16], count - t < 16 ? count - t : 16, dim, d, sums);
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) store(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
 template <class Cache, int C>
-inline void values_of(const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
+inline void values_of(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
   int r = 0;
-  for (; r + 3 <= rows; r += 3) page_values<Cache, 3, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
-  for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
+  for (; r + 6 <= rows; r += 6) page_values<Cache, 6, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
+  for (; r + 3 <= rows; r += 3) page_values<Cache, 3, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
+  for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
 }
 
-// Tokens of the page that begins at position `page`, through position `last`.
-inline int tokens_through(int last, int page) {
-  const int count = last - page + 1;
-  return count < 0 ? 0 : count < 16 ? count : 16;
+// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.
+template <class Cache>
+inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
+  int d = 0;
+  for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(weights, rows, pages, count, dim, d, out + d, out_stride);
+  for (; d < dim; d += 16) values_of<Cache, 1>(weights, rows, pages, count, dim, d, out + d, out_stride);
+}
+
+// Tokens of the split that begins at position `first`, through position `last`.
+inline int tokens_through(int last, int first) {
+  const int count = last - first + 1;
+  return count < 0 ? 0 : count < pk::KEY_SPLIT ? count : pk::KEY_SPLIT;
 }
 
 // A partial: [2 + dim] floats, peak, sum, weighted values.
@@ -147,8 +159,21 @@ void attend_split(const typename Cache::Query* const* queries, const int* last, 
   for (int r = 0; r < rows; r++) furthest = last[r] > furthest ? last[r] : furthest;
   const int end = furthest + 1 < first + pk::KEY_SPLIT ? furthest + 1 : first + pk::KEY_SPLIT;
   const int num_pages = (end - first + 15) / 16;
-  for (int p = 0; p < num_pages; p++)
-    scores_of<Cache>(queries, rows, keys + pages.at(first / 16 + p, kv_head), dim, scores + 16 * p);
+  const typename Cache::Cell *key_pages[pk::KEY_SPLIT / 16], *value_pages[pk::KEY_SPLIT / 16];
+  for (int p = 0; p < num_pages; p++) {
+    const size_t at = pages.at(first / 16 + p, kv_head);
+    key_pages[p] = keys + at;
+    value_pages[p] = values + at;
+  }
+  const auto ask_for = [&](const typename Cache::Cell* page) {
+    pk::prefetch(reinterpret_cast<const uint8_t*>(page), pages.head_cells * sizeof *page);
+  };
+  for (int p = 0; p < num_pages && p < PAGES_AHEAD; p++) ask_for(key_pages[p]);
+  for (int p = 0; p < num_pages; p++) {
+    if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD]);
+    ask_for(value_pages[p]);
+    scores_of<Cache>(queries, rows, key_pages[p], dim, scores + 16 * p);
+  }
   for (int r = 0; r < rows; r++) {
     float* row = scores + r * pk::KEY_SPLIT;
     V peaks = set1(NO_PEAK);
@@ -172,19 +197,20 @@ void attend_split(const typename Cache::Query* const* queries, const int* last, 
     partial[1] = sum(sums);
     for (int d = 0; d < dim; d += 16) store(partial + 16 + d, zero());
   }
-  for (int p = 0; p < num_pages; p++) {
-    const typename Cache::Cell* page = values + pages.at(first / 16 + p, kv_head);
-    // A weight of 0 doesn't keep out a value that is not finite: no row reads beyond its position.
+  // Whole pages first, for all rows that see as many; then what each sees of its last page.  A weight
+  // of 0 doesn't keep out a value that is not finite: no row reads beyond its position.
+  for (int part = 0; part < 2; part++)
     for (int r = 0, next; r < rows; r = next) {
-      const int count = tokens_through(last[r], first + 16 * p);
-      for (next = r + 1; next < rows && tokens_through(last[next], first + 16 * p) == count; next++) {}
-      const typename Cache::Query* some = weights + static_cast<size_t>(r) * pk::KEY_SPLIT + 16 * p;
-      float* out = partials + static_cast<size_t>(r) * size + 16;
-      int d = 0;
-      for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(some, next - r, page, count, dim, d, out + d, size);
-      for (; d < dim; d += 16) values_of<Cache, 1>(some, next - r, page, count, dim, d, out + d, size);
+      const auto tokens = [&](int row) {
+        const int count = tokens_through(last[row], first);
+        return part ? count : count / 16 * 16;
+      };
+      const int end_token = tokens(r), begin = part ? end_token / 16 * 16 : 0;
+      for (next = r + 1; next < rows && tokens(next) == end_token; next++) {}
+      if (begin < end_token)
+        head_values<Cache>(weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin, next - r, value_pages + begin / 16, end_token - begin, dim,
+                           partials + static_cast<size_t>(r) * size + 16, size);
     }
-  }
 }
 
 // into: a row's partial so far; part: the next split's.

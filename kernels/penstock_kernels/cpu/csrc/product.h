@@ -92,13 +92,22 @@ struct Floats {
 
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
-  const uint8_t* levels = matrix.tiles + tile * pk::tile_bytes(kind, a.groups);
+  const size_t size = pk::tile_bytes(kind, a.groups);
+  const uint8_t* levels = matrix.tiles + tile * size;
+  // The first rows to meet a tile ask for the next one, piece by piece. Beyond the matrix lies what
+  // is read next, or nothing, which a prefetch may touch.
+  const size_t ahead = row ? 0 : size;
   const uint8_t* scales = levels + static_cast<size_t>(a.groups) * pk::level_bytes(kind);
   V sums[M];
   for (int m = 0; m < M; m++) sums[m] = zero();
   for (int g = 0; g < a.groups; g++) {
     const uint8_t* q = levels + static_cast<size_t>(g) * pk::level_bytes(kind);
-    Format::template group<M>(q, scales + static_cast<size_t>(g) * pk::scale_bytes(kind), a, row, g, sums);
+    const uint8_t* s = scales + static_cast<size_t>(g) * pk::scale_bytes(kind);
+    if (ahead) {
+      pk::prefetch(q + ahead, pk::level_bytes(kind));
+      pk::prefetch(s + ahead, pk::scale_bytes(kind));
+    }
+    Format::template group<M>(q, s, a, row, g, sums);
   }
   const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
