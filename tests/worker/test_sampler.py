@@ -229,11 +229,12 @@ def test_the_kernels_numbers_are_the_references() -> None:
     assert ours == reference.uniform(seeds, sequences, tokens)
 
 
-def test_an_impossible_token_has_a_number() -> None:
-    logits = torch.tensor([[3e38, -3e38]])
-    for each in (CPUSampler(1), ReferenceSampler()):
-        (choice,) = each.sample(logits, [ask(temperature=0.0, logprobs=2)])
-        assert choice.logprobs.top_logprobs == [0.0, pytest.approx(-1e30)]
+def test_log_probabilities_of_huge_logits(sampler: Sampler) -> None:
+    logits = torch.tensor([[3e38, -3e38, 3e38]])
+    (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])
+    assert choice.logprobs.top_ids == [0, 2, 1]
+    half = pytest.approx(-math.log(2))
+    assert choice.logprobs.top_logprobs == [half, half, pytest.approx(-1e30)]
 
 
 def test_without_the_library_the_reference_samples(

@@ -125,8 +125,15 @@ char* place(Room& room, int vocab, char* at) {
 
 size_t room_bytes(int vocab) {
   Room room;
-  return static_cast<size_t>(place(room, vocab, nullptr) - static_cast<char*>(nullptr));
+  return reinterpret_cast<size_t>(place(room, vocab, nullptr));
 }
+
+// What a row's log-probabilities are measured from: its largest logit, and the logarithm of the sum
+// of all e^(logit - largest).  Apart, so that nothing is lost of the second beside a huge first.
+struct Level {
+  double largest, log_total;
+  float log_probability(float logit) const { return static_cast<float>((logit - largest) - log_total); }
+};
 
 class RowSampler {
  public:
@@ -142,11 +149,11 @@ class RowSampler {
       return;
     }
     // Log-probabilities are of the row as it is: before anything is changed.
-    double level = 0.0;
+    Level level{};
     if (draw.logprobs >= 0) level = report_top(logits, draw);
     const int token = choose(adjusted(logits, draw), draw);
     batch_.tokens[row] = token;
-    if (draw.logprobs >= 0) batch_.logprobs[row] = static_cast<float>(logits[token] - level);
+    if (draw.logprobs >= 0) batch_.logprobs[row] = level.log_probability(logits[token]);
   }
 
  private:
@@ -317,12 +324,11 @@ class RowSampler {
     return last;
   }
 
-  // Writes the row's likeliest ids with their log-probabilities. Returns the logarithm of the sum of
-  // all e^logit: a log-probability is a logit less that.
-  double report_top(const float* logits, const PkDraw& draw) {
+  // Writes the row's likeliest ids with their log-probabilities.
+  Level report_top(const float* logits, const PkDraw& draw) {
     list_everything();
     weigh(logits, 1.0);
-    const double level = largest() + std::log(total_);
+    const Level level{largest(), std::log(total_)};
     const int wanted = std::min(draw.logprobs, vocab_);
     if (!wanted) return level;
     find_largest(logits, wanted);
@@ -330,7 +336,7 @@ class RowSampler {
     for (int i = 0; i < wanted; i++) {
       const auto id = static_cast<int32_t>(room_.items[i].id);
       batch_.top_ids[draw.first_top + i] = id;
-      batch_.top_logprobs[draw.first_top + i] = static_cast<float>(logits[id] - level);
+      batch_.top_logprobs[draw.first_top + i] = level.log_probability(logits[id]);
     }
     return level;
   }
