@@ -69,6 +69,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             max_model_len=self.max_model_len,
+            numa_node=config.worker.numa_node,
         )
 
 

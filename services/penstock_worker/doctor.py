@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock_worker.memory import free_memory
+from penstock_worker.numa import describe as describe_nodes
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ def examine() -> list[Finding]:
         "torch": _torch,
         "cpu kernels": _cpu_kernels,
         "threads": _threads,
+        "numa nodes": describe_nodes,
         "memory": lambda: f"{free_memory() / (1 << 30):.1f} GiB free",
         "default model": _default_model,
     }

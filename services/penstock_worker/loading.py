@@ -18,6 +18,7 @@ from penstock_worker.fingerprint import fingerprint
 from penstock_worker.forward import Forward, Recipe, choose
 from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.runner import Runner
+from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.slots import SlotBounds, Slots
 
 log = logs.get(__name__)
@@ -42,6 +43,9 @@ def load(setup: Setup) -> Loaded:
     torch.set_num_threads(1)  # The threads of a backend each compute alone.
     prepared = load_manifest(setup.model_dir)
     recipe = choose(prepared, setup, threads)
+    # Either several threads each compute and sample their share of a step, or one call uses all.
+    shares = threads if recipe.threads_by_share else 1
+    sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
         forward, blocks = _build(recipe, setup)
     bounds = SlotBounds(
@@ -54,7 +58,7 @@ def load(setup: Setup) -> Loaded:
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(prepared.digest, recipe.numerics),
+        fingerprint=fingerprint(prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}"),
         load_seconds=time.monotonic() - begun,
     )
     log.info(
@@ -67,8 +71,7 @@ def load(setup: Setup) -> Loaded:
         kv_blocks=blocks,
         seconds=ready.load_seconds,
     )
-    shares = threads if recipe.threads_by_share else 1
-    return Loaded(setup, Runner(forward, Slots(bounds), threads=shares), ready)
+    return Loaded(setup, Runner(forward, sampler, Slots(bounds), threads=shares), ready)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:

@@ -14,6 +14,7 @@ from penstock.errors import InvalidRequest, ModelNotFound, StartupError, Unsuppo
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import Plan, Setup, Stop, ToWorker
 from penstock_worker.engine_session import EngineSession, Heard
+from penstock_worker.numa import Placement
 
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
@@ -74,6 +75,7 @@ class Worker:
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
+        self._placement = Placement()
         self._loaded: Loaded | None = None
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
@@ -126,6 +128,7 @@ class Worker:
         self._forget()
         if self._loaded is None or not same_model(self._loaded, setup):
             self.close()  # Frees its memory before the next is measured.
+            self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup)
         else:
             log.info("the model is loaded already")

@@ -28,7 +28,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.sampler import Ask, Choice, sample
+from penstock_worker.sampler import Ask, Choice, Sampler
 from penstock_worker.slots import PlanError, Slots
 
 log = logs.get(__name__)
@@ -47,12 +47,14 @@ class Runner:
     def __init__(
         self,
         forward: Forward,
+        sampler: Sampler,
         slots: Slots,
         *,
         threads: int = 1,
         observer: Observer | None = None,
     ) -> None:
         self._forward = forward
+        self._sampler = sampler
         self._slots = slots
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
@@ -127,7 +129,7 @@ class Runner:
             logits = everything[torch.from_numpy(rows)]
         slots = [self._slots[work.slot] for work, _ in sampling]
         asks = [Ask(slot.sampling, slot.index, slot.emitted) for slot in slots]
-        choices = sample(logits, asks) if asks else []
+        choices = self._sampler.sample(logits, asks) if asks else []
         chosen = {work.slot: choice for (work, _), choice in zip(sampling, choices, strict=True)}
         return {work.slot: self._settle(work, chosen.get(work.slot)) for work in works}
 

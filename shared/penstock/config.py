@@ -84,6 +84,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="Compute threads; default: usable cores."),
     ] = None
+    numa_node: Annotated[
+        Annotated[int, Meta(ge=0, le=1023)] | None,
+        Meta(description="NUMA node whose CPUs and memory the worker keeps to; default: any."),
+    ] = None
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.config import WorkerSettings
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import Abort, Hello
 from penstock.protocol.from_worker import (
@@ -18,7 +20,7 @@ from penstock.protocol.from_worker import (
 )
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Front, Harness, RequestScore, facts
 
 
 def end_of(request: RequestScore, index: int = 0) -> SequenceOutput:
@@ -207,6 +209,14 @@ def test_setup_carries_the_configuration() -> None:
     assert (h.setup.block_size, h.setup.num_kv_blocks) == (4, 12)
     assert (h.setup.max_num_batched_tokens, h.setup.max_model_len) == (20, 64)
     assert (h.setup.model_dir, h.setup.version) == ("/m", 1)
+
+
+def test_setup_carries_the_workers_own_settings() -> None:
+    own = WorkerSettings(attention_backend="reference", threads=3, numa_node=2)
+    default = facts()
+    config = msgspec.structs.replace(default.config, worker=own)
+    setup = msgspec.structs.replace(default, config=config).setup(1)
+    assert (setup.attention_backend, setup.threads, setup.numa_node) == ("reference", 3, 2)
 
 
 @pytest.mark.parametrize(

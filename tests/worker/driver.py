@@ -15,6 +15,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.runner import Observer, Runner
+from penstock_worker.sampler import choose
 from penstock_worker.slots import SlotBounds, Slots
 from tests.worker.cpu_model import CPUModel
 
@@ -35,7 +36,7 @@ def make_runner(
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
-        return Runner(forward, Slots(bounds), observer=observer)
+        return Runner(forward, choose(threads), Slots(bounds), observer=observer)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
@@ -45,7 +46,7 @@ def make_runner(
         dtype=model.embedding.dtype,
     )
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
-    return Runner(forward, Slots(bounds), threads=threads, observer=observer)
+    return Runner(forward, choose(1), Slots(bounds), threads=threads, observer=observer)
 
 
 @dataclass

@@ -227,6 +227,7 @@ def test_sigterm_in_a_long_step_is_prompt(engine: Engine, setup: Setup) -> None:
         ({"model_dir": "/nonexistent/model"}, "/nonexistent/model"),
         ({"attention_backend": "magic"}, "attention_backend is 'magic'"),
         ({"num_kv_blocks": 10**9}, "num_kv_blocks is 1000000000"),
+        ({"numa_node": 1023}, "numa_node is 1023, which doesn't exist"),
     ],
 )
 def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], message: str) -> None:

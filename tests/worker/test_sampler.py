@@ -1,8 +1,10 @@
-"""The sampler against a slow one in numpy, and against the distribution that it should have."""
+"""The samplers against a slow one, the distribution that they should have, and each other."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,17 @@ import torch
 
 from penstock.protocol.common import TokenSampling
 from penstock_kernels import reference
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.sampler import Row, sample, uniform
 from penstock_kernels.reference import SamplingCuts, sample_row, top_ids
-from penstock_worker.sampler import Ask, Choice, sample
+from penstock_worker.sampler import Ask, Choice, CPUSampler, ReferenceSampler, Sampler, choose
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return CPUSampler(threads=2) if request.param == "cpu" else ReferenceSampler()
 
 
 def ask(emitted: int = 0, index: int = 0, **fields: object) -> Ask:
@@ -119,15 +128,15 @@ def test_top_ids_against_sorting() -> None:
         assert top_ids(values, count).tolist() == order[:count]
 
 
-def test_greedy_ties_go_to_the_lower_id() -> None:
+def test_greedy_ties_go_to_the_lower_id(sampler: Sampler) -> None:
     logits = torch.zeros(3, 50_000)
     logits[0, [49_999, 40_000, 123]] = 2.0
     logits[1, [7, 8]] = 2.0
-    choices = sample(logits, [ask(temperature=0.0)] * 3)
+    choices = sampler.sample(logits, [ask(temperature=0.0)] * 3)
     assert [choice.token for choice in choices] == [123, 7, 0]
 
 
-def test_a_draw_depends_on_seed_sequence_and_token_alone() -> None:
+def test_a_draw_depends_on_seed_sequence_and_token_alone(sampler: Sampler) -> None:
     row = torch.randn(1, 300, generator=torch.Generator().manual_seed(0))
     asks = [
         ask(emitted, index, seed=seed)
@@ -135,47 +144,107 @@ def test_a_draw_depends_on_seed_sequence_and_token_alone() -> None:
         for index in (0, 1)
         for emitted in range(10)
     ]
-    together = sample(row.repeat(len(asks), 1), asks)
-    backwards = sample(row.repeat(len(asks), 1), asks[::-1])[::-1]
+    together = sampler.sample(row.repeat(len(asks), 1), asks)
+    backwards = sampler.sample(row.repeat(len(asks), 1), asks[::-1])[::-1]
     assert together == backwards
-    assert together == [sample(row, [each])[0] for each in asks]
+    assert together == [sampler.sample(row, [each])[0] for each in asks]
     assert len({choice.token for choice in together}) > 20
 
 
-def test_held_back_until_min_tokens() -> None:
+def test_held_back_until_min_tokens(sampler: Sampler) -> None:
     logits = torch.tensor([[0.0, 9.0, 8.0, 7.0]])
     fields = {"temperature": 0.0, "min_tokens": 2, "held_back": (1, 2, 999), "logprobs": 1}
-    early, late = sample(logits, [ask(1, **fields)])[0], sample(logits, [ask(2, **fields)])[0]
+    early, late = (sampler.sample(logits, [ask(n, **fields)])[0] for n in (1, 2))
     assert early.token == 3
     assert late.token == 1
     assert early.logprobs.top_ids == [1], "logprobs are of the raw distribution"
     drawn = {
-        sample(logits, [ask(0, seed=s, min_tokens=1, held_back=(1, 2, 3))])[0].token
+        sampler.sample(logits, [ask(0, seed=s, min_tokens=1, held_back=(1, 2, 3))])[0].token
         for s in range(20)
     }
     assert drawn == {0}
 
 
-def test_logprobs() -> None:
+def test_logprobs(sampler: Sampler) -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, -200.0, 2.0]]) * 2
     true = torch.log_softmax(logits[0].double(), -1)
-    (choice,) = sample(logits, [ask(temperature=0.0, logprobs=3)])
+    (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])
     assert choice.token == 1
     assert choice.logprobs.top_ids == [1, 2, 4]
     assert choice.logprobs.top_logprobs == pytest.approx(true[[1, 2, 4]].tolist(), abs=1e-5)
     assert choice.logprobs.logprob == choice.logprobs.top_logprobs[0]
-    (none,) = sample(logits, [ask(temperature=0.0, logprobs=0)])
+    (none,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=0)])
     assert none.logprobs.top_ids == []
     assert none.logprobs.logprob == choice.logprobs.logprob
-    assert sample(logits, [ask(temperature=0.0)])[0].logprobs is None
+    assert sampler.sample(logits, [ask(temperature=0.0)])[0].logprobs is None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_row_that_is_not_finite_fails_alone(bad: float) -> None:
+def test_a_row_that_is_not_finite_fails_alone(sampler: Sampler, bad: float) -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(6))
-    clean = sample(logits, [ask()] * 3)
+    clean = sampler.sample(logits, [ask()] * 3)
     logits[1, 20] = bad
-    choices = sample(logits, [ask()] * 3)
+    choices = sampler.sample(logits, [ask()] * 3)
     assert choices[0] == clean[0]
     assert choices[2] == clean[2]
     assert choices[1] == Choice(error="the model gave logits that are not finite numbers")
+
+
+ALL_CUTS = [
+    SamplingCuts(*cuts)
+    for cuts in itertools.product(
+        (0.2, 1.0, 3.0), (0, 1, 20, 2000), (1.0, 0.9, 1e-6), (0.0, 0.1, 1.0)
+    )
+]
+
+
+@pytest.mark.parametrize("vocab", [1, 17, 1500, 49_152])
+def test_the_kernels_draw_as_the_reference_does(vocab: int) -> None:
+    """A few in thousands may differ: where the order of a sum decides."""
+    rng = np.random.default_rng(vocab)
+    differ = count = 0
+    for _ in range(1 if vocab > 10_000 else 10):
+        logits = (rng.standard_normal((len(ALL_CUTS), vocab)) * 3).astype(np.float32)
+        logits[::3] = logits[::3].round()
+        draws = rng.random(len(ALL_CUTS)).tolist()
+        held_back = tuple(rng.integers(0, vocab, 3).tolist()) if vocab > 3 else ()
+        rows = [
+            Row(*cuts, draw=draw, held_back=held_back)
+            for cuts, draw in zip(ALL_CUTS, draws, strict=True)
+        ]
+        ours = sample(logits, rows, threads=2).tokens.tolist()
+        logits[:, held_back] = -np.inf
+        for row, (cuts, draw) in enumerate(zip(ALL_CUTS, draws, strict=True)):
+            differ += ours[row] != sample_row(torch.from_numpy(logits[row]), cuts, draw)
+            count += 1
+    assert differ <= count / 1000
+
+
+def test_the_kernels_numbers_are_the_references() -> None:
+    rng = np.random.default_rng(1)
+    seeds = [0, 2**64 - 1, *rng.integers(0, 2**64, 500, dtype=np.uint64).tolist()]
+    sequences = [2**32 - 1, 0, *rng.integers(0, 2**32, 500).tolist()]
+    tokens = [2**64 - 1, 0, *rng.integers(0, 2**40, 500).tolist()]
+    ours = uniform(seeds, sequences, tokens).tolist()
+    assert ours == reference.uniform(seeds, sequences, tokens)
+
+
+def test_log_probabilities_of_huge_logits(sampler: Sampler) -> None:
+    logits = torch.tensor([[3e38, -3e38, 3e38]])
+    (choice,) = sampler.sample(logits, [ask(temperature=0.0, logprobs=3)])
+    assert choice.logprobs.top_ids == [0, 2, 1]
+    half = pytest.approx(-math.log(2))
+    assert choice.logprobs.top_logprobs == [half, half, pytest.approx(-1e30)]
+
+
+def test_without_the_library_the_reference_samples(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert isinstance(choose(1), CPUSampler)
+    monkeypatch.setattr(library, "PATH", tmp_path / "nothing.so")
+    library.load.cache_clear()
+    try:
+        assert isinstance(choose(1), ReferenceSampler)
+    finally:
+        monkeypatch.undo()
+        library.load.cache_clear()

@@ -82,3 +82,21 @@ class Batch(ctypes.Structure):
         ("layers_done", c_void_p),
         ("cancelled", c_void_p),
     )
+
+
+class Sampling(ctypes.Structure):
+    """PkSampling: rows whose tokens are to be chosen."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("vocab", c_int32),
+        ("threads", c_int32),
+        ("reserved", c_int32),
+        ("logits", c_void_p),
+        ("draws", c_void_p),
+        ("held_back", c_void_p),
+        ("tokens", c_void_p),
+        ("logprobs", c_void_p),
+        ("top_ids", c_void_p),
+        ("top_logprobs", c_void_p),
+    )

@@ -11,6 +11,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """First message to a worker: load this, size the pool, answer Ready (or Fault).
 
     model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
+    numa_node: None means any.
     """
 
     version: int
@@ -24,6 +25,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    numa_node: int | None = None
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):

@@ -100,4 +100,8 @@ size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch) {
 
 void pk_forward(const PkModel* model, const PkBatch* batch, void* work) { kernels().forward(*model, *batch, work); }
 
+size_t pk_sample_bytes(const PkSampling* batch) { return pk::sample(kernels(), *batch, nullptr); }
+
+void pk_sample(const PkSampling* batch, void* work) { pk::sample(kernels(), *batch, work); }
+
 }  // extern "C"

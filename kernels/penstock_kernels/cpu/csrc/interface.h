@@ -30,6 +30,13 @@ PK_PUBLIC void pk_product(const PkMatrix* matrix, const float* x, int rows, floa
 PK_PUBLIC size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch);
 PK_PUBLIC void pk_forward(const PkModel* model, const PkBatch* batch, void* work);
 
+// Bytes of scratch for a batch; what it points to isn't looked at.
+PK_PUBLIC size_t pk_sample_bytes(const PkSampling* batch);
+PK_PUBLIC void pk_sample(const PkSampling* batch, void* work);
+
+// draws[i]: in [0, 1), 53 bits, a pure function of (seed, sequence, token).  sequence < 2^32.
+PK_PUBLIC void pk_uniform(int count, const uint64_t* seeds, const uint64_t* sequences, const uint64_t* tokens, double* draws);
+
 }  // extern "C"
 
 namespace pk {
@@ -37,5 +44,8 @@ namespace pk {
 size_t source_row_bytes(int source, int inputs);
 bool can_pack(int source, int inputs, int kind);
 void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
+
+// Bytes of 64-byte aligned scratch that the batch needs; with `work`, runs it.
+size_t sample(const Kernels& kernels, const PkSampling& batch, void* work);
 
 }  // namespace pk

@@ -3,12 +3,13 @@
 // these instructions, to code that runs on a lesser machine.
 #include "vec_avx2.h"
 
+#include "distribution.h"
 #include "forward.h"
 
 namespace pk {
 
 const Kernels* avx2_kernels() {
-  static const Kernels table = {"avx2", product_of, forward};
+  static const Kernels table = {"avx2", product_of, forward, survey, weigh};
   return &table;
 }
 

@@ -3,12 +3,13 @@
 // these instructions, to code that runs on a lesser machine.
 #include "vec_avx512.h"
 
+#include "distribution.h"
 #include "forward.h"
 
 namespace pk {
 
 const Kernels* avx512_kernels() {
-  static const Kernels table = {"avx512", product_of, forward};
+  static const Kernels table = {"avx512", product_of, forward, survey, weigh};
   return &table;
 }
 

@@ -3,12 +3,13 @@
 // these instructions, to code that runs on a lesser machine.
 #include "vec_portable.h"
 
+#include "distribution.h"
 #include "forward.h"
 
 namespace pk {
 
 const Kernels* portable_kernels() {
-  static const Kernels table = {"portable", product_of, forward};
+  static const Kernels table = {"portable", product_of, forward, survey, weigh};
   return &table;
 }
 

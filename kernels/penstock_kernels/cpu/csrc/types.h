@@ -51,6 +51,29 @@ struct PkBatch {
   const volatile int32_t* cancelled;
 };
 
+// How one row's token is chosen, and where what is said about it goes.
+// temperature: 0 takes the likeliest.  top_k: 0 is off.  draw: in [0, 1).  logprobs: the number of
+// alternatives, or -1 where no log-probabilities are wanted; they go to top_ids and top_logprobs
+// from first_top on, min(logprobs, vocab) of them.  num_held ids from held_back[first_held] on can't
+// be chosen, unless no other is left.
+struct PkDraw {
+  double temperature, top_p, min_p, draw;
+  int32_t top_k, logprobs, first_held, num_held, first_top, reserved;
+};
+
+// logits: [rows, vocab].  tokens: [rows]; -1 for a row that isn't finite, of which nothing more is
+// said.  logprobs: [rows], of the tokens; set where wanted.
+struct PkSampling {
+  int32_t rows, vocab, threads, reserved;
+  const float* logits;
+  const PkDraw* draws;
+  const int32_t* held_back;
+  int32_t* tokens;
+  float* logprobs;
+  int32_t* top_ids;
+  float* top_logprobs;
+};
+
 }  // extern "C"
 
 namespace pk {
@@ -59,6 +82,8 @@ constexpr int LANES = 16;      // outputs per tile
 constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
 constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
+
+constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
@@ -102,6 +127,9 @@ struct Kernels {
   // out: [rows, outputs] = x [rows, inputs] times the matrix, plus bias.
   size_t (*product)(const PkMatrix&, const float* x, int rows, float* out, int threads, void* work);
   size_t (*forward)(const PkModel&, const PkBatch&, void* work);
+  // The sampler's passes over a row, see distribution.h.
+  bool (*survey)(const float* logits, int count, float* maxima);
+  void (*weigh)(const float* logits, int count, double largest, double temperature, double* weights);
 };
 
 // Lets another thread run while this one waits.

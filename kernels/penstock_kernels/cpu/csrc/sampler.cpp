@@ -1,0 +1,363 @@
+// Choosing each row's token from its logits, without sorting the vocabulary.
+//
+// A row is one thread's, and every sum has one order: its blocks of SUM_BLOCK places, or the order
+// of its ids.  So a row's choice depends on that row alone.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "interface.h"
+
+namespace {
+
+constexpr int SUM_BLOCK = 512;   // places whose weights are added up together; part of the numbers
+constexpr int SUM_LANES = 8;     // partial sums in a block; part of the numbers
+constexpr int BUCKET_BITS = 8;
+constexpr int FEW = 48;          // as many are sorted
+constexpr int64_t ENTRIES_PER_THREAD = 1 << 16;  // less isn't worth waking a thread
+
+// A candidate. key: larger is likelier.
+struct Item {
+  uint64_t key;
+  int64_t id;
+};
+
+bool comes_before(const Item& a, const Item& b) { return a.key != b.key ? a.key > b.key : a.id < b.id; }
+
+// Orders as the float does, with -0 equal to 0.
+uint64_t key_of(float logit) {
+  const float x = logit + 0.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// Weights aren't negative: their bits order as they do.
+uint64_t key_of(double weight) {
+  uint64_t bits;
+  std::memcpy(&bits, &weight, 8);
+  return bits;
+}
+
+double weight_of(uint64_t key) {
+  double weight;
+  std::memcpy(&weight, &key, 8);
+  return weight;
+}
+
+double one(uint64_t) { return 1.0; }
+
+int bit_length(uint64_t x) { return x ? 64 - __builtin_clzll(x) : 0; }
+
+// The last of the likeliest items that together have `wanted` mass.
+// Items are dealt into buckets by key, likeliest first, and only the bucket in which the mass is
+// reached is looked at again: some passes over few items, whatever the distribution.
+// items: at least one, in the order of their ids; changed.
+template <class Mass> Item last_kept(Item* items, int count, double wanted, Mass mass) {
+  double held = 0.0;
+  uint64_t low, high;
+  for (;;) {
+    low = high = items[0].key;
+    for (int i = 1; i < count; i++) {
+      low = std::min(low, items[i].key);
+      high = std::max(high, items[i].key);
+    }
+    if (count <= FEW || low == high) break;
+    const int shift = std::max(0, bit_length(high - low) - BUCKET_BITS);
+    double sums[1 << BUCKET_BITS] = {};
+    for (int i = 0; i < count; i++) sums[(high - items[i].key) >> shift] += mass(items[i].key);
+    // Rounding may leave the sum of all short of what is wanted: then it ends in the last bucket.
+    const uint64_t last = (high - low) >> shift;
+    uint64_t bucket = 0;
+    while (bucket < last && held + sums[bucket] < wanted) held += sums[bucket++];
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+      if ((high - items[i].key) >> shift == bucket) items[kept++] = items[i];
+    count = kept;
+  }
+  if (low != high) std::sort(items, items + count, comes_before);
+  int place = 0;
+  while (place + 1 < count && (held += mass(items[place].key)) < wanted) place++;
+  return items[place];
+}
+
+double sum_of(const double* weights, int count) {
+  double lanes[SUM_LANES] = {};
+  int i = 0;
+  for (; i + SUM_LANES <= count; i += SUM_LANES)
+    for (int lane = 0; lane < SUM_LANES; lane++) lanes[lane] += weights[i + lane];
+  for (int lane = 0; i < count; i++, lane++) lanes[lane] += weights[i];
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+// One thread's memory.
+struct Room {
+  float* logits;    // [vocab] a row that had to be changed
+  float* maxima;    // [groups] of the row at hand
+  double* weights;  // [vocab] of the candidates
+  double* sums;     // [blocks] of the weights
+  int32_t* ids;     // [vocab] of the candidates, ascending, unless they are the whole vocabulary
+  int32_t* places;  // [vocab] of some of the candidates
+  Item *items, *spare;  // [vocab]
+};
+
+template <class T> void take(char*& at, T*& piece, size_t count) {
+  piece = reinterpret_cast<T*>(at);
+  at += (count * sizeof(T) + 63) / 64 * 64;
+}
+
+int parts(int count, int unit) { return (count + unit - 1) / unit; }
+
+// at: null to measure only.  Returns its end.
+char* place(Room& room, int vocab, char* at) {
+  take(at, room.logits, vocab);
+  take(at, room.maxima, parts(vocab, pk::VOCAB_GROUP));
+  take(at, room.weights, vocab);
+  take(at, room.sums, parts(vocab, SUM_BLOCK));
+  take(at, room.ids, vocab);
+  take(at, room.places, vocab);
+  take(at, room.items, vocab);
+  take(at, room.spare, vocab);
+  return at;
+}
+
+size_t room_bytes(int vocab) {
+  Room room;
+  return reinterpret_cast<size_t>(place(room, vocab, nullptr));
+}
+
+// What a row's log-probabilities are measured from: its largest logit, and the logarithm of the sum
+// of all e^(logit - largest).  Apart, so that nothing is lost of the second beside a huge first.
+struct Level {
+  double largest, log_total;
+  float log_probability(float logit) const { return static_cast<float>((logit - largest) - log_total); }
+};
+
+class RowSampler {
+ public:
+  RowSampler(const pk::Kernels& kernels, const PkSampling& batch, char* work) : kernels_(kernels), batch_(batch), vocab_(batch.vocab) {
+    place(room_, vocab_, work);
+  }
+
+  void run(int row) {
+    const PkDraw& draw = batch_.draws[row];
+    const float* logits = batch_.logits + static_cast<size_t>(row) * vocab_;
+    if (!kernels_.survey(logits, vocab_, room_.maxima)) {
+      batch_.tokens[row] = -1;
+      return;
+    }
+    // Log-probabilities are of the row as it is: before anything is changed.
+    Level level{};
+    if (draw.logprobs >= 0) level = report_top(logits, draw);
+    const int token = choose(adjusted(logits, draw), draw);
+    batch_.tokens[row] = token;
+    if (draw.logprobs >= 0) batch_.logprobs[row] = level.log_probability(logits[token]);
+  }
+
+ private:
+  const pk::Kernels& kernels_;
+  const PkSampling& batch_;
+  const int vocab_;
+  Room room_;
+  // The candidates: their number; and whether room_.ids says which they are, else 0 to count - 1.
+  int count_ = 0;
+  bool listed_ = false;
+  double total_ = 0.0;
+
+  int groups() const { return parts(vocab_, pk::VOCAB_GROUP); }
+
+  float largest() const { return *std::max_element(room_.maxima, room_.maxima + groups()); }
+
+  // The row with what was asked for one request alone; `logits` itself where that is nothing.
+  // room_.maxima are those of what is returned.
+  const float* adjusted(const float* logits, const PkDraw& draw) {
+    if (!draw.num_held) return logits;
+    std::copy(logits, logits + vocab_, room_.logits);
+    hold_back(draw);
+    kernels_.survey(room_.logits, vocab_, room_.maxima);
+    if (largest() > -HUGE_VALF) return room_.logits;
+    kernels_.survey(logits, vocab_, room_.maxima);  // No id would be left.
+    return logits;
+  }
+
+  void hold_back(const PkDraw& draw) {
+    for (int i = 0; i < draw.num_held; i++) {
+      const int32_t id = batch_.held_back[draw.first_held + i];
+      if (id >= 0 && id < vocab_) room_.logits[id] = -HUGE_VALF;
+    }
+  }
+
+  int choose(const float* logits, const PkDraw& draw) {
+    if (draw.temperature == 0.0) return likeliest(logits);
+    list_everything();
+    if (draw.top_k > 0 && draw.top_k < vocab_) logits = cut_top_k(logits, draw.top_k);
+    weigh(logits, draw.temperature);
+    if (draw.top_p < 1.0) cut_top_p(draw.top_p);
+    if (draw.min_p > 0.0) cut_min_p(draw.min_p);
+    const int place = inverse_cumulative(draw.draw);
+    return listed_ ? room_.ids[place] : place;
+  }
+
+  // Of equals, the lowest id.
+  int likeliest(const float* logits) const {
+    const float most = largest();
+    const int group = static_cast<int>(std::find(room_.maxima, room_.maxima + groups(), most) - room_.maxima);
+    return static_cast<int>(std::find(logits + group * pk::VOCAB_GROUP, logits + vocab_, most) - logits);
+  }
+
+  void list_everything() {
+    count_ = vocab_;
+    listed_ = false;
+  }
+
+  // Returns the candidates' logits.  Ids ascend, and none is less than its place: the row may be
+  // room_.logits itself.
+  const float* cut_top_k(const float* logits, int top_k) {
+    find_largest(logits, top_k);
+    count_ = top_k;
+    listed_ = true;
+    for (int i = 0; i < top_k; i++) {
+      room_.ids[i] = static_cast<int32_t>(room_.items[i].id);
+      room_.logits[i] = logits[room_.ids[i]];
+    }
+    return room_.logits;
+  }
+
+  // Puts the `wanted` <= vocab largest logits, of equals those of lower ids, into room_.items, in
+  // the order of their ids.
+  void find_largest(const float* logits, int wanted) {
+    const float floor = floor_of_largest(wanted);
+    int count = 0;
+    for (int group = 0; group < groups(); group++) {
+      if (room_.maxima[group] < floor) continue;
+      const int end = std::min(vocab_, (group + 1) * pk::VOCAB_GROUP);
+      for (int id = group * pk::VOCAB_GROUP; id < end; id++)
+        if (logits[id] >= floor) room_.items[count++] = {key_of(logits[id]), id};
+    }
+    keep_likeliest(count, wanted, one);
+  }
+
+  // What the `wanted` largest logits are at least: as many groups have a logit of at least that.
+  float floor_of_largest(int wanted) {
+    if (wanted > groups()) return -HUGE_VALF;
+    for (int group = 0; group < groups(); group++) room_.items[group] = {key_of(room_.maxima[group]), group};
+    return room_.maxima[last_kept(room_.items, groups(), wanted, one).id];
+  }
+
+  // Of room_.items, keeps the likeliest that together have `wanted` mass. Returns their number.
+  template <class Mass> int keep_likeliest(int count, double wanted, Mass mass) {
+    std::copy(room_.items, room_.items + count, room_.spare);
+    const Item last = last_kept(room_.spare, count, wanted, mass);
+    const auto end = std::remove_if(room_.items, room_.items + count, [&](const Item& item) { return comes_before(last, item); });
+    return static_cast<int>(end - room_.items);
+  }
+
+  // Sets the weights, and their sums.  logits: [count_].  The likeliest's weight is 1.
+  void weigh(const float* logits, double temperature) {
+    const double most = largest();
+    sum_blocks([&](int start, int size) { kernels_.weigh(logits + start, size, most, temperature, room_.weights + start); });
+  }
+
+  // prepare(start, size) may still set the weights of a block.
+  template <class Prepare> void sum_blocks(Prepare prepare) {
+    total_ = 0.0;
+    for (int start = 0; start < count_; start += SUM_BLOCK) {
+      const int size = std::min(SUM_BLOCK, count_ - start);
+      prepare(start, size);
+      total_ += room_.sums[start / SUM_BLOCK] = sum_of(room_.weights + start, size);
+    }
+  }
+
+  // Weights below `floor` can't be among the likeliest that have top_p of the total: all of them
+  // together are less than the rest of it.  The half is room for rounding.
+  void cut_top_p(double top_p) {
+    const double floor = 0.5 * (1.0 - top_p) * total_ / count_;
+    list(keep_likeliest(find_weights(floor), top_p * total_, weight_of));
+  }
+
+  // The likeliest, whose weight is 1, is among the candidates whatever was cut before.
+  void cut_min_p(double min_p) { list(find_weights(min_p)); }
+
+  // Puts the candidates with weights of at least `floor` into room_.items. Returns their number.
+  int find_weights(double floor) {
+    int found = 0;
+    for (int i = 0; i < count_; i++) {  // Without a branch, and with little to write.
+      room_.places[found] = i;
+      found += room_.weights[i] >= floor;
+    }
+    for (int i = 0; i < found; i++) {
+      const int place = room_.places[i];
+      room_.items[i] = {key_of(room_.weights[place]), listed_ ? room_.ids[place] : place};
+    }
+    return found;
+  }
+
+  // Makes room_.items the candidates.
+  void list(int count) {
+    for (int i = 0; i < count; i++) {
+      room_.ids[i] = static_cast<int32_t>(room_.items[i].id);
+      room_.weights[i] = weight_of(room_.items[i].key);
+    }
+    count_ = count;
+    listed_ = true;
+    sum_blocks([](int, int) {});
+  }
+
+  // The first place whose cumulative weight exceeds draw * total.
+  int inverse_cumulative(double draw) const {
+    const double target = draw * total_;
+    double cumulative = 0.0;
+    int start = 0;
+    for (; start + SUM_BLOCK < count_; start += SUM_BLOCK) {
+      const double next = cumulative + room_.sums[start / SUM_BLOCK];
+      if (next > target) break;
+      cumulative = next;
+    }
+    const int end = std::min(count_, start + SUM_BLOCK);
+    for (int i = start; i < end; i++)
+      if ((cumulative += room_.weights[i]) > target) return i;
+    // Rounding: place by place the sum comes out smaller, or draw * total is the total.
+    int last = end - 1;
+    while (last > 0 && room_.weights[last] == 0.0) last--;
+    return last;
+  }
+
+  // Writes the row's likeliest ids with their log-probabilities.
+  Level report_top(const float* logits, const PkDraw& draw) {
+    list_everything();
+    weigh(logits, 1.0);
+    const Level level{largest(), std::log(total_)};
+    const int wanted = std::min(draw.logprobs, vocab_);
+    if (!wanted) return level;
+    find_largest(logits, wanted);
+    std::sort(room_.items, room_.items + wanted, comes_before);
+    for (int i = 0; i < wanted; i++) {
+      const auto id = static_cast<int32_t>(room_.items[i].id);
+      batch_.top_ids[draw.first_top + i] = id;
+      batch_.top_logprobs[draw.first_top + i] = level.log_probability(logits[id]);
+    }
+    return level;
+  }
+};
+
+}  // namespace
+
+namespace pk {
+
+size_t sample(const Kernels& kernels, const PkSampling& batch, void* work) {
+  const int64_t entries = static_cast<int64_t>(batch.rows) * batch.vocab;
+  const int threads = static_cast<int>(std::clamp<int64_t>(entries / ENTRIES_PER_THREAD, 1, std::min(batch.threads, batch.rows)));
+  const size_t bytes = room_bytes(batch.vocab);
+  if (!work) return bytes * threads;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    RowSampler sampler(kernels, batch, static_cast<char*>(work) + bytes * omp_get_thread_num());
+#pragma omp for schedule(dynamic, 1)
+    for (int row = 0; row < batch.rows; row++) sampler.run(row);
+  }
+  return bytes * threads;
+}
+
+}  // namespace pk

@@ -1,0 +1,165 @@
+"""Choosing next tokens from logits: one call for all rows of a step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.memory import Scratch
+from penstock_kernels.cpu.structs import Sampling
+
+NO_LOGPROBS = -1
+DRAW = np.dtype(
+    [
+        *((name, np.float64) for name in ("temperature", "top_p", "min_p", "draw")),
+        *((name, np.int32) for name in ("top_k", "logprobs", "first_held", "num_held")),
+        *((name, np.int32) for name in ("first_top", "reserved")),
+    ]
+)
+"""PkDraw (csrc/types.h), field for field."""
+
+
+class Row(NamedTuple):
+    """How one row's token is chosen.
+
+    temperature: 0 takes the likeliest.  top_k: 0 is off.  top_p: in (0, 1], 1 is off.  min_p: 0 is
+    off.  draw: in [0, 1).  held_back: ids that can't be chosen unless no other is left; those
+    beyond the vocabulary mean nothing.  logprobs: the number of alternatives, or None.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    draw: float = 0.0
+    held_back: tuple[int, ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """tokens: [rows]; -1 for a row with a logit that isn't a finite number.
+
+    logprobs: [rows] float32, of the tokens, where they were asked for and the row is finite.
+    alternatives: per row, (ids, log-probabilities) of the likeliest, equal ones by lower id.
+    Log-probabilities are of the raw logits, before any cut.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    alternatives: list[tuple[np.ndarray, np.ndarray]]
+
+
+def sample(
+    logits: np.ndarray, rows: Sequence[Row], *, threads: int = 1, scratch: Scratch | None = None
+) -> Sampled:
+    """logits: [rows, vocab] float32, not changed; one Row for each.
+
+    A distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest tokens
+    that holds top_p of what is left), min_p (at least min_p of the likeliest); ties go to lower
+    ids.  Then the inverse of its cumulative sum, in id order, in float64.  A row's result depends
+    on that row alone, and is the same on every instruction set.
+    Raises ValueError for what can't be.
+    """
+    logits = np.ascontiguousarray(logits, dtype=np.float32)
+    if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.shape[1] < 1:
+        raise ValueError(f"logits have shape {logits.shape}; ({len(rows)}, vocab) is needed")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    vocab = logits.shape[1]
+    draws, held_back = _packed(rows, vocab)
+    _check(draws)
+    first = draws["first_top"]
+    ends = first + np.maximum(draws["logprobs"], 0)
+    size = int(ends[-1]) if len(rows) else 0
+    top_ids, top_logprobs = np.zeros(size, np.int32), np.zeros(size, np.float32)
+    sampled = Sampled(
+        tokens=np.empty(len(rows), np.int32),
+        logprobs=np.zeros(len(rows), np.float32),
+        alternatives=[
+            (top_ids[start:end], top_logprobs[start:end])
+            for start, end in zip(first.tolist(), ends.tolist(), strict=True)
+        ],
+    )
+    if not len(rows):
+        return sampled
+    batch = Sampling(
+        rows=len(rows),
+        vocab=vocab,
+        threads=threads,
+        logits=logits.ctypes.data,
+        draws=draws.ctypes.data,
+        held_back=held_back.ctypes.data,
+        tokens=sampled.tokens.ctypes.data,
+        logprobs=sampled.logprobs.ctypes.data,
+        top_ids=top_ids.ctypes.data,
+        top_logprobs=top_logprobs.ctypes.data,
+    )
+    library, given = load(), ctypes.byref(batch)
+    scratch = scratch or Scratch()  # A name of its own: it must live as long as the call.
+    library.pk_sample(given, scratch.at_least(library.pk_sample_bytes(given)))
+    return sampled
+
+
+def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
+    """([rows] DRAW, the held-back ids of all rows)."""
+    packed, held_back, first_top = [], [], 0
+    for row in rows:
+        held = [token for token in row.held_back if 0 <= token < vocab]
+        logprobs = NO_LOGPROBS if row.logprobs is None else min(row.logprobs, vocab)
+        if logprobs < 0 and row.logprobs is not None:
+            raise ValueError(f"logprobs must be None or at least 0, not {row.logprobs}")
+        packed.append(
+            (
+                *(row.temperature, row.top_p, row.min_p, row.draw),
+                *(min(max(row.top_k, 0), vocab), logprobs, len(held_back), len(held)),
+                *(first_top, 0),
+            )
+        )
+        held_back += held
+        first_top += max(logprobs, 0)
+    return np.array(packed, dtype=DRAW), np.array(held_back, dtype=np.int32)
+
+
+_RANGES = {
+    "temperature": "a finite number, at least 0",
+    "top_p": "in (0, 1]",
+    "min_p": "in [0, 1]",
+    "draw": "in [0, 1)",
+}
+
+
+def _check(draws: np.ndarray) -> None:
+    """Raises ValueError for the first number out of range: NaN is, too."""
+    temperature, top_p = draws["temperature"], draws["top_p"]
+    min_p, draw = draws["min_p"], draws["draw"]
+    fits = {
+        "temperature": (temperature >= 0) & (temperature < np.inf),
+        "top_p": (top_p > 0) & (top_p <= 1),
+        "min_p": (min_p >= 0) & (min_p <= 1),
+        "draw": (draw >= 0) & (draw < 1),
+    }
+    for name, good in fits.items():
+        if not good.all():
+            worst = float(draws[name][np.argmin(good)])
+            raise ValueError(f"{name} must be {_RANGES[name]}, not {worst}")
+
+
+def uniform(seeds: Sequence[int], sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """[n] float64 in [0, 1), one for each (seed, sequence, token): 53 bits of Philox-4x32-10, a
+    pure function of the three.
+
+    0 <= seed < 2**64, 0 <= sequence < 2**32, 0 <= token < 2**64.
+    """
+    given = [np.array(values, dtype=np.uint64) for values in (seeds, sequences, tokens)]
+    count = len(given[0])
+    if any(values.shape != (count,) for values in given):
+        raise ValueError(f"{len(seeds)}, {len(sequences)} and {len(tokens)} numbers don't match")
+    draws = np.empty(count, np.float64)
+    load().pk_uniform(count, *(values.ctypes.data for values in given), draws.ctypes.data)
+    return draws

@@ -1,0 +1,75 @@
+"""The reference: one row after the other, in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.protocol.common import TokenLogprobs
+from penstock_kernels import reference as ops
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
+
+
+class ReferenceSampler:
+    """Needs no library."""
+
+    numerics = "reference"
+
+    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+        best, finite = _likeliest(logits.numpy())
+        draws = ops.uniform(
+            [ask.sampling.seed for ask in asks],
+            [ask.index for ask in asks],
+            [ask.emitted for ask in asks],
+        )
+        choices = []
+        for row, ask in enumerate(asks):
+            if not finite[row]:
+                choices.append(Choice(error=NOT_FINITE))
+                continue
+            token = _choose(logits[row], ask, best[row], draws[row])
+            logprobs = None
+            if ask.sampling.logprobs is not None:
+                logprobs = _logprobs(logits[row], token, ask.sampling.logprobs)
+            choices.append(Choice(token, logprobs))
+        return choices
+
+
+def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
+    """Each row's largest logit, of equal ones the lowest id; and whether the row is finite.
+
+    By numpy, which promises the first of equals and is quick: at 64 rows of 49,152, on one thread,
+    0.4 ms where torch's argmax and aminmax take 9.5.
+    """
+    best = logits.argmax(-1)
+    rows = np.arange(len(logits))
+    finite = np.isfinite(logits[rows, best]) & np.isfinite(logits.min(-1))
+    return best.tolist(), finite.tolist()
+
+
+def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
+    """likeliest: of the row as it is, before ids are held back."""
+    sampling = ask.sampling
+    if ask.held_back:
+        logits = _without(logits, ask.held_back)
+    if sampling.temperature == 0.0:
+        return int(logits.numpy().argmax()) if ask.held_back else likeliest
+    cuts = ops.SamplingCuts(
+        sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
+    )
+    return ops.sample_row(logits, cuts, draw)
+
+
+def _without(logits: Tensor, held_back: tuple[int, ...]) -> Tensor:
+    """logits with some ids impossible, unless no id would be left."""
+    masked = logits.clone()
+    masked[[token for token in held_back if token < logits.shape[0]]] = float("-inf")
+    return masked if bool(torch.isfinite(masked).any()) else logits
+
+
+def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
+    """Of the raw distribution."""
+    row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
+    top = ops.top_ids(logits, count) if count else torch.empty(0, dtype=torch.int64)
+    return TokenLogprobs(float(row[token]), top.tolist(), row[top].tolist())
