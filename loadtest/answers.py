@@ -43,12 +43,15 @@ def surprise(logits: Tensor, following: list[int]) -> float:
 
 @dataclass(frozen=True)
 class Penstock:
-    """folder: of a prepared model.  dtype, backend: --dtype's and --attention-backend's values."""
+    """folder: of a prepared model.  The others: as the flags of these names have them; backend:
+    --attention-backend."""
 
     folder: Path
     dtype: str
     backend: str = "cpu"
     threads: int = 2
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
 
     def negative_log_likelihood(self, tokens: list[int]) -> float:
         forward = self._forward(len(tokens))
@@ -102,6 +105,8 @@ class Penstock:
             max_num_seqs=1,
             max_num_batched_tokens=CHUNK,
             max_model_len=tokens,
+            kv_cache_dtype=self.kv_cache_dtype,
+            quantization=self.quantization,
         )
         recipe = choose(load_manifest(self.folder), setup, self.threads)
         with torch.inference_mode():

@@ -70,6 +70,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             numa_node=config.worker.numa_node,
+            kv_cache_dtype=config.cache.kv_cache_dtype,
+            quantization=config.model.quantization,
         )
 
 

@@ -1,4 +1,4 @@
-"""Which dtype a model is computed in."""
+"""Which dtype a model is computed in, and its KV cache stored in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CACHE_DTYPES = {**DTYPES, "int8": torch.int8}
 
 
 def compute_dtype(requested: str, weights: WeightFiles) -> torch.dtype:
-    """The dtype of weights, activations and KV cache.
+    """The dtype of weights, activations and, unless it has its own, the KV cache.
 
     requested: float32, bfloat16, or auto.  auto keeps float32 and bfloat16 checkpoints as they
     are; float16 and GGUF's quantised types become float32, which holds their every value.
@@ -25,3 +26,14 @@ def compute_dtype(requested: str, weights: WeightFiles) -> torch.dtype:
     if weights.dtype in DTYPES:
         return DTYPES[weights.dtype]
     return torch.float32
+
+
+def cache_dtype(requested: str, computed: torch.dtype) -> torch.dtype:
+    """The dtype of stored keys and values. requested: a key of CACHE_DTYPES, or auto."""
+    if requested == "auto":
+        return computed
+    if requested not in CACHE_DTYPES:
+        raise StartupError(
+            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_DTYPES)}"
+        )
+    return CACHE_DTYPES[requested]

@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
+Quantization = Literal["none", "int8"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +29,13 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Dtype,
         Meta(description="Type of weights, activations and KV cache; auto: the checkpoint's."),
     ] = "auto"
+    quantization: Annotated[
+        Quantization,
+        Meta(
+            description="int8: a float checkpoint's matrices become int8 in groups of 32 and meet"
+            " int8 activations; needs dtype auto and the cpu backend."
+        ),
+    ] = "none"
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Longest prompt plus output, tokens; default: the model's own."),
@@ -48,6 +57,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="KV blocks in the pool; default: what memory allows."),
     ] = None
     kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
+    kv_cache_dtype: Annotated[
+        CacheDtype,
+        Meta(
+            description="Type of stored keys and values; auto: as dtype has it; int8: a byte each,"
+            " with a scale per token and head."
+        ),
+    ] = "auto"
     kv_memory_fraction: Annotated[
         float,
         Meta(gt=0, le=0.95, description="Share of free memory that the KV pool may take."),

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward import cpu
-from penstock_worker.forward.interface import Forward
+from penstock_worker.forward import Forward, Recipe, choose
 
 POSITIONS = 2048
 
 
 @dataclass(frozen=True)
 class CPUModel:
-    """dtype: as --dtype has it; `auto` keeps the file's own format."""
+    """dtype, kv_cache_dtype, quantization: as the flags have them; dtype `auto` keeps the file's
+    own format.  backend: `cpu`, or another to compare with."""
 
     config: ModelConfig
     weights: WeightFiles
     dtype: str
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
+    backend: str = "cpu"
 
     def forward(self, *, block_size: int, num_blocks: int, threads: int) -> Forward:
-        prepared = PreparedModel(
+        setup = self.setup(block_size=block_size, num_blocks=num_blocks, threads=threads)
+        with torch.inference_mode():
+            return choose(self.prepared(), setup, threads).build()(num_blocks)
+
+    def recipe(self) -> Recipe:
+        return choose(self.prepared(), self.setup(), 1)
+
+    def prepared(self) -> PreparedModel:
+        return PreparedModel(
             format_version=1,
             name="test",
             source="test",
@@ -31,11 +44,13 @@ class CPUModel:
             digest="",
             has_chat_template=False,
         )
-        setup = Setup(
+
+    def setup(self, *, block_size: int = 16, num_blocks: int = 64, threads: int = 1) -> Setup:
+        return Setup(
             version=1,
             model_dir="",
             dtype=self.dtype,
-            attention_backend="cpu",
+            attention_backend=self.backend,
             threads=threads,
             block_size=block_size,
             num_kv_blocks=num_blocks,
@@ -43,5 +58,6 @@ class CPUModel:
             max_num_seqs=64,
             max_num_batched_tokens=2048,
             max_model_len=POSITIONS,
+            kv_cache_dtype=self.kv_cache_dtype,
+            quantization=self.quantization,
         )
-        return cpu.recipe(prepared, setup, threads).build()(num_blocks)

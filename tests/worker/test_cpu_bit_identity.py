@@ -26,7 +26,7 @@ WAYS = [
 """2,048: no prompt is ever cut."""
 
 
-@pytest.fixture(scope="module", params=["default, quantised", "tiny, bfloat16"])
+@pytest.fixture(scope="module", params=["default, quantised", "tiny, bfloat16", "tiny, int8"])
 def model(
     request: pytest.FixtureRequest,
     default_model: PreparedModel,
@@ -34,6 +34,9 @@ def model(
 ) -> CPUModel:
     if request.param == "tiny, bfloat16":
         return CPUModel(BASE, tiny_files(tmp_path_factory.mktemp("tiny"), BASE), "bfloat16")
+    if request.param == "tiny, int8":
+        files = tiny_files(tmp_path_factory.mktemp("tiny"), BASE)
+        return CPUModel(BASE, files, "auto", kv_cache_dtype="int8", quantization="int8")
     return CPUModel(default_model.config, default_model.weights, "auto")
 
 
@@ -72,7 +75,8 @@ def test_every_bit_of_logprobs(
     ours = targets(model, min(batch, 2))
     others = company(model, batch - len(ours), 40)
     runner = make_runner(model, block_size=block_size, threads=threads, num_blocks=300)
-    assert runner._forward._decoder.cache == "bfloat16"
+    cache = "bfloat16" if model.kv_cache_dtype == "auto" else model.kv_cache_dtype
+    assert runner._forward._decoder.cache == cache
     driver = Driver(
         runner,
         block_size=block_size,

@@ -94,6 +94,34 @@ def test_bfloat16(config: ModelConfig, tmp_path: Path) -> None:
     assert error < mean_distance(reference, true)
 
 
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_int8_cache(config: ModelConfig, tmp_path: Path) -> None:
+    """The reference dequantises what it has stored and goes on in float32; in the kernels queries
+    and weights are bfloat16, which costs little beside the bytes."""
+    files, given = tiny_files(tmp_path, config), prompts(config, 1, 33, 300)
+    true = run_with_logits(CPUModel(config, files, "float32", backend="reference"), given, 1)
+    ours, reference = (
+        run_with_logits(
+            CPUModel(config, files, "float32", kv_cache_dtype="int8", backend=backend), given, 1
+        )
+        for backend in ("cpu", "reference")
+    )
+    error = mean_distance(reference, true)
+    assert 1e-3 < error < 0.05
+    assert mean_distance(ours, true) < 1.15 * error
+    assert mean_distance(ours, reference) < 0.75 * error
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_int8_weights(config: ModelConfig, tmp_path: Path) -> None:
+    """Random weights are no kind ones: attention's sharp choices make each rounding large."""
+    files, given = tiny_files(tmp_path, config), prompts(config, 1, 33, 300)
+    true = run_with_logits(CPUModel(config, files, "float32"), given, 1)
+    ours = run_with_logits(CPUModel(config, files, "auto", quantization="int8"), given, 1)
+    error = mean_distance(ours, true)
+    assert 1e-3 < error < 0.12
+
+
 def test_long_context(tmp_path: Path) -> None:
     """1,200 tokens of prefill in chunks of 512, then decode: several splits of the keys."""
     files = tiny_files(tmp_path, BASE)

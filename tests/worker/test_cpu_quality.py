@@ -26,12 +26,19 @@ def truth(transformers_model: Any, tokens: list[int]) -> float:
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize(
-    ("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 5e-3), ("auto", 5e-3)]
+    ("dtype", "cache", "bound"),
+    [
+        ("float32", "auto", 1e-4),
+        ("bfloat16", "auto", 5e-3),
+        ("auto", "auto", 5e-3),
+        ("float32", "int8", 5e-3),
+        ("auto", "int8", 5e-3),
+    ],
 )
 def test_perplexity(
-    default_folder: Path, tokens: list[int], truth: float, dtype: str, bound: float
+    default_folder: Path, tokens: list[int], truth: float, dtype: str, cache: str, bound: float
 ) -> None:
-    """auto: weights and activations as quantised numbers."""
-    ours = perplexity(Penstock(default_folder, dtype), tokens)
+    """dtype auto: weights and activations as quantised numbers."""
+    ours = perplexity(Penstock(default_folder, dtype, kv_cache_dtype=cache), tokens)
     assert 1 < truth < 40
     assert abs(ours / truth - 1) < bound, (ours, truth)

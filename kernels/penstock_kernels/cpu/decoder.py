@@ -17,8 +17,23 @@ PAGE = 16
 MAX_GROUP = 32
 """Query heads that share a KV head, at most."""
 MAX_HEAD_DIM = 1024
-CACHE_KINDS = {"float32": (0, 4), "bfloat16": (1, 2)}
-"""dtype of the KV cache -> (number in csrc/types.h, bytes per value)."""
+
+
+@dataclass(frozen=True)
+class CacheKind:
+    """number: in csrc/types.h.  value_bytes: of each.  scale_bytes: of each head's vector."""
+
+    number: int
+    value_bytes: int
+    scale_bytes: int = 0
+
+
+CACHE_KINDS = {
+    "float32": CacheKind(0, 4),
+    "bfloat16": CacheKind(1, 2),
+    "int8": CacheKind(2, 1, scale_bytes=4),
+}
+"""By the dtype of the KV cache."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +65,9 @@ class Shape:
 
     def block_bytes(self, cache: str, layers: int) -> int:
         """Memory of a KV block over all layers."""
-        per_token = 2 * self.kv_heads * self.head_dim * CACHE_KINDS[cache][1]
-        return per_token * self.block_size * layers
+        kind = CACHE_KINDS[cache]
+        per_head = self.head_dim * kind.value_bytes + kind.scale_bytes
+        return 2 * self.kv_heads * per_head * self.block_size * layers
 
 
 @dataclass(frozen=True)
@@ -170,7 +186,7 @@ class Decoder:
             num_layers=len(self.layers),
             vocab=shape.vocab,
             block_size=shape.block_size,
-            cache=CACHE_KINDS[self.cache][0],
+            cache=CACHE_KINDS[self.cache].number,
             threads=self.threads,
             eps=shape.eps,
             layers=self._structs,

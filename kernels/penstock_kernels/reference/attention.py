@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from penstock_kernels.reference.batched import batched_product
+from penstock_kernels.reference.kv_cache import KVRows
 
 KEY_SPLIT = 64
 """Token positions per key split.  Part of the numbers.  32 is slow at long contexts (43 ms for one
@@ -179,13 +180,13 @@ def _group(
 
 
 def paged_attention(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan, scale: float
+    query: Tensor, key_cache: KVRows, value_cache: KVRows, plan: AttentionPlan, scale: float
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
 
     query: [rows, heads, head_dim]; rows beyond the plan's are padding.
-    key_cache, value_cache: [kv_heads, slots, head_dim] of the query's dtype; heads is a multiple
-    of kv_heads, and query head h reads KV head h // (heads // kv_heads).
+    key_cache, value_cache: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and query
+    head h reads KV head h // (heads // kv_heads).
     Returns [rows, heads, head_dim] of the query's dtype; padding rows are zero.
     """
     out = torch.zeros_like(query)
@@ -217,7 +218,7 @@ def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
 
 
 def _partials(
-    tiles: Tensor, key_cache: Tensor, value_cache: Tensor, group: TileGroup
+    tiles: Tensor, key_cache: KVRows, value_cache: KVRows, group: TileGroup
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Each pair's row maxima and sums [kv_heads, pairs, rows] and weighted values [.., dim]."""
     parts = []
@@ -234,7 +235,7 @@ def _partials(
     return torch.cat(maxima, 1), torch.cat(sums, 1), torch.cat(values, 1)
 
 
-def _gather(cache: Tensor, slots: Tensor) -> Tensor:
+def _gather(cache: KVRows, slots: Tensor) -> Tensor:
     """[kv_heads, pairs, KEY_SPLIT, padded head_dim], float32."""
     kv_heads, _, dim = cache.shape
     rows = cache.index_select(1, slots.reshape(-1)).float().view(kv_heads, -1, KEY_SPLIT, dim)

@@ -1,21 +1,70 @@
-"""Writing keys and values to the paged cache.
+"""The paged cache, and writing keys and values to it.
 
-A layer's cache is two tensors [kv_heads, slots, head_dim].  Token position p of a sequence lies
-in slot `table[p // block_size] * block_size + p % block_size`.  The cache has one block more than
-the pool: the last block holds zeros and is never written; padding reads it.
+A layer's cache is two tensors [kv_heads, slots, head_dim], or what looks like one and stores bytes.
+Token position p of a sequence lies in slot `table[p // block_size] * block_size + p % block_size`.
+The cache has one block more than the pool: the last block holds zeros and is never written; padding
+reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
 from torch import Tensor
 
 
+class KVRows(Protocol):
+    """A layer's keys or values [kv_heads, slots, head_dim], as far as attention uses a tensor.
+
+    dtype: of the rows that are written and read.
+    """
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def index_select(self, dim: int, index: Tensor, /) -> Tensor: ...
+
+    def index_copy_(self, dim: int, index: Tensor, source: Tensor, /) -> object: ...
+
+
+class Int8Rows:
+    """Each head's vector as int8 with its own float32 scale: largest magnitude / 127, levels
+    rounded to nearest even.  NaN and infinity make the scale NaN, so that all of it reads as NaN.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, kv_heads: int, slots: int, head_dim: int) -> None:
+        self.levels = torch.empty(kv_heads, slots, head_dim, dtype=torch.int8)
+        self.scales = torch.empty(kv_heads, slots, 1)
+
+    @property
+    def shape(self) -> Sequence[int]:
+        return self.levels.shape
+
+    def index_select(self, dim: int, index: Tensor, /) -> Tensor:
+        return self.levels.index_select(dim, index) * self.scales.index_select(dim, index)
+
+    def index_copy_(self, dim: int, index: Tensor, source: Tensor, /) -> None:
+        peak = source.abs().amax(-1, keepdim=True)
+        inverse = torch.where(peak > 0, 127 / peak, 0.0)
+        levels = (source * inverse).round().nan_to_num().clamp(-127, 127)
+        poison = (source * 0).sum(-1, keepdim=True)
+        self.levels.index_copy_(dim, index, levels.to(torch.int8))
+        self.scales.index_copy_(dim, index, peak / 127 + poison)
+
+
 def write_kv(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    key: Tensor, value: Tensor, key_cache: KVRows, value_cache: KVRows, slots: Tensor
 ) -> None:
     """Store each row's key and value in its slot. Mutates both caches.
 
-    key, value: [rows, kv_heads, head_dim] of the cache's dtype.  slots: [rows] int64, distinct.
+    key, value: [rows, kv_heads, head_dim].  slots: [rows] int64, distinct.
     """
-    key_cache.index_copy_(1, slots, key.transpose(0, 1))
-    value_cache.index_copy_(1, slots, value.transpose(0, 1))
+    key_cache.index_copy_(1, slots, key.transpose(0, 1).to(key_cache.dtype))
+    value_cache.index_copy_(1, slots, value.transpose(0, 1).to(value_cache.dtype))

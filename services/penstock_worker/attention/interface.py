@@ -12,7 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Sizes of a KV cache. block_size: tokens per block."""
+    """Sizes of a KV cache. block_size: tokens per block.
+
+    dtype: of what is stored; int8 has a float32 scale for each token's key and value of a head.
+    """
 
     num_layers: int
     num_heads: int
@@ -44,8 +47,8 @@ class StepAttention(Protocol):
         """Store keys and values in the layer's cache, then attend to each sequence's whole past.
 
         Mutates the cache, in the slots of the step's tokens only.
-        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], the cache's dtype,
-        rotated already.  Causal, scaled by head_dim ** -0.5.
+        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], rotated already; of
+        any float dtype, which the result has too.  Causal, scaled by head_dim ** -0.5.
         Returns [rows, heads, head_dim]; padding rows are zero.  A sequence's rows have the same
         bits whatever else the batch holds, however its tokens were cut into chunks, and for
         every block size.

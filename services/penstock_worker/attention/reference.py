@@ -13,7 +13,7 @@ from penstock_worker.attention.interface import BatchLayout, CacheShape
 
 
 class ReferenceAttention:
-    """Keys and values of a layer are two tensors [kv_heads, slots, head_dim].
+    """Keys and values of a layer are two tensors [kv_heads, slots, head_dim], or Int8Rows.
 
     One block more than the pool is allocated: its slots stay zero, and padding reads them.
     """
@@ -26,19 +26,21 @@ class ReferenceAttention:
         self.keys = [self._layer() for _ in range(shape.num_layers)]
         self.values = [self._layer() for _ in range(shape.num_layers)]
 
-    def _layer(self) -> Tensor:
+    def _layer(self) -> ops.KVRows:
         # Not filled: the system gives memory to pages that are used, and slots are written first.
-        slots = self.zero_slot + self.shape.block_size
-        cache = torch.empty(
-            self.shape.num_kv_heads, slots, self.shape.head_dim, dtype=self.shape.dtype
-        )
-        cache[:, self.zero_slot :] = 0
+        shape, slots = self.shape, self.zero_slot + self.shape.block_size
+        sizes = (shape.num_kv_heads, slots, shape.head_dim)
+        quantised = shape.dtype == torch.int8
+        cache = ops.Int8Rows(*sizes) if quantised else torch.empty(*sizes, dtype=shape.dtype)
+        zeros = torch.zeros(shape.num_kv_heads, shape.block_size, shape.head_dim, dtype=cache.dtype)
+        cache.index_copy_(1, torch.arange(self.zero_slot, slots), zeros)
         return cache
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-        return per_token * shape.block_size * shape.dtype.itemsize
+        scale = torch.float32.itemsize if shape.dtype == torch.int8 else 0
+        per_head = shape.head_dim * shape.dtype.itemsize + scale
+        return 2 * shape.num_layers * shape.num_kv_heads * per_head * shape.block_size
 
     def plan(self, layout: BatchLayout) -> ReferenceStep:
         size = self.shape.block_size

@@ -3,29 +3,34 @@
 dtype auto keeps the checkpoint's own format: quantised GGUF tensors stay quantised and meet
 activations in signed bytes (groups of 32), with keys and values in bfloat16; bfloat16 and float32
 checkpoints are computed in their own type.  An explicit dtype means that type throughout, whatever
-the file holds.
+the file holds.  Quantization int8 makes a float checkpoint's matrices what a GGUF's Q8_0 tensors
+are.  The KV cache's type can be chosen apart from all that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.decoder import Decoder, LayerWeights, Shape, Step
+from penstock_kernels.cpu.decoder import CACHE_KINDS, Decoder, LayerWeights, Shape, Step
 from penstock_kernels.cpu.library import instruction_set
-from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import OWN_KIND, PLAIN, Kind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.weights import Weights, open_weights
 
-_KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16}
+_KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "int8": Kind.S8H}
+_FLOATS = ("float32", "bfloat16", "float16")
+"""Checkpoints' types that can be quantised here."""
 
 
 class CPUForward:
@@ -61,7 +66,8 @@ def _int32(values: np.ndarray) -> np.ndarray:
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
-    """Raises ImportError without the library, Unable for a shape that it can't run."""
+    """Raises ImportError without the library, Unable for a shape that it can't run, StartupError
+    for settings that no backend can follow."""
     isa = instruction_set()
     config = prepared.config
     shape = Shape(
@@ -77,8 +83,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
     obstacle = shape.obstacle() or _bias_obstacle(config)
     if obstacle is not None:
         raise Unable(obstacle)
-    dtype = _dtype(setup.dtype, prepared.weights.dtype)
-    cache = "float32" if dtype == "float32" else "bfloat16"
+    dtype = _dtype(setup, prepared.weights.dtype)
+    cache = _cache(setup.kv_cache_dtype, dtype)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
@@ -104,16 +110,48 @@ def _bias_obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def _dtype(requested: str, stored: str) -> str:
-    """float32, bfloat16, or a GGUF quantisation's name, which means: as the file has it."""
-    if requested != "auto":
-        return requested
+def _dtype(setup: Setup, stored: str) -> str:
+    """float32, bfloat16, int8, or a GGUF quantisation's name, which means: as the file has it."""
+    if setup.quantization == "int8":
+        _check_quantisable(setup.dtype, stored)
+        return "int8"
+    if setup.quantization != "none":
+        raise StartupError(f"quantization is {setup.quantization!r}; allowed are none, int8")
+    if setup.dtype != "auto":
+        return setup.dtype
     return "float32" if stored == "float16" else stored
+
+
+def _check_quantisable(requested: str, stored: str) -> None:
+    if stored not in _FLOATS:
+        raise StartupError(
+            f"quantization is int8, but the checkpoint's weights are {stored} already; allowed is "
+            f"none, or a checkpoint of {', '.join(_FLOATS)}"
+        )
+    if requested != "auto":
+        raise StartupError(
+            f"quantization is int8, which leaves no weights to compute in dtype {requested}; "
+            "allowed is dtype auto (kv_cache_dtype has the cache's type)"
+        )
+
+
+def _cache(requested: str, dtype: str) -> str:
+    """The KV cache's type, a key of CACHE_KINDS."""
+    if requested == "auto":
+        return "float32" if dtype == "float32" else "bfloat16"
+    if requested not in CACHE_KINDS:
+        raise StartupError(
+            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_KINDS)}"
+        )
+    return requested
 
 
 @dataclass
 class _Loader:
-    """Packs a checkpoint's matrices. kind: of all of them; None: each as the file has it."""
+    """Packs a checkpoint's matrices. kind: of all of them; None: each as the file has it.
+
+    S8H is for plain tensors alone: what the file has quantised already stays as it is.
+    """
 
     config: ModelConfig
     weights: Weights
@@ -129,15 +167,20 @@ class _Loader:
         size = (config.vocab_size, config.hidden_size)
         rotary = Rotary.load(config, self.weights, positions)
         layers = [self._layer(number) for number in range(config.num_layers)]
-        embedding = self._matrix("embed_tokens", *size)
+        embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
         if config.tie_word_embeddings:
             self.weights.ignore("lm_head.weight")
             head = embedding
         else:
-            head = self._matrix("lm_head", *size)
+            head = self._matrix("lm_head", *size, kind=self.kind)
         norm = self._vector("norm.weight", config.hidden_size)
         self.weights.finish()
         return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
+
+    def _embedding_kind(self) -> Kind | None:
+        # Bytes make products fast; rows that are only looked up would lose bits for nothing.
+        only_looked_up = not self.config.tie_word_embeddings
+        return None if self.kind is Kind.S8H and only_looked_up else self.kind
 
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
@@ -148,14 +191,15 @@ class _Loader:
         if config.qk_norm:
             norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
             norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
+        matrix = partial(self._matrix, kind=self.kind)
         return LayerWeights(
-            query=self._matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
-            key=self._matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
-            value=self._matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
-            output=self._matrix(f"{attention}.o_proj", hidden, queries),
-            gate=self._matrix(f"{at}.mlp.gate_proj", inner, hidden),
-            up=self._matrix(f"{at}.mlp.up_proj", inner, hidden),
-            down=self._matrix(f"{at}.mlp.down_proj", hidden, inner),
+            query=matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
+            key=matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
+            value=matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
+            output=matrix(f"{attention}.o_proj", hidden, queries),
+            gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
+            up=matrix(f"{at}.mlp.up_proj", inner, hidden),
+            down=matrix(f"{at}.mlp.down_proj", hidden, inner),
             attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
             feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
             **norms,
@@ -164,15 +208,20 @@ class _Loader:
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()
 
-    def _matrix(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> PackedMatrix:
+    def _matrix(
+        self, name: str, outputs: int, inputs: int, *, kind: Kind | None, bias: bool = False
+    ) -> PackedMatrix:
         shape = (outputs, inputs)
         added = self._vector(f"{name}.bias", outputs) if bias else None
         stored = self.weights.stored(f"{name}.weight", shape)
-        if self.kind is None and stored.format in OWN_KIND:
+        if kind is Kind.S8H and stored.format not in PLAIN:
+            kind = None
+        if stored.format in PLAIN or (kind is None and stored.format in OWN_KIND):
             return pack(
                 stored.format,
                 stored.data,
                 shape,
+                kind=kind,
                 order=stored.places(),
                 bias=added,
                 threads=self.threads,
@@ -184,7 +233,7 @@ class _Loader:
             "F32",
             plain.view(np.uint8),
             shape,
-            kind=Kind.BF16 if self.kind is None else self.kind,
+            kind=Kind.BF16 if kind is None else kind,
             bias=added,
             threads=self.threads,
             arena=self.arena,

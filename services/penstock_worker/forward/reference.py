@@ -14,15 +14,15 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.dtype import compute_dtype
-from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled
+from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights import open_weights
 
 
 class ReferenceForward:
-    """model and attention agree on layers, heads and dtype."""
+    """model and attention agree on layers and heads."""
 
     def __init__(self, model: DecoderModel, attention: AttentionBackend) -> None:
         self.layers_done = 0
@@ -56,16 +56,20 @@ class ReferenceForward:
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
-    """Any model that a family is written for, with any block size."""
+    """Any model that a family is written for, with any block size. Raises Unable for quantised
+    computing: its products are of floats."""
+    if setup.quantization != "none":
+        raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")
     config = prepared.config
     dtype = compute_dtype(setup.dtype, prepared.weights)
+    cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=setup.block_size,
-        dtype=dtype,
+        dtype=cache,
     )
 
     def build() -> Callable[[int], Forward]:
@@ -73,11 +77,11 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
         model = model_class(config.architecture)(config, weights, setup.max_model_len)
         return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks))
 
-    name = str(dtype).removeprefix("torch.")
+    name, stored = (str(each).removeprefix("torch.") for each in (dtype, cache))
     return Recipe(
         backend="reference",
         dtype=name,
-        numerics=f"reference {name} torch {torch.__version__}",
+        numerics=f"reference {name} KV {stored} torch {torch.__version__}",
         block_bytes=ReferenceAttention.block_bytes(shape),
         threads_by_share=True,
         build=build,

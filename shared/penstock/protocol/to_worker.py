@@ -26,6 +26,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     max_num_batched_tokens: int
     max_model_len: int
     numa_node: int | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):

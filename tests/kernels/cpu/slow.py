@@ -28,6 +28,16 @@ def quantised(x: np.ndarray) -> np.ndarray:
     return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
 
 
+def int8_heads(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each vector as signed bytes with a scale of its own. [.., dim] -> levels of that shape and
+    scales [.., 1], both float64.  The arithmetic is float32, as in `quantised`."""
+    x = x.astype(np.float32)
+    peak = np.abs(x).max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(peak > 0, np.float32(127) / peak, np.float32(0)).astype(np.float32)
+    return np.rint(x * inverse).astype(np.float64), (peak / np.float32(127)).astype(np.float64)
+
+
 def bfloat16(x: np.ndarray) -> np.ndarray:
     """Rounded to nearest even, as float32."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)

@@ -141,29 +141,43 @@ class SlowDecoder:
             query = self._normalise(query, layer.norms["query_norm"])
             key = self._normalise(key, layer.norms["key_norm"])
         query, key = self._rotate(query), self._rotate(key)
-        if sizes.cache == "bfloat16":
-            query, key, value = (slow.bfloat16(each) for each in (query, key, value))
+        if sizes.cache != "float32":
+            query = slow.bfloat16(query)
         group = sizes.heads // sizes.kv_heads
         key, value = key.repeat(group, 1), value.repeat(group, 1)
-        scores = np.einsum("qhd,khd->hqk", query, key) / sizes.head_dim**0.5
+        levels, scales = self._stored(key)
+        scores = np.einsum("qhd,khd->hqk", query, levels * scales) / sizes.head_dim**0.5
         scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
-        weights = self._softmax(scores)
-        mixed = np.einsum("hqk,khd->qhd", weights, value).reshape(count, -1)
+        mixed = self._mix(scores, *self._stored(value)).reshape(count, -1)
         return layer.matrices["output"](mixed)
 
-    def _softmax(self, scores: np.ndarray) -> np.ndarray:
-        """With a bfloat16 cache the weights are rounded, each relative to its split's peak."""
-        if self.sizes.cache != "bfloat16":
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            return weights / weights.sum(-1, keepdims=True)
-        parts = []
+    def _stored(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the cache holds of [tokens, heads, dim]: levels and their scales [.., 1]."""
+        if self.sizes.cache == "int8":
+            return slow.int8_heads(rows)
+        rounded = slow.bfloat16(rows) if self.sizes.cache == "bfloat16" else rows
+        return rounded, np.ones((*rows.shape[:2], 1))
+
+    def _mix(self, scores: np.ndarray, levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """[heads, queries, keys] and values -> [queries, heads, dim].
+
+        But in float32 the weights, times their value's scale, are rounded to bfloat16, each
+        relative to its split's peak.  The sum is of rounded weights where there are no scales.
+        """
+        top = scores.max(-1, keepdims=True)
+        total, mixed = np.zeros_like(top), 0.0
         for start in range(0, scores.shape[-1], KEY_SPLIT):
-            part = scores[..., start : start + KEY_SPLIT]
-            peak = np.maximum(part.max(-1, keepdims=True), -1e30)
-            rounded = slow.bfloat16(np.exp(part - peak))
-            parts.append(rounded * np.exp(peak - scores.max(-1, keepdims=True)))
-        weights = np.concatenate(parts, -1)
-        return weights / weights.sum(-1, keepdims=True)
+            some = slice(start, start + KEY_SPLIT)
+            peak = np.maximum(scores[..., some].max(-1, keepdims=True), -1e30)
+            weights = np.exp(scores[..., some] - peak)
+            used = weights * scales[some].transpose(1, 2, 0)
+            if self.sizes.cache != "float32":
+                used = slow.bfloat16(used)
+            share = np.exp(peak - top)
+            summed = weights if self.sizes.cache == "int8" else used
+            total += summed.sum(-1, keepdims=True) * share
+            mixed = mixed + np.einsum("hqk,khd->hqd", used * share, levels[some])
+        return (mixed / total).transpose(1, 0, 2)
 
     def _rotate(self, x: np.ndarray) -> np.ndarray:
         first, second = np.split(x, 2, -1)

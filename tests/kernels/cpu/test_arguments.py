@@ -79,6 +79,18 @@ def test_unknown_instruction_set() -> None:
     assert library.instruction_set() == before
 
 
+FINE = {
+    "hidden": 60,
+    "inner": 90,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "vocab": 50,
+    "block_size": 16,
+    "eps": 1e-5,
+}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -90,15 +102,14 @@ def test_unknown_instruction_set() -> None:
     ],
 )
 def test_shapes_with_an_obstacle(change: dict[str, int], reason: str) -> None:
-    fine = {
-        "hidden": 60,
-        "inner": 90,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 32,
-        "vocab": 50,
-        "block_size": 16,
-        "eps": 1e-5,
-    }
-    assert Shape(**fine).obstacle() is None
-    assert Shape(**(fine | change)).obstacle() == reason
+    assert Shape(**FINE).obstacle() is None
+    assert Shape(**(FINE | change)).obstacle() == reason
+
+
+@pytest.mark.parametrize(
+    ("cache", "size"),
+    [("float32", 2 * 2 * 32 * 4), ("bfloat16", 2 * 2 * 32 * 2), ("int8", 2 * 2 * (32 + 4))],
+)
+def test_memory_of_a_block(cache: str, size: int) -> None:
+    """Keys and values of two heads, 16 tokens, 3 layers; int8's scales included."""
+    assert Shape(**FINE).block_bytes(cache, 3) == size * 16 * 3

@@ -28,6 +28,7 @@ MODELS = {
         heads=3,
         kv_heads=1,
     ),
+    "int8": dataclasses.replace(BASE, kind=Kind.S8H, cache="int8", head_dim=48, kv_heads=3),
 }
 
 
@@ -100,11 +101,20 @@ def poisoned(sizes: Sizes, value: float) -> SlowDecoder:
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf], ids=str)
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.BF16, Kind.S8H])
-def test_poison_stays_in_its_sequence(value: float, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [
+        (Kind.F32, "bfloat16"),
+        (Kind.BF16, "bfloat16"),
+        (Kind.S8H, "bfloat16"),
+        (Kind.F32, "int8"),
+        (Kind.S8H, "int8"),
+    ],
+)
+def test_poison_stays_in_its_sequence(value: float, kind: Kind, cache: str) -> None:
     """It reaches every later position of its own, no earlier one, and no other sequence, not even
     the next one in its blocks."""
-    sizes = dataclasses.replace(BASE, kind=kind, cache="bfloat16")
+    sizes = dataclasses.replace(BASE, kind=kind, cache=cache)
     model = poisoned(sizes, value)
     clean = [random_tokens(76, n, n) for n in (300, 20, 33)]
     clean = [[token + 1 for token in tokens] for tokens in clean]

@@ -6,7 +6,8 @@
 //
 // Cache of a layer, for every 16 tokens (a page) and KV head: in float32 keys as [head_dim][16 tokens]
 // and values as [16 tokens][head_dim]; in bfloat16 pairs lie together for the dot products, keys as
-// [head_dim / 2][16 tokens][2] and values as [8][head_dim][2 tokens].
+// [head_dim / 2][16 tokens][2] and values as [8][head_dim][2 tokens].  In int8 the 16 tokens' scales
+// (float32) come first, then the levels, ordered as in float32.
 #pragma once
 #include "activations.h"
 #include "elementwise.h"
@@ -17,15 +18,29 @@ constexpr float NO_PEAK = -1e30f;
 // Pages of keys that are asked for before they are read.
 constexpr int PAGES_AHEAD = 4;
 
-// How keys, values, queries and softmax weights are stored and multiplied. Query: what a query and a
-// weight become.
+// How keys, values, queries and softmax weights are stored and multiplied. Cell: what a page is made
+// of.  Query: what a query, a weight and a page of keys that is open for multiplying are made of.
 struct F32Cache {
   using Cell = float;
   using Query = float;
-  static inline void put_key(float* page, int token, int d, float x) { page[16 * d + token] = x; }
-  static inline void put_value(float* page, int token, int dim, int d, float x) { page[token * dim + d] = x; }
+  static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
+  static inline void put_key(float* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[16 * d + token] = head[d];
+  }
+  static inline void put_value(float* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[token * dim + d] = head[d];
+  }
+  // A page's keys, ready to be multiplied, until the next page is opened.
+  struct Reader {
+    static inline const float* keys(const float* page, int) { return page; }
+  };
+  static inline V scaled(V dots, const float*) { return dots; }
+  // Stores 16 weights for the page of values, of tokens `first` to `last`; returns what to sum up.
+  static inline V put_weights(float* out, V weights, const float*, int, int) {
+    store(out, weights);
+    return weights;
+  }
   static inline void put(float* out, V x) { store(out, x); }
-  static inline V get(const float* p) { return load(p); }
 
   // 16 scores of each of R queries.
   template <int R> static inline void scores(const float* const* queries, const float* page, int dim, V* dots) {
@@ -50,10 +65,23 @@ struct F32Cache {
 struct Bf16Cache {
   using Cell = uint16_t;
   using Query = uint16_t;
-  static inline void put_key(uint16_t* page, int token, int d, float x) { page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(x); }
-  static inline void put_value(uint16_t* page, int token, int dim, int d, float x) { page[(token / 2 * dim + d) * 2 + token % 2] = to_bf16(x); }
+  static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
+  static inline void put_key(uint16_t* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(head[d]);
+  }
+  static inline void put_value(uint16_t* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[(token / 2 * dim + d) * 2 + token % 2] = to_bf16(head[d]);
+  }
+  struct Reader {
+    static inline const uint16_t* keys(const uint16_t* page, int) { return page; }
+  };
+  static inline V scaled(V dots, const uint16_t*) { return dots; }
+  static inline V put_weights(uint16_t* out, V weights, const uint16_t*, int, int) {
+    store_bf16(out, weights);
+    // The weights as they are used, so that they are exactly a distribution.
+    return load_bf16(out);
+  }
   static inline void put(uint16_t* out, V x) { store_bf16(out, x); }
-  static inline V get(const uint16_t* p) { return load_bf16(p); }
 
   template <int R> static inline void scores(const uint16_t* const* queries, const uint16_t* page, int dim, V* dots) {
     for (int d = 0; d < dim; d += 2)
@@ -71,6 +99,73 @@ struct Bf16Cache {
   }
 };
 
+// A head's vector as signed bytes in -127..127; returns their scale, largest magnitude / 127. NaN and
+// infinity make it NaN.  levels: [dim].
+inline float quantise_head(const float* head, int dim, int8_t* levels) {
+  V peaks = zero(), poisons = zero();
+  for (int d = 0; d < dim; d += 16) {
+    peaks = max(peaks, abs(load(head + d)));
+    poisons = fma(load(head + d), zero(), poisons);
+  }
+  const float peak = highest(peaks);
+  const V inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
+  for (int d = 0; d < dim; d += 16) store_i8(levels + d, mul(load(head + d), inverse));
+  return peak / 127.0f + sum(poisons);
+}
+
+// A byte is a bfloat16 exactly: pages are widened, and multiplied as Bf16Cache's are.  A key's scale
+// multiplies its token's dot products, a value's the softmax weight.
+struct Int8Cache : Bf16Cache {
+  using Cell = int8_t;
+  static constexpr int SCALES = 16 * sizeof(float);
+  static constexpr size_t page_cells(int dim) { return SCALES + static_cast<size_t>(16) * dim; }
+
+  static inline void put_key(int8_t* page, int token, const float* head, int dim) {
+    alignas(64) int8_t levels[pk::MAX_HEAD_DIM];
+    put_scale(page, token, quantise_head(head, dim, levels));
+    for (int d = 0; d < dim; d++) page[SCALES + 16 * d + token] = levels[d];
+  }
+  static inline void put_value(int8_t* page, int token, const float* head, int dim) {
+    put_scale(page, token, quantise_head(head, dim, page + SCALES + token * dim));
+  }
+  static inline void put_scale(int8_t* page, int token, float scale) { __builtin_memcpy(page + sizeof scale * token, &scale, sizeof scale); }
+  static inline V scales(const int8_t* page) { return load(reinterpret_cast<const float*>(page)); }
+
+  class Reader {
+   public:
+    // levels [dim][16] -> [dim / 2][16][2]
+    inline const uint16_t* keys(const int8_t* page, int dim) {
+      const int8_t* levels = page + SCALES;
+      for (int d = 0; d < dim; d += 2) store_bf16_pairs(cells_ + 16 * d, load_i8(levels + 16 * d), load_i8(levels + 16 * d + 16));
+      return cells_;
+    }
+
+   private:
+    alignas(64) uint16_t cells_[16 * pk::MAX_HEAD_DIM];
+  };
+
+  template <int R, int C> static inline void values(const uint16_t* weights, const int8_t* page, int count, int dim, int d, V (*sums)[C]) {
+    const int8_t* levels = page + SCALES + d;
+    for (int t = 0; t < count; t += 2) {
+      alignas(64) uint16_t pairs[C][32];
+      for (int c = 0; c < C; c++) store_bf16_pairs(pairs[c], load_i8(levels + t * dim + 16 * c), load_i8(levels + (t + 1) * dim + 16 * c));
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) {
+          const uint16_t* by = weights + r * pk::KEY_SPLIT + t;
+          // The token beyond an odd count is none of the row's.
+          sums[r][c] = t + 1 < count ? dot2_bf16(sums[r][c], pairs[c], by) : dot1_bf16(sums[r][c], pairs[c], by);
+        }
+    }
+  }
+
+  static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }
+  static inline V put_weights(uint16_t* out, V weights, const int8_t* page, int first, int last) {
+    // Scales beyond `last` are of no token of the row: NaN perhaps.
+    store_bf16(out, keep_through(mul(weights, scales(page)), first, last, 0.0f));
+    return weights;
+  }
+};
+
 // Where a sequence's tokens lie: 16-token pages.
 struct Pages {
   const int32_t* table;
@@ -85,18 +180,16 @@ struct Pages {
 
 template <class Cache>
 void store_key(typename Cache::Cell* keys, const Pages& pages, int kv_head, int position, const float* head, int dim) {
-  typename Cache::Cell* page = keys + pages.at(position / 16, kv_head);
-  for (int d = 0; d < dim; d++) Cache::put_key(page, position % 16, d, head[d]);
+  Cache::put_key(keys + pages.at(position / 16, kv_head), position % 16, head, dim);
 }
 template <class Cache>
 void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, int position, const float* head, int dim) {
-  typename Cache::Cell* page = values + pages.at(position / 16, kv_head);
-  for (int d = 0; d < dim; d++) Cache::put_value(page, position % 16, dim, d, head[d]);
+  Cache::put_value(values + pages.at(position / 16, kv_head), position % 16, head, dim);
 }
 
 // scores: [rows][KEY_SPLIT] of R query rows against one page.
 template <class Cache, int R>
-inline void page_scores(const typename Cache::Query* const* queries, const typename Cache::Cell* page, int dim, float* scores) {
+inline void page_scores(const typename Cache::Query* const* queries, const typename Cache::Query* page, int dim, float* scores) {
   V dots[R];
   for (int r = 0; r < R; r++) dots[r] = zero();
   Cache::template scores<R>(queries, page, dim, dots);
@@ -104,7 +197,7 @@ inline void page_scores(const typename Cache::Query* const* queries, const typen
 }
 
 template <class Cache>
-inline void scores_of(const typename Cache::Query* const* queries, int rows, const typename Cache::Cell* page, int dim, float* scores) {
+inline void scores_of(const typename Cache::Query* const* queries, int rows, const typename Cache::Query* page, int dim, float* scores) {
   int r = 0;
   for (; r + 8 <= rows; r += 8) page_scores<Cache, 8>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
   for (; r + 3 <= rows; r += 3) page_scores<Cache, 3>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
@@ -168,17 +261,19 @@ void attend_split(const typename Cache::Query* const* queries, const int* last, 
   const auto ask_for = [&](const typename Cache::Cell* page) {
     pk::prefetch(reinterpret_cast<const uint8_t*>(page), pages.head_cells * sizeof *page);
   };
+  typename Cache::Reader reader;
   for (int p = 0; p < num_pages && p < PAGES_AHEAD; p++) ask_for(key_pages[p]);
   for (int p = 0; p < num_pages; p++) {
     if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD]);
     ask_for(value_pages[p]);
-    scores_of<Cache>(queries, rows, key_pages[p], dim, scores + 16 * p);
+    scores_of<Cache>(queries, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
   }
   for (int r = 0; r < rows; r++) {
     float* row = scores + r * pk::KEY_SPLIT;
     V peaks = set1(NO_PEAK);
     for (int p = 0; p < num_pages; p++) {
-      const V s = keep_through(mul(load(row + 16 * p), set1(scale)), first + 16 * p, last[r], NO_PEAK);
+      const V dots = Cache::scaled(load(row + 16 * p), key_pages[p]);
+      const V s = keep_through(mul(dots, set1(scale)), first + 16 * p, last[r], NO_PEAK);
       store(row + 16 * p, s);
       // The score comes second: a NaN is then kept by AVX's maximum.
       peaks = max(peaks, s);
@@ -187,10 +282,8 @@ void attend_split(const typename Cache::Query* const* queries, const int* last, 
     V sums = zero();
     typename Cache::Query* row_weights = weights + static_cast<size_t>(r) * pk::KEY_SPLIT;
     for (int p = 0; p < num_pages; p++) {
-      const V weight = exponential(sub(load(row + 16 * p), set1(peak)));
-      Cache::put(row_weights + 16 * p, keep_through(weight, first + 16 * p, last[r], 0.0f));
-      // The sum of the weights as they are used, so that they are exactly a distribution.
-      sums = add(sums, Cache::get(row_weights + 16 * p));
+      const V weight = keep_through(exponential(sub(load(row + 16 * p), set1(peak))), first + 16 * p, last[r], 0.0f);
+      sums = add(sums, Cache::put_weights(row_weights + 16 * p, weight, value_pages[p], first + 16 * p, last[r]));
     }
     float* partial = partials + static_cast<size_t>(r) * size;
     partial[0] = peak;

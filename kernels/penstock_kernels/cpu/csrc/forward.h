@@ -297,7 +297,7 @@ template <class Cache> class Forward {
   }
 
   Pages pages(int sequence) const {
-    const size_t head_cells = static_cast<size_t>(16) * m_.head_dim;
+    const size_t head_cells = Cache::page_cells(m_.head_dim);
     return {b_.tables + b_.first_block[sequence], m_.block_size / 16, head_cells * m_.kv_heads, head_cells};
   }
 
@@ -469,7 +469,8 @@ inline size_t forward(const PkModel& m, const PkBatch& b, void* work) {
   if (!work) return s.total;
   fill_tiles(b, s);
   if (m.cache == PK_CACHE_F32) forward_with<F32Cache>(m, b, s);
-  else forward_with<Bf16Cache>(m, b, s);
+  else if (m.cache == PK_CACHE_BF16) forward_with<Bf16Cache>(m, b, s);
+  else forward_with<Int8Cache>(m, b, s);
   return s.total;
 }
 

@@ -51,7 +51,7 @@ const pk::Kernels& kernels() {
 
 bool can_run(const PkModel& m) {
   return m.kv_heads > 0 && m.heads % m.kv_heads == 0 && m.heads / m.kv_heads <= 32 && m.head_dim % 16 == 0 &&
-         m.head_dim <= 1024 && m.block_size % 16 == 0 && m.threads > 0;
+         m.head_dim <= pk::MAX_HEAD_DIM && m.block_size % 16 == 0 && m.threads > 0;
 }
 
 }  // namespace

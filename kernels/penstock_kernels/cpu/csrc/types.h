@@ -25,7 +25,7 @@ struct PkLayer {
   void *keys, *values;
 };
 
-enum PkCache : int32_t { PK_CACHE_F32 = 0, PK_CACHE_BF16 = 1 };
+enum PkCache : int32_t { PK_CACHE_F32 = 0, PK_CACHE_BF16 = 1, PK_CACHE_INT8 = 2 };
 
 // cosines, sines: [positions, head_dim / 2].  embedding: its rows are gathered from the tiles.
 // block_size: tokens per KV block, a multiple of 16.
@@ -81,6 +81,7 @@ namespace pk {
 constexpr int LANES = 16;      // outputs per tile
 constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
+constexpr int MAX_HEAD_DIM = 1024;
 constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
 
 constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together

@@ -159,5 +159,14 @@ inline void store_bf16(uint16_t* p, V x) {
   const __m256i packed = _mm256_packus_epi32(bf16_of_half(x.lo), bf16_of_half(x.hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+// 16 pairs (even, odd) of numbers that are bfloat16 already.
+inline void store_pairs_half(uint16_t* p, __m256 even, __m256 odd) {
+  const __m256i pairs = _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(even), 16), _mm256_castps_si256(odd));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+}
+inline void store_bf16_pairs(uint16_t* p, V even, V odd) {
+  store_pairs_half(p, even.lo, odd.lo);
+  store_pairs_half(p + 16, even.hi, odd.hi);
+}
 
 }  // namespace

@@ -90,5 +90,9 @@ inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
 inline void store_bf16(uint16_t* p, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
+// 16 pairs (even, odd) of numbers that are bfloat16 already.
+inline void store_bf16_pairs(uint16_t* p, V even, V odd) {
+  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16), _mm512_castps_si512(odd)));
+}
 
 }  // namespace

@@ -96,6 +96,14 @@ inline void store_bf16(uint16_t* p, V a) {
     p[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 64 : (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
   }
 }
+// 16 pairs (even, odd) of numbers that are bfloat16 already.
+inline uint16_t upper_half(float x) { uint32_t bits; __builtin_memcpy(&bits, &x, 4); return static_cast<uint16_t>(bits >> 16); }
+inline void store_bf16_pairs(uint16_t* p, V even, V odd) {
+  PK_LANES {
+    p[2 * i] = upper_half(even.x[i]);
+    p[2 * i + 1] = upper_half(odd.x[i]);
+  }
+}
 
 #undef PK_LANES
 
