@@ -15,9 +15,9 @@ def check(scheduler: Scheduler) -> None:
     """Raises BrokenBooks unless slots, blocks, queue counts and states agree with each other."""
     _check_holders(scheduler)
     _check_queue(scheduler)
-    if scheduler.pool is not None:
+    if scheduler.cache is not None:
         holders = [*scheduler.running.values(), *scheduler.marked.values()]
-        scheduler.pool.check(s.table.blocks for s in holders if s.table is not None)
+        scheduler.cache.check(s.table.blocks for s in holders if s.table is not None)
 
 
 def check_requests(scheduler: Scheduler, requests: Iterable[Request]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.from_worker import Result
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_engine.request import Sequence
 
 
@@ -67,11 +67,13 @@ class Draft:
         self.left = budget
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
         self.alone = False
-        self._admitted: list[Sequence] = []
+        self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
         """The worker gets the sequence in full, with the blocks that its table has now."""
-        self._admitted.append(sequence)
+        if sequence.slot is None:
+            raise ValueError("a sequence without a slot can't be admitted")
+        self._admitted[sequence.slot] = sequence
 
     def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
         """Computes tokens [start, end) of a sequence that has a slot."""
@@ -81,13 +83,17 @@ class Draft:
         self.left -= end - start
         self.items[slot] = (sequence, start, end, new_blocks)
 
-    def withdraw(self, sequence: Sequence) -> None:
-        """Takes back what a sequence was given: it is being preempted."""
-        item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
+    def withdraw(self, sequence: Sequence) -> bool:
+        """Takes back what a sequence was given: it is being preempted. Returns whether the worker
+        has heard of it, in an earlier step."""
+        if sequence.slot is None:
+            return False
+        item = self.items.pop(sequence.slot, None)
         if item is not None:
             self.left += item[2] - item[1]
+        return self._admitted.pop(sequence.slot, None) is None
 
-    def commit(self, number: int, released: list[int]) -> tuple[Plan, StepInFlight]:
+    def commit(self, number: int, released: list[int], copies: list[Copy]) -> tuple[Plan, StepInFlight]:
         """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
@@ -101,8 +107,8 @@ class Draft:
             sequence.num_expected += samples
             sequence.in_flight += 1
             sequence.last_work = (number << 12) + len(items)
-        admitted = [_in_full(sequence) for sequence in self._admitted]
-        plan = Plan(number, number - 1, released, admitted, work)
+        admitted = [_in_full(sequence) for sequence in self._admitted.values()]
+        plan = Plan(number, number - 1, released, admitted, work, copies)
         return plan, StepInFlight(number, items, alone=self.alone, tokens=tokens)
 
 

@@ -52,6 +52,7 @@ class Endings:
                 FINISH_REASONS[state],
                 stop_token,
                 error,
+                request.cached_tokens,
             )
         )
 

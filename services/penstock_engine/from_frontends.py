@@ -14,6 +14,7 @@ from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.policies.admission import QueueBounds, ServiceRate
+from penstock_engine.kv.keys import root_key
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
@@ -146,6 +147,7 @@ class FromFrontends:
             submit,
             arrival=self._arrivals,
             eos_token_ids=self._facts.model.generation.eos_token_ids,
+            root=self._root(submit),
         )
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
@@ -156,6 +158,12 @@ class FromFrontends:
                 self._endings.end(sequence, end[0], stop_token=end[1])
             elif not self._endings.end_if_poison(sequence):
                 self._scheduler.add(sequence)
+
+    def _root(self, submit: Submit) -> bytes:
+        """Of the keys of the request's KV blocks: who may share them."""
+        if self._facts.config.cache.enable_prefix_caching:
+            return root_key("salt", submit.cache_salt)
+        return root_key("request", str(self._arrivals))
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
         request = frontend.requests.get(finish.request)

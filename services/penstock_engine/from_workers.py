@@ -109,7 +109,10 @@ class FromWorkers:
         if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
             self.drop(f"a pool has 1 to {MAX_BLOCKS} KV blocks, not {ready.num_kv_blocks}")
             return
-        self._scheduler.attach(ready.num_kv_blocks)
+        if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
+            self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
+            return
+        self._scheduler.attach(ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds)
         self._workers.found_ready(worker, ready, now)
         limit = self._context.tokens
         log.info(

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.protocol.common import FinishReason, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.table import BlockTable
 
 
@@ -56,16 +57,20 @@ class Request:
     first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
     stops: the request's own stop ids.  open: sequences that have not ended.
     num_queued: sequences in the waiting queue; the queue keeps it.
+    root: parent of the keys of its blocks (see kv.keys).  cached_tokens: of the prompt, found in
+    the KV cache when its first sequence started; None before.
     """
 
     __slots__ = (
         "arrival",
+        "cached_tokens",
         "eos",
         "name",
         "num_queued",
         "number",
         "open",
         "prompt",
+        "root",
         "sampling",
         "sequences",
         "session",
@@ -74,7 +79,13 @@ class Request:
     )
 
     def __init__(
-        self, session: bytes, submit: Submit, *, arrival: int, eos_token_ids: tuple[int, ...]
+        self,
+        session: bytes,
+        submit: Submit,
+        *,
+        arrival: int,
+        eos_token_ids: tuple[int, ...],
+        root: bytes = b"",
     ) -> None:
         self.session = session
         self.number = submit.request
@@ -87,6 +98,8 @@ class Request:
         self.stops = frozenset(submit.stopping.stop_token_ids)
         self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
         self.num_queued = 0
+        self.root = root
+        self.cached_tokens: int | None = None
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }
@@ -107,6 +120,8 @@ class Sequence:
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
+    keys: of its full blocks, as far as they were asked for.  num_published: blocks of its table
+    that others can find by their keys.
     """
 
     __slots__ = (
@@ -115,10 +130,12 @@ class Sequence:
         "emitted",
         "in_flight",
         "index",
+        "keys",
         "last_work",
         "most_tokens",
         "num_computed",
         "num_expected",
+        "num_published",
         "num_scheduled",
         "num_tokens",
         "request",
@@ -138,6 +155,8 @@ class Sequence:
         self.most_tokens = len(request.prompt) + request.stopping.max_tokens
         self.num_computed = 0
         self.num_scheduled = 0
+        self.num_published = 0
+        self.keys: list[bytes] = []
         self.in_flight = 0
         self.last_work = 0
         self.state = State.WAITING
@@ -154,6 +173,19 @@ class Sequence:
     def tokens(self) -> list[int]:
         """Prompt and emitted ids."""
         return (self.request.prompt + self.emitted).tolist()
+
+    def block_keys(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """Keys of its first `num_blocks` blocks, all full."""
+        while len(self.keys) < num_blocks:
+            at = len(self.keys) * block_size
+            parent = self.keys[-1] if self.keys else self.request.root
+            self.keys.append(block_key(parent, self._span(at, at + block_size)))
+        return self.keys[:num_blocks]
+
+    def _span(self, start: int, end: int) -> array[int]:
+        """Token ids [start, end)."""
+        prompt, size = self.request.prompt, len(self.request.prompt)
+        return prompt[start:end] + self.emitted[max(0, start - size) : max(0, end - size)]
 
     def append(self, token: int) -> None:
         self.emitted.append(token)
@@ -172,7 +204,9 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         self.num_tokens = self.num_expected = len(self.request.prompt) + len(self.emitted)
-        self.num_computed = self.num_scheduled = self.last_work = 0
+        self.num_computed = self.num_scheduled = self.num_published = self.last_work = 0
+        # Keys of blocks that hold a deleted token would be wrong; they are soon made again.
+        del self.keys[:]
 
 
 def worker_sampling(

@@ -13,11 +13,13 @@ from penstock.config import SchedulerSettings
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
 from penstock_engine.draft import Draft, StepInFlight, UnfitResult
+from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
-from penstock_engine.kv.table import BlockTable, blocks_for
+from penstock_engine.kv.reuse import Reuse, Start
 from penstock_engine.policies.admission import Headroom
 from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
 from penstock_engine.policies.preemption import LatestFirst, PreemptionChoice
+from penstock_engine.policies.resumption import Resumption
 from penstock_engine.policies.shares import PrefillShare
 from penstock_engine.queue import WaitingQueue
 from penstock_engine.request import Sequence, State
@@ -57,7 +59,7 @@ class Scheduler:
         """Ended, by slot; a step in flight still refers to them."""
         self.leaving: dict[int, Sequence] = {}
         """Running, by slot, and to be preempted once no step in flight refers to them."""
-        self.pool: BlockPool | None = None
+        self.cache: KVCache | None = None
         self.num_preemptions = 0
         self.num_steps = 0
         self._budget = settings.max_num_batched_tokens
@@ -67,6 +69,8 @@ class Scheduler:
         self._preemption = preemption or LatestFirst(order)
         self._headroom = Headroom()
         self._share = PrefillShare()
+        self._resume = Resumption(settings.preemption_mode)
+        self._reuse: Reuse | None = None
         self._in_flight: deque[StepInFlight] = deque()
         self._suspect: Sequence | None = None
         self._forget_worker()
@@ -94,9 +98,15 @@ class Scheduler:
         capacity = self.capacity
         return self._max_model_len if capacity is None else min(self._max_model_len, capacity)
 
-    def attach(self, num_blocks: int) -> None:
-        """A worker is ready, with an empty pool of that many blocks."""
-        self.pool = BlockPool(num_blocks)
+    @property
+    def pool(self) -> BlockPool | None:
+        return None if self.cache is None else self.cache.pool
+
+    def attach(self, num_blocks: int, host_blocks: int = 0, copy_seconds: float = 0.0) -> None:
+        """A worker is ready, with empty pools of that many blocks."""
+        self.cache = KVCache(num_blocks, self.block_size, host_blocks)
+        self._reuse = Reuse(self.cache)
+        self._resume.attach(host_blocks, copy_seconds)
 
     def detach(self) -> list[Sequence]:
         """The worker is gone, and its KV with it. Everything that ran waits again.
@@ -124,7 +134,7 @@ class Scheduler:
         self.marked.clear()
         self.leaving.clear()
         self._suspect = None
-        self.pool = None
+        self.cache = self._reuse = None
         self._forget_worker()
         return list(accused)
 
@@ -165,7 +175,7 @@ class Scheduler:
         then what has started, in order; then whoever waits, strictly in order, while slots,
         blocks and budget last; then decodes that the limit had kept out.
         """
-        if self.pool is None or (self._in_flight and not self._may_follow()):
+        if self.cache is None or (self._in_flight and not self._may_follow()):
             return None
         for sequence in [s for s in self.leaving.values() if not s.in_flight]:
             self._preempt(sequence)
@@ -180,7 +190,7 @@ class Scheduler:
             return None
         self._last_was_alone = draft.alone
         self._last_step += 1
-        plan, step = draft.commit(self._last_step, self._released)
+        plan, step = draft.commit(self._last_step, self._released, self.cache.take_copies())
         self._released = []
         self._in_flight.append(step)
         return plan
@@ -224,8 +234,8 @@ class Scheduler:
 
     def _extend(self, sequence: Sequence, draft: Draft) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow."""
-        table, pool = sequence.table, self.pool
-        if table is None or pool is None or sequence.slot in self.leaving or not draft.left:
+        table, cache = sequence.table, self.cache
+        if table is None or cache is None or sequence.slot in self.leaving or not draft.left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
         end = min(start + self._behind(sequence), start + draft.left)
@@ -233,11 +243,11 @@ class Scheduler:
         if end <= room:
             draft.work(sequence, start, end, [])
             return
-        if room == start and not pool.num_free:
+        if room == start and not cache.pool.num_free:
             self._make_room(sequence, draft)
-        end = min(end, room + pool.num_free * self.block_size)
+        end = min(end, room + cache.pool.num_free * self.block_size)
         if end > start:
-            draft.work(sequence, start, end, table.grow(pool, end))
+            draft.work(sequence, start, end, table.grow(cache, end))
 
     def _make_room(self, needy: Sequence, draft: Draft) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
@@ -246,17 +256,20 @@ class Scheduler:
         victim = self._preemption.victim(self.running.values(), needy)
         if victim is None or victim.slot is None:
             return
-        draft.withdraw(victim)
+        known = draft.withdraw(victim)
         if victim.in_flight:
             self.leaving[victim.slot] = victim
         else:
-            self._preempt(victim)
+            self._preempt(victim, known=known)
 
-    def _preempt(self, victim: Sequence) -> None:
-        if victim.slot is None:
+    def _preempt(self, victim: Sequence, *, known: bool = True) -> None:
+        """known: the worker has heard of it."""
+        if victim.slot is None or victim.table is None or self.cache is None:
             raise ValueError(f"sequence {victim.index} of {victim.request.name} holds no slot")
         self._leave_running(victim, victim.slot)
-        self._release(victim)
+        if self._resume.recomputes(victim):
+            self.cache.forget_private(victim.table.blocks)
+        self._release(victim, known=known)
         victim.move(State.PREEMPTED)
         victim.forget_computed()
         self.queue.push(victim)
@@ -272,36 +285,46 @@ class Scheduler:
             return
         while draft.left:
             head = self.queue.head()
-            if head is None or head.suspect_until or not self._fits(head):
+            if head is None or head.suspect_until:
                 return
-            self._start(head, draft)
+            start = self._fits(head)
+            if start is None:
+                return
+            self._start(head, start, draft)
 
-    def _fits(self, head: Sequence) -> bool:
-        """Whether `head` may start: a slot, and blocks for all its tokens and the next one.
+    def _fits(self, head: Sequence) -> Start | None:
+        """How `head` may start: with a slot, and blocks for all its tokens and the next one.
 
         Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
         when all that have started are served.
         """
-        if self.pool is None or not self.free_slots:
-            return False
-        needed = blocks_for(head.num_tokens + 1, self.block_size)
+        if self.cache is None or self._reuse is None or not self.free_slots:
+            return None
+        start = self._reuse.find(head)
+        if start is None:
+            return None
+        needed = start.needed
         if self.running:
             needed += self._headroom.blocks(len(self.running), self.block_size)
-        return needed <= self.pool.num_free
+        return start if needed <= self.cache.pool.num_free else None
 
-    def _start(self, sequence: Sequence, draft: Draft) -> None:
-        if self.pool is None:
+    def _start(self, sequence: Sequence, start: Start, draft: Draft) -> None:
+        if self.cache is None or self._reuse is None:
             return
         self.queue.remove(sequence)
         sequence.move(State.RUNNING)
         slot = self.free_slots.pop()
+        sequence.table = self._reuse.table(sequence, start)
         sequence.slot = slot
-        sequence.table = BlockTable(self.block_size)
         self.running[slot] = sequence
-        end = min(sequence.num_tokens, draft.left)
-        sequence.table.grow(self.pool, end)
+        sequence.num_computed = sequence.num_scheduled = start.computed
+        if sequence.request.cached_tokens is None:
+            prompt = len(sequence.request.prompt)
+            sequence.request.cached_tokens = min(start.computed, prompt)
+        end = min(sequence.num_tokens, start.computed + draft.left)
+        sequence.table.grow(self.cache, end)
         draft.admit(sequence)
-        draft.work(sequence, 0, end, [])
+        draft.work(sequence, start.computed, end, [])
 
     # ---- suspects: those that ran when a worker or an engine died
 
@@ -314,9 +337,10 @@ class Scheduler:
             self._extend(self._suspect, draft)
         else:
             head = self.queue.head()
-            if head is None or not head.suspect_until or not self._fits(head):
+            start = self._fits(head) if head is not None and head.suspect_until else None
+            if head is None or start is None:
                 return
-            self._start(head, draft)
+            self._start(head, start, draft)
             self._suspect = head
         draft.alone = bool(draft.items)
 
@@ -335,6 +359,7 @@ class Scheduler:
         order.  The caller decides which of them end.
         """
         step = self._in_flight[0]
+        self._resume.observe(step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             sequence.in_flight -= 1
@@ -347,6 +372,8 @@ class Scheduler:
                 advanced.append((sequence, outcome))
                 continue
             sequence.num_computed = end
+            if self._reuse is not None:
+                self._reuse.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
                 advanced.append((sequence, outcome))
@@ -365,14 +392,17 @@ class Scheduler:
     def _leave_running(self, sequence: Sequence, slot: int) -> None:
         del self.running[slot]
         self.leaving.pop(slot, None)
+        if self._reuse is not None:
+            self._reuse.left(sequence)
         if sequence is self._suspect:
             self._suspect = None
 
-    def _release(self, sequence: Sequence) -> None:
-        """The one place where a slot and its blocks become free."""
-        if sequence.table is None or sequence.slot is None or self.pool is None:
+    def _release(self, sequence: Sequence, *, known: bool = True) -> None:
+        """The one place where a slot and its blocks become free. known: the worker has heard."""
+        if sequence.table is None or sequence.slot is None or self.cache is None:
             raise ValueError(f"sequence {sequence.index} of {sequence.request.name} holds no slot")
-        sequence.table.release(self.pool)
+        sequence.table.release(self.cache)
         self.free_slots.append(sequence.slot)
-        self._released.append(sequence.slot)
+        if known:
+            self._released.append(sequence.slot)
         sequence.slot = sequence.table = None

@@ -11,6 +11,7 @@ from penstock.protocol.from_frontend import Submit
 from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
 
 MAX_NAME_LENGTH = 1024
+MAX_SALT_LENGTH = 1024
 MAX_COUNT = 2**31 - 1
 
 
@@ -21,6 +22,12 @@ def check_submit(submit: Submit, *, vocab_size: int, max_len: int, room: str) ->
     """
     if len(submit.name) > MAX_NAME_LENGTH:
         raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
+    if len(submit.cache_salt) > MAX_SALT_LENGTH:
+        raise InvalidRequest(
+            f"cache_salt has {len(submit.cache_salt)} characters; at most {MAX_SALT_LENGTH} are "
+            "allowed",
+            param="cache_salt",
+        )
     if submit.deaths < 0:
         raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
     _check_stopping(submit.stopping, vocab_size)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+PreemptionMode = Literal["auto", "recompute", "swap"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
 Quantization = Literal["none", "int8"]
@@ -64,6 +65,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " with a scale per token and head."
         ),
     ] = "auto"
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
+    ] = True
+    host_kv_gib: Annotated[
+        float,
+        Meta(ge=0, description="GiB of host memory for KV blocks that leave the pool; 0: none."),
+    ] = 0.0
     kv_memory_fraction: Annotated[
         float,
         Meta(gt=0, le=0.95, description="Share of free memory that the KV pool may take."),
@@ -82,6 +90,13 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_steps_in_flight: Annotated[
         int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
     ] = 2
+    preemption_mode: Annotated[
+        PreemptionMode,
+        Meta(
+            description="KV of preempted sequences: recompute drops it, swap keeps it in the pool "
+            "or on the host for as long as there is room, auto takes what costs less."
+        ),
+    ] = "auto"
     max_waiting_requests: Annotated[
         int, Meta(ge=1, description="Requests that may wait; more are refused with 503.")
     ] = 4096

@@ -48,7 +48,8 @@ def facts(
     max_model_len: int = 64,
     block_size: int = 4,
     num_kv_blocks: int | None = None,
-    **scheduler: int,
+    prefix_caching: bool = True,
+    **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
     model = PreparedModel(
@@ -81,7 +82,11 @@ def facts(
     }
     config = EngineConfig(
         model=ModelSettings(model="tiny"),
-        cache=CacheSettings(kv_block_size=block_size, num_kv_blocks=num_kv_blocks),
+        cache=CacheSettings(
+            kv_block_size=block_size,
+            num_kv_blocks=num_kv_blocks,
+            enable_prefix_caching=prefix_caching,
+        ),
         scheduler=SchedulerSettings(**settings),
     )
     return EngineFacts(
@@ -139,7 +144,7 @@ class Front:
 class Harness:
     """Drives a core; every call checks all books and everything that the core sent."""
 
-    def __init__(self, engine_facts: EngineFacts | None = None, **options: int) -> None:
+    def __init__(self, engine_facts: EngineFacts | None = None, **options: Any) -> None:
         self.facts = engine_facts or facts(**options)
         self.core = EngineCore(self.facts)
         self.now = 100.0
@@ -153,6 +158,11 @@ class Harness:
         """Steps in flight, each with what it works on."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
+        self.num_reused = 0
+        """Tokens that sequences found computed when they started."""
+        self._tables: dict[int, list[int]] = {}
+        self._salts: dict[int, str] = {}
+        self._host_salts: dict[int, str] = {}
         self.trace: list[bytes] = []
         self._sessions = 0
         self._requests = 0
@@ -189,12 +199,40 @@ class Harness:
             assert isinstance(message, Plan)
             assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight
             assert self.worker is not None
+            self._check_salts(message)
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
 
     def _score(self, slot: int) -> SequenceScore:
-        sequence = self.core.scheduler.running[slot]
-        front = next(f for f in self.fronts if f.session == sequence.request.session)
-        return front.requests[sequence.request.number].sequences[sequence.index]
+        return self._asked(slot).sequences[self.core.scheduler.running[slot].index]
+
+    def _asked(self, slot: int) -> RequestScore:
+        """The request that a running slot works on."""
+        request = self.core.scheduler.running[slot].request
+        front = next(f for f in self.fronts if f.session == request.session)
+        return front.requests[request.number]
+
+    def _check_salts(self, plan: Plan) -> None:
+        """No sequence is given a block that holds what another salt computed."""
+        for copy in plan.copies:
+            source = self._host_salts if copy.kind == "in" else self._salts
+            target = self._host_salts if copy.kind == "out" else self._salts
+            target[copy.target] = source[copy.source]
+        size = self.facts.config.cache.kv_block_size
+        admitted = {new.slot: new.blocks for new in plan.admitted}
+        for work in plan.work:
+            asked = self._asked(work.slot)
+            salt = asked.submit.cache_salt
+            if not self.facts.config.cache.enable_prefix_caching:
+                salt = f"request {asked.submit.request}"
+            blocks = self._tables.setdefault(work.slot, [])
+            if work.slot in admitted:
+                blocks[:] = admitted[work.slot]
+                for block in blocks[: -(-work.start // size)]:
+                    assert self._salts[block] == salt, "a block of another salt"
+                self.num_reused += work.start
+            blocks += work.new_blocks
+            for block in blocks[work.start // size :]:
+                self._salts[block] = salt
 
     def _front_gets(self, front: Front, message: ToFrontend, frames: tuple[bytes, ...]) -> None:
         match message:
@@ -293,6 +331,7 @@ class Harness:
         deaths: int = 0,
         resumed: bool | None = None,
         seed: int = 1,
+        salt: str = "",
         logprobs: int | None = None,
         settle: bool = True,
         sampling: dict[str, Any] | None = None,
@@ -310,6 +349,7 @@ class Harness:
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
+            salt,
         )
         score = RequestScore(submit)
         for index in indexes:
@@ -338,20 +378,29 @@ class Harness:
 
     # ---- what the worker does
 
-    def start_worker(self, num_blocks: int | None = None, *, ready: bool = True) -> None:
+    def start_worker(
+        self, num_blocks: int | None = None, *, ready: bool = True, host_blocks: int = 0
+    ) -> None:
         self._forget_worker("replaced")
         self.worker_session = self._new_session()
         self.core.worker_opened(self.worker_session, WorkerHello([1], 0, 2), self.now)
         self.settle()
         if ready:
-            self.worker_ready(num_blocks)
+            self.worker_ready(num_blocks, host_blocks=host_blocks)
 
-    def worker_ready(self, num_blocks: int | None = None) -> None:
+    def worker_ready(self, num_blocks: int | None = None, *, host_blocks: int = 0) -> None:
         assert self.setup is not None
         assert self.worker_session is not None
-        self.worker = FakeWorker(self.setup, num_blocks or 1000, self.fail_prompts)
+        self.worker = FakeWorker(
+            self.setup, num_blocks or 1000, self.fail_prompts, num_host_blocks=host_blocks
+        )
         ready = Ready(
-            num_kv_blocks=self.worker.num_blocks, device="cpu", fingerprint="f", load_seconds=0.1
+            num_kv_blocks=self.worker.num_blocks,
+            device="cpu",
+            fingerprint="f",
+            load_seconds=0.1,
+            num_host_blocks=host_blocks,
+            copy_seconds=0.001 if host_blocks else 0.0,
         )
         self.worker_says(ready)
 

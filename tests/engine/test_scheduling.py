@@ -178,13 +178,19 @@ def test_work_is_withdrawn_when_its_blocks_are_taken_in_the_same_plan(
     withdrawn = []
     withdraw = Draft.withdraw
 
-    def spy(draft: Draft, sequence: Sequence) -> None:
+    def spy(draft: Draft, sequence: Sequence) -> bool:
         withdrawn.append(sequence.slot in draft.items)
-        withdraw(draft, sequence)
+        return withdraw(draft, sequence)
 
     monkeypatch.setattr(Draft, "withdraw", spy)
     for blocks in range(34, 46):
-        h = Harness(max_model_len=32, block_size=1, max_num_batched_tokens=2, max_num_seqs=3)
+        h = Harness(
+            max_model_len=32,
+            block_size=1,
+            max_num_batched_tokens=2,
+            max_num_seqs=3,
+            preemption_mode="recompute",
+        )
         front = h.connect()
         requests = [h.submit(front, [i + 1] * 2, max_tokens=25, ignore_eos=True) for i in range(6)]
         h.start_worker(blocks)

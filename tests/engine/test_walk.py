@@ -53,10 +53,11 @@ def test_long_histories(seed: int) -> None:
 
 def test_long_histories_meet_what_they_are_for() -> None:
     """Else the test above would prove little."""
-    preemptions = deaths = ended = 0
+    preemptions = deaths = ended = reused = 0
     for seed in range(10):
         walker = seeded_walk(seed, 1000)
         preemptions += walker.h.core.scheduler.num_preemptions
+        reused += walker.h.num_reused
         for front in walker.h.fronts + walker.h.gone:
             for request in front.requests.values():
                 deaths += sum(score.deaths for score in request.sequences.values())
@@ -65,6 +66,7 @@ def test_long_histories_meet_what_they_are_for() -> None:
                     for score in request.sequences.values()
                 )
     assert preemptions > 50
+    assert reused > 500
     assert deaths > 50
     assert ended > 500
 

@@ -25,6 +25,8 @@ def make_harness(choose: Choices) -> Harness:
         max_waiting_requests=choose.whole(2, 12),
         max_waiting_tokens=choose.whole(20, 300),
         max_steps_in_flight=choose.whole(1, 3),
+        prefix_caching=choose.whole(0, 3) > 0,
+        preemption_mode=("auto", "recompute", "swap")[choose.whole(0, 2)],
     )
 
 
@@ -62,10 +64,17 @@ class Walker:
             return
         whole = self.choose.whole
         longest = whole(1, self.h.facts.max_model_len + 1)
-        prompt = [whole(0, VOCAB - 1) for _ in range(whole(1, longest))]
+        prompt = self._prompt(whole(1, longest))
         if whole(0, 30) == 0:
             self.h.fail_prompts.add(tuple(prompt))
-        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), **self._ends())
+        salt = ("", "", "x", "y")[whole(0, 3)]
+        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, **self._ends())
+
+    def _prompt(self, length: int) -> list[int]:
+        """Half of them begin as others do."""
+        shared = self.choose.whole(0, 2 * length)
+        common = [3 + at % 5 for at in range(min(shared, length))]
+        return common + [self.choose.whole(0, VOCAB - 1) for _ in range(length - len(common))]
 
     def _ends(self) -> dict[str, Any]:
         whole = self.choose.whole
@@ -97,6 +106,7 @@ class Walker:
             emitted={i: s.tokens for i, s in old.sequences.items() if s.terminal is None},
             deaths=self.choose.whole(0, 4) // 2,
             seed=old.submit.sampling.seed,
+            salt=old.submit.cache_salt,
             logprobs=old.submit.sampling.logprobs,
             max_tokens=stopping.max_tokens,
             min_tokens=stopping.min_tokens,
@@ -134,7 +144,7 @@ class Walker:
     def worker(self) -> None:
         """A worker dials in, or one that loads becomes ready."""
         if self.h.setup is not None and self.h.worker is None:
-            self.h.worker_ready(self._pool_size())
+            self.h.worker_ready(self._pool_size(), host_blocks=self._host_size())
         elif self.h.worker is None or self.choose.whole(0, 9) == 0:
             self.h.start_worker(ready=False)
 
@@ -148,6 +158,9 @@ class Walker:
 
     def kill(self) -> None:
         self.h.kill_worker()
+
+    def _host_size(self) -> int:
+        return max(0, self.choose.whole(-4, 12))
 
     def unfit(self) -> None:
         """A result of another step: the session ends, the sequences go on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 MAX_BLOCKS = 2**24
 """Most blocks in one pool; keeps a worker's mistaken figure from filling memory."""
@@ -27,8 +27,9 @@ class BlockPool:
 
         ring:  [num_blocks] -> oldest -> ... -> newest -> [num_blocks]
 
-    Blocks are taken at the oldest end and given back at the newest, so that a freed block keeps
-    its contents for as long as possible (a prefix index can then revive it with `share`).
+    Blocks are taken at the oldest end.  One whose contents may be asked for again is given back at
+    the newest end, so that it keeps them for as long as possible (`share` revives it); any other at
+    the oldest.
     """
 
     __slots__ = ("_next", "_previous", "_references", "num_blocks", "num_free")
@@ -73,21 +74,33 @@ class BlockPool:
             self.num_free -= 1
         self._references[block] += 1
 
-    def give_back(self, blocks: Sequence[int]) -> None:
-        """An owner's leave. `blocks` is in token order: the tail is freed, and reused, first."""
-        references, head = self._references, self.num_blocks
+    def num_owners(self, block: int) -> int:
+        return self._references[block]
+
+    def give_back(self, blocks: Sequence[int], kept: Container[int] = ()) -> None:
+        """An owner's leave. `blocks` is in token order: the tail is freed, and reused, first.
+
+        kept: blocks whose contents may be asked for again; freed ones of them are reused last, the
+        others first.
+        """
+        references = self._references
         for block in reversed(blocks):
             left = references[block] - 1
             if left < 0:
                 raise BrokenBooks(f"KV block {block} was freed twice")
             references[block] = left
             if left == 0:
-                newest = self._previous[head]
-                self._next[newest] = block
-                self._previous[block] = newest
-                self._next[block] = head
-                self._previous[head] = block
-                self.num_free += 1
+                before = self._previous[self.num_blocks] if block in kept else self.num_blocks
+                self._link(block, before)
+
+    def _link(self, block: int, before: int) -> None:
+        """Puts a free block into the ring, behind the entry `before`."""
+        after = self._next[before]
+        self._next[before] = block
+        self._previous[block] = before
+        self._next[block] = after
+        self._previous[after] = block
+        self.num_free += 1
 
     def balances(self, num_held: int) -> bool:
         """A cheap audit: as many free blocks as unreferenced ones, and `num_held` references."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_engine.kv.pool import BlockPool
+from penstock_engine.kv.cache import KVCache
 
 
 class BlockTable:
@@ -10,9 +10,9 @@ class BlockTable:
 
     __slots__ = ("block_size", "blocks")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, blocks: list[int] | None = None) -> None:
         self.block_size = block_size
-        self.blocks: list[int] = []
+        self.blocks: list[int] = blocks or []
 
     @property
     def capacity(self) -> int:
@@ -23,15 +23,15 @@ class BlockTable:
         """Blocks to add before `num_tokens` tokens fit."""
         return max(0, blocks_for(num_tokens, self.block_size) - len(self.blocks))
 
-    def grow(self, pool: BlockPool, num_tokens: int) -> list[int]:
+    def grow(self, cache: KVCache, num_tokens: int) -> list[int]:
         """Makes room for `num_tokens` tokens; returns the new blocks. Raises OutOfBlocks."""
-        new = pool.take(self.missing(num_tokens))
+        new = cache.take(self.missing(num_tokens))
         self.blocks += new
         return new
 
-    def release(self, pool: BlockPool) -> None:
+    def release(self, cache: KVCache) -> None:
         """Gives every block back."""
-        pool.give_back(self.blocks)
+        cache.release(self.blocks)
         self.blocks = []
 
 

@@ -16,12 +16,16 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
-    """Loaded. num_kv_blocks: blocks in the pool.  fingerprint: see to_frontend.Welcome."""
+    """Loaded. num_kv_blocks: blocks in the pool; num_host_blocks: in the host tier.
+    fingerprint: see to_frontend.Welcome.  copy_seconds: what copying a block to the host and back
+    takes, 0 where there is no host tier."""
 
     num_kv_blocks: int
     device: str
     fingerprint: str
     load_seconds: float
+    num_host_blocks: int = 0
+    copy_seconds: float = 0.0
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):

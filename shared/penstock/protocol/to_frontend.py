@@ -64,6 +64,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     tokens: new ids, in order.  logprobs: one per token when asked for.
     finish: set on the terminal output, which comes exactly once.
     stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
+    cached_tokens: on the terminal output: how many of the prompt's were found in the KV cache
+    when the request started; None if it never did.
     """
 
     request: int
@@ -73,6 +75,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    cached_tokens: int | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):

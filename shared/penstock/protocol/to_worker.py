@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from penstock.protocol.common import TokenSampling
@@ -11,7 +13,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """First message to a worker: load this, size the pool, answer Ready (or Fault).
 
     model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
-    numa_node: None means any.
+    numa_node: None means any.  host_kv_bytes: memory for the host tier, 0 for none.
     """
 
     version: int
@@ -28,6 +30,16 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     numa_node: int | None = None
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
+    host_kv_bytes: int = 0
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True):
+    """Copies a KV block of all layers. Each of source and target is a block of the device's pool
+    or of the host's: device (both of the device), out (device to host), in (host to device)."""
+
+    kind: Literal["device", "out", "in"]
+    source: int
+    target: int
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +72,7 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
-    """One step: release, then admit, then compute.
+    """One step: copy blocks, in the order given; release; admit; compute.
 
     step: numbered from 1 in each worker session.  follows: the step that must have been executed
     before (0: none).
@@ -71,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     released: list[int]
     admitted: list[NewSequence]
     work: list[SlotWork]
+    copies: list[Copy] = []
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

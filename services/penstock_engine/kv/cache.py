@@ -1,0 +1,170 @@
+"""The KV cache's books: blocks, what is in them, and the copies that a worker has to make.
+
+A block that nobody holds keeps its contents until it is taken for something else, and can be found
+by its key until then; after that in the host tier, if there is one.  A key is published only when
+the step that computed the block is settled.
+
+Copies are one list in order: the worker carries it out, in that order, before a step computes, so a
+block may be evicted to the host and filled again within the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.protocol.to_worker import Copy
+from penstock_engine.kv.host import HostTier
+from penstock_engine.kv.pool import BlockPool, BrokenBooks
+
+
+@dataclass(frozen=True)
+class Match:
+    """The leading blocks of a sequence that are there already.
+
+    blocks: how many.  taken: how many free device blocks it costs to have them.
+    """
+
+    blocks: int
+    taken: int
+
+
+class KVCache:
+    """pool: device blocks.  host_blocks: of the host tier, 0 for none."""
+
+    __slots__ = (
+        "_block_of",
+        "_copies",
+        "_key_of",
+        "block_size",
+        "host",
+        "num_swapped_in",
+        "num_swapped_out",
+        "pool",
+    )
+
+    def __init__(self, num_blocks: int, block_size: int, host_blocks: int = 0) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.host = HostTier(host_blocks) if host_blocks else None
+        self.num_swapped_in = self.num_swapped_out = 0
+        self._block_of: dict[bytes, int] = {}
+        self._key_of: dict[int, bytes] = {}
+        self._copies: list[Copy] = []
+
+    # ---- finding
+
+    def match(self, keys: Sequence[bytes]) -> Match:
+        """How far `keys`, the keys of a sequence's blocks in order, are here without a gap."""
+        found = taken = 0
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is not None:
+                taken += self.pool.num_owners(block) == 0
+            elif self.host is not None and key in self.host:
+                taken += 1
+            else:
+                break
+            found += 1
+        return Match(found, taken)
+
+    def claim(self, keys: Sequence[bytes]) -> list[int]:
+        """One more owner for each of these blocks; all of them were matched, and there is room.
+
+        Contents of the host tier are copied to blocks of the device.
+        """
+        # Those on the device first: a block that is taken for the others could be one of them.
+        held = {key: self._hold(key) for key in keys if key in self._block_of}
+        absent = [key for key in keys if key not in held]
+        if absent:
+            held |= self._swap_in(absent)
+        return [held[key] for key in keys]
+
+    def _hold(self, key: bytes) -> int:
+        block = self._block_of[key]
+        self.pool.share(block)
+        return block
+
+    def _swap_in(self, keys: list[bytes]) -> dict[bytes, int]:
+        """Blocks for contents of the host tier, all of which stay there."""
+        if self.host is None:
+            raise ValueError("there is no host tier to swap in from")
+        # Read first, so that they are the last whose place what is evicted meanwhile could take.
+        sources = [self.host.read(key) for key in keys]
+        blocks = self._take(len(keys), frozenset(keys))
+        for key, source, block in zip(keys, sources, blocks, strict=True):
+            self._copies.append(Copy("in", source, block))
+            self._publish(block, key)
+        self.num_swapped_in += len(keys)
+        return dict(zip(keys, blocks, strict=True))
+
+    # ---- taking and giving back
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks whose contents mean nothing any more. Raises OutOfBlocks."""
+        return self._take(count, frozenset())
+
+    def _take(self, count: int, protected: frozenset[bytes]) -> list[int]:
+        blocks = self.pool.take(count)
+        for block in blocks:
+            key = self._key_of.pop(block, None)
+            if key is None:
+                continue
+            del self._block_of[key]
+            target = None if self.host is None else self.host.store(key, protected)
+            if target is not None:
+                self._copies.append(Copy("out", block, target))
+                self.num_swapped_out += 1
+        return blocks
+
+    def copy(self, source: int) -> int:
+        """A new block with the contents of another: what a fork writes to. Raises OutOfBlocks."""
+        (block,) = self.take(1)
+        self._copies.append(Copy("device", source, block))
+        return block
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """An owner's leave. `blocks` is in token order."""
+        self.pool.give_back(blocks, self._key_of)
+
+    # ---- contents
+
+    def publish(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
+        """These blocks, held by somebody, have been computed in full."""
+        for block, key in zip(blocks, keys, strict=True):
+            if key not in self._block_of and block not in self._key_of:
+                self._publish(block, key)
+
+    def _publish(self, block: int, key: bytes) -> None:
+        self._block_of[key] = block
+        self._key_of[block] = key
+
+    def forget_private(self, blocks: Sequence[int]) -> None:
+        """What lies in those of the blocks that have one owner only shall not be found again."""
+        for block in blocks:
+            key = self._key_of.get(block) if self.pool.num_owners(block) == 1 else None
+            if key is not None:
+                del self._key_of[block]
+                del self._block_of[key]
+                if self.host is not None:
+                    self.host.drop(key)
+
+    def take_copies(self) -> list[Copy]:
+        """Copies decided since the last call, in the order in which they must be made."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    # ---- books
+
+    @property
+    def num_cached(self) -> int:
+        """Device blocks whose contents can be found."""
+        return len(self._block_of)
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Proves the books. Raises BrokenBooks. Linear in the pool's size."""
+        self.pool.check(tables)
+        if {block: key for key, block in self._block_of.items()} != self._key_of:
+            raise BrokenBooks("the prefix index and the blocks' keys disagree")
+        if self.host is not None and not self.host.balances():
+            raise BrokenBooks("a block of the host tier is lost, or held twice")

@@ -1,0 +1,28 @@
+"""Names for the contents of KV blocks.
+
+The key of a full block is a hash of the key before it and of the block's own tokens, so that it
+stands for everything that its keys and values depend on: all tokens up to its end, and the root,
+which is made of what else there is (salt, adapter, media).  The hash is cryptographic, since a
+collision would show one client another's context: BLAKE2b (RFC 7693) of 256 bits.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+
+DIGEST_BYTES = 32
+
+
+def root_key(*parts: str) -> bytes:
+    """The parent of a sequence's first block. parts: what the KV depends on beside the tokens."""
+    digest = blake2b(b"penstock kv", digest_size=DIGEST_BYTES)
+    for part in parts:
+        text = part.encode()
+        digest.update(len(text).to_bytes(8, "big") + text)
+    return digest.digest()
+
+
+def block_key(parent: bytes, tokens: array[int]) -> bytes:
+    """parent: the key of the block before, or the root.  tokens: of a full block, int32."""
+    return blake2b(parent + tokens.tobytes(), digest_size=DIGEST_BYTES).digest()
