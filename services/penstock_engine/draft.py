@@ -93,7 +93,9 @@ class Draft:
             self.left += item[2] - item[1]
         return self._admitted.pop(sequence.slot, None) is None
 
-    def commit(self, number: int, released: list[int], copies: list[Copy]) -> tuple[Plan, StepInFlight]:
+    def commit(
+        self, number: int, released: list[int], copies: list[Copy]
+    ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []

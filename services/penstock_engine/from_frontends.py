@@ -13,8 +13,8 @@ from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
-from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.kv.keys import root_key
+from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict

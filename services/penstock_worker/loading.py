@@ -13,6 +13,7 @@ from penstock.errors import StartupError
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
+from penstock_worker.block_copies import BlockCopies
 from penstock_worker.cpu import usable_threads
 from penstock_worker.fingerprint import fingerprint
 from penstock_worker.forward import Forward, Recipe, choose
@@ -48,6 +49,8 @@ def load(setup: Setup) -> Loaded:
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
         forward, blocks = _build(recipe, setup)
+        host_blocks = setup.host_kv_bytes // recipe.block_bytes
+        copies = BlockCopies(forward.kv_blocks(), host_blocks)
     bounds = SlotBounds(
         slots=setup.max_num_seqs,
         blocks=blocks,
@@ -60,6 +63,8 @@ def load(setup: Setup) -> Loaded:
         device="cpu",
         fingerprint=fingerprint(prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}"),
         load_seconds=time.monotonic() - begun,
+        num_host_blocks=host_blocks,
+        copy_seconds=copies.seconds(),
     )
     log.info(
         "model loaded",
@@ -69,9 +74,11 @@ def load(setup: Setup) -> Loaded:
         backend=recipe.backend,
         threads=threads,
         kv_blocks=blocks,
+        host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, Runner(forward, sampler, Slots(bounds), threads=shares), ready)
+    runner = Runner(forward, sampler, Slots(bounds), copies=copies, threads=shares)
+    return Loaded(setup, runner, ready)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
@@ -88,7 +95,7 @@ def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
     blocks = kv_blocks(
         block_bytes=recipe.block_bytes,
         fraction=setup.kv_memory_fraction,
-        free=free_memory(),
+        free=max(0, free_memory() - setup.host_kv_bytes),
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
     )

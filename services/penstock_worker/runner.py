@@ -1,11 +1,11 @@
 """Executes plans: the hottest file of the worker, and the whole of its interface.
 
-Charter.  A step is: change the slots, one forward pass over all work, logits of the rows that end
-their slot's tokens, one sampler call.  Kinds of work are not told apart: a prefill, a chunk, a
-decode and a resumed sequence are all "compute tokens [start, start + count)".  What may not be
-added here: branches per feature or per model, I/O, clocks, knowledge of requests, stopping rules,
-anything that makes one slot's numbers depend on another's.  Features come as objects: models,
-attention backends, the sampler.
+Charter.  A step is: copy blocks, change the slots, one forward pass over all work, logits of the
+rows that end their slot's tokens, one sampler call.  Kinds of work are not told apart: a prefill, a
+chunk, a decode and a resumed sequence are all "compute tokens [start, start + count)".  What may
+not be added here: branches per feature or per model, I/O, clocks, knowledge of requests, stopping
+rules, anything that makes one slot's numbers depend on another's.  Features come as objects:
+models, attention backends, the sampler.
 
 Threads.  A forward pass that has no threads of its own (the reference) is called from several: a
 step's sequences are dealt out, and each thread takes its share through the whole model by itself.
@@ -27,6 +27,7 @@ from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
+from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import Ask, Choice, Sampler
 from penstock_worker.slots import PlanError, Slots
@@ -38,7 +39,7 @@ Observer = Callable[[int, int, Tensor], None]
 
 
 class Runner:
-    """forward and slots agree on the number and size of KV blocks.
+    """forward, slots and copies agree on the number and size of KV blocks.
 
     threads: that call `forward` at once, each with torch's own count set to 1.
     observer: for tests that look at every position's logits; costs an output head for each.
@@ -50,12 +51,14 @@ class Runner:
         sampler: Sampler,
         slots: Slots,
         *,
+        copies: BlockCopies | None = None,
         threads: int = 1,
         observer: Observer | None = None,
     ) -> None:
         self._forward = forward
         self._sampler = sampler
         self._slots = slots
+        self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._observer = observer
@@ -86,6 +89,7 @@ class Runner:
             raise PlanError(
                 f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
             )
+        self._copies.make(plan.copies)
         self._slots.apply(plan)
         self._last_step = plan.step
         able = [work for work in plan.work if self._slots[work.slot].failed is None]

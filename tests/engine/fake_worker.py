@@ -106,7 +106,9 @@ class FakeWorker:
         assert end <= len(slot.tokens) <= self.setup.max_model_len
         assert end <= len(slot.blocks) * size, "no block for a token"
         for at in range(start, end):
-            self.rows.setdefault(slot.blocks[at // size], {})[at % size] = tuple(slot.tokens[: at + 1])
+            self.rows.setdefault(slot.blocks[at // size], {})[at % size] = tuple(
+                slot.tokens[: at + 1]
+            )
         for at in range(end):
             row = self.rows[slot.blocks[at // size]][at % size]
             assert row == tuple(slot.tokens[: at + 1]), "another sequence wrote into this block"

@@ -1,8 +1,7 @@
 """A request's tokens and logprobs are the same bits alone and in a crowd, whatever the block size,
-the token budget and the preemptions: the production scheduler driving the production runner.
+the token budget and the preemptions.
 
-No sockets here, so that nothing but the numbers can differ; every message still goes over the wire
-format.  tests/worker/test_bit_identity.py does the same with hand-made plans, and harsher ones.
+tests/worker/test_bit_identity.py does the same with hand-made plans, and harsher ones.
 """
 
 from __future__ import annotations
@@ -10,50 +9,18 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.config import (
-    CacheSettings,
-    EngineConfig,
-    ModelSettings,
-    SchedulerSettings,
-    WorkerSettings,
-)
-from penstock.prepare import load_manifest, prepare
-from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
-from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import FromWorker, WorkerHello
-from penstock.protocol.to_frontend import Outputs
-from penstock.protocol.to_worker import Plan, Setup, ToWorker
-from penstock_engine.core import EngineCore
-from penstock_engine.facts import EngineFacts
-from penstock_worker.loading import Loaded, load
+from penstock.prepare import prepare
+from penstock.protocol.common import TokenSampling
+from tests.system.in_process import Numerics, System, Way, prompt
 
 pytestmark = [pytest.mark.timeout(600)]
-FRONT, WORKER = b"front", b"worker"
 GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=5)
 SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs=5)
-
-
-@dataclass
-class Heard:
-    """What the front end was told of one request."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finished: bool = False
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """What the bits may depend on."""
-
-    backend: str
-    dtype: str
 
 
 NUMERICS = [
@@ -62,90 +29,6 @@ NUMERICS = [
     Numerics("cpu", "auto"),
     Numerics("cpu", "bfloat16"),
 ]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way of running: what must not change any bit."""
-
-    block_size: int
-    budget: int
-    num_blocks: int
-    threads: int = 2
-
-
-class System:
-    """An EngineCore and a Runner, hand in hand."""
-
-    def __init__(self, folder: Path, numerics: Numerics, way: Way) -> None:
-        self.core = EngineCore(make_facts(folder, numerics, way))
-        self.heard: dict[int, Heard] = {}
-        self.loaded: Loaded | None = None
-        self.core.frontend_opened(FRONT, Hello([1], "test", 0), 0.0)
-        self.core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
-
-    def submit(self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling) -> None:
-        self.heard[number] = Heard()
-        stopping = Stopping(max_tokens=wanted, ignore_eos=True)
-        submit = Submit(number, str(number), prompt, [OpenSequence(0)], sampling, stopping)
-        self.core.frontend_received(FRONT, submit, 0.0)
-
-    def run(self) -> None:
-        """Until every request has ended."""
-        while not all(heard.finished for heard in self.heard.values()):
-            effects = self.core.step(0.0)
-            self.core.check()
-            assert not effects.end_workers
-            for _, message, _ in effects.to_workers:
-                self._work(recode(message, ToWorker))
-            for _, message, _ in effects.to_frontends:
-                if isinstance(message, Outputs):
-                    self._hear(message)
-
-    def _work(self, message: ToWorker) -> None:
-        if isinstance(message, Setup):
-            self.loaded = load(message)
-            answer: FromWorker = self.loaded.ready
-        else:
-            assert isinstance(message, Plan)
-            assert self.loaded is not None
-            answer = self.loaded.runner.execute(message)
-        self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
-
-    def _hear(self, outputs: Outputs) -> None:
-        for output in outputs.outputs:
-            heard = self.heard[output.request]
-            heard.tokens += output.tokens
-            heard.logprobs += output.logprobs or []
-            heard.finished = output.finish is not None
-            assert output.finish in (None, "length"), output
-
-
-def recode(message: object, union: object) -> object:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
-
-
-def make_facts(folder: Path, numerics: Numerics, way: Way) -> EngineFacts:
-    config = EngineConfig(
-        model=ModelSettings(dtype=numerics.dtype, max_model_len=256),
-        worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
-        cache=CacheSettings(kv_block_size=way.block_size, num_kv_blocks=way.num_blocks),
-        scheduler=SchedulerSettings(max_num_seqs=64, max_num_batched_tokens=way.budget),
-    )
-    return EngineFacts(
-        config=config,
-        model=load_manifest(folder),
-        folder=str(folder),
-        tokenizer=b"{}",
-        template=b"",
-        boot="00",
-        created=0,
-    )
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    choose = random.Random(seed)
-    return [choose.randrange(3, 40_000) for _ in range(length)]
 
 
 OURS = {1: (prompt(45, 1), 20, GREEDY), 2: (prompt(19, 2), 24, SAMPLED)}
@@ -170,10 +53,7 @@ Results = dict[int, tuple[list[int], bytes]]
 
 def result(system: System) -> Results:
     """Tokens and logprobs, the latter as encoded bytes: equal only bit for bit."""
-    return {
-        number: (system.heard[number].tokens, msgspec.msgpack.encode(system.heard[number].logprobs))
-        for number in OURS
-    }
+    return {number: result_of_one(system, number) for number in OURS}
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +79,7 @@ def alone(folder: Path) -> Callable[[Numerics], Results]:
 
 
 def result_of_one(system: System, number: int) -> tuple[list[int], bytes]:
-    heard = system.heard[number]
+    heard = system.heard[number, 0]
     assert len(heard.tokens) == len(heard.logprobs) == OURS[number][1]
     return heard.tokens, msgspec.msgpack.encode(heard.logprobs)
 

@@ -149,6 +149,10 @@ class Decoder:
         every later one; what `logits` then returns means nothing."""
         self._cancelled[0] = 1
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        """Views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
+        return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
+
     def logits(self, step: Step, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns logits of some rows.
 

@@ -70,5 +70,8 @@ class AttentionBackend(Protocol):
     def block_bytes(shape: CacheShape) -> int:
         """Memory of one block over all layers."""
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        """Views of the cache, each [blocks, bytes] uint8: row b of all is block b."""
+
     def plan(self, layout: BatchLayout) -> StepAttention:
         """Prepare one step. Doesn't touch the cache. Called once per step, by the runner."""

@@ -42,6 +42,19 @@ class ReferenceAttention:
         per_head = shape.head_dim * shape.dtype.itemsize + scale
         return 2 * shape.num_layers * shape.num_kv_heads * per_head * shape.block_size
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        blocks = self.zero_slot // self.shape.block_size
+        parts = [
+            part
+            for cache in (*self.keys, *self.values)
+            for part in (
+                (cache.levels, cache.scales) if isinstance(cache, ops.Int8Rows) else (cache,)
+            )
+        ]
+        # A block's slots lie together within each head.
+        heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
+        return [head.reshape(blocks, -1).numpy() for head in heads]
+
     def plan(self, layout: BatchLayout) -> ReferenceStep:
         size = self.shape.block_size
         slots = []

@@ -46,6 +46,9 @@ class CPUForward:
     def cancel(self) -> None:
         self._decoder.cancel()
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._decoder.kv_blocks()
+
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         lengths = np.array([0, *(len(table) for table in batch.tables)])
         step = Step(

@@ -48,6 +48,9 @@ class Forward(Protocol):
         it is computed again.
         """
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        """Views of the KV cache, each [blocks, bytes] uint8: row b of all is block b."""
+
     def cancel(self) -> None:
         """The worker leaves: a step that is being computed may raise StepCancelled."""
 

@@ -31,6 +31,9 @@ class ReferenceForward:
         self._model = model
         self._attention = attention
 
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._attention.kv_blocks()
+
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         count = len(batch.tokens)
         first = np.cumsum(batch.counts) - batch.counts

@@ -1,0 +1,155 @@
+"""The production scheduler driving the production runner, in one process and without sockets, so
+that nothing but the numbers can differ. Every message goes over the wire format."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from penstock.config import (
+    CacheSettings,
+    EngineConfig,
+    ModelSettings,
+    PreemptionMode,
+    SchedulerSettings,
+    WorkerSettings,
+)
+from penstock.prepare import load_manifest
+from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
+from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
+from penstock.protocol.from_worker import FromWorker, WorkerHello
+from penstock.protocol.to_frontend import Outputs
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock_engine.core import EngineCore
+from penstock_engine.facts import EngineFacts
+from penstock_worker.loading import Loaded, load
+
+FRONT, WORKER = b"front", b"worker"
+
+
+@dataclass
+class Heard:
+    """What the front end was told of one sequence."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What the bits may depend on."""
+
+    backend: str
+    dtype: str
+    kv_cache: str = "auto"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of running: what must not change any bit."""
+
+    block_size: int
+    budget: int
+    num_blocks: int
+    threads: int = 2
+    prefix_caching: bool = True
+    preemption: PreemptionMode = "auto"
+    host_kib: int = 0
+    steps: int = 2
+
+
+class System:
+    """An EngineCore and a Runner, hand in hand."""
+
+    def __init__(self, folder: Path, numerics: Numerics, way: Way) -> None:
+        self.core = EngineCore(make_facts(folder, numerics, way))
+        self.heard: dict[tuple[int, int], Heard] = {}
+        """By request and index."""
+        self.loaded: Loaded | None = None
+        self.reused = 0
+        """Tokens that sequences found computed when they started."""
+        self.core.frontend_opened(FRONT, Hello([1], "test", 0), 0.0)
+        self.core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
+
+    def submit(
+        self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling, n: int = 1
+    ) -> None:
+        self.heard |= {(number, index): Heard() for index in range(n)}
+        stopping = Stopping(max_tokens=wanted, ignore_eos=True)
+        sequences = [OpenSequence(index) for index in range(n)]
+        submit = Submit(number, str(number), prompt, sequences, sampling, stopping)
+        self.core.frontend_received(FRONT, submit, 0.0)
+
+    def run(self) -> None:
+        """Until every request has ended."""
+        while not all(heard.finished for heard in self.heard.values()):
+            effects = self.core.step(0.0)
+            self.core.check()
+            assert not effects.end_workers
+            for _, message, _ in effects.to_workers:
+                self._work(recode(message, ToWorker))
+            for _, message, _ in effects.to_frontends:
+                if isinstance(message, Outputs):
+                    self._hear(message)
+
+    def _work(self, message: ToWorker) -> None:
+        if isinstance(message, Setup):
+            self.loaded = load(message)
+            answer: FromWorker = self.loaded.ready
+        else:
+            assert isinstance(message, Plan)
+            assert self.loaded is not None
+            starts = {work.slot: work.start for work in message.work}
+            self.reused += sum(starts[new.slot] for new in message.admitted)
+            answer = self.loaded.runner.execute(message)
+        self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
+
+    def _hear(self, outputs: Outputs) -> None:
+        for output in outputs.outputs:
+            heard = self.heard[output.request, output.sequence]
+            heard.tokens += output.tokens
+            heard.logprobs += output.logprobs or []
+            heard.finished = output.finish is not None
+            assert output.finish in (None, "length"), output
+
+
+def recode(message: object, union: object) -> object:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
+
+
+def make_facts(folder: Path, numerics: Numerics, way: Way) -> EngineFacts:
+    config = EngineConfig(
+        model=ModelSettings(dtype=numerics.dtype, max_model_len=256),
+        worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
+        cache=CacheSettings(
+            kv_block_size=way.block_size,
+            num_kv_blocks=way.num_blocks,
+            kv_cache_dtype=numerics.kv_cache,
+            enable_prefix_caching=way.prefix_caching,
+            host_kv_gib=way.host_kib / 2**20,
+        ),
+        scheduler=SchedulerSettings(
+            max_num_seqs=64,
+            max_num_batched_tokens=way.budget,
+            preemption_mode=way.preemption,
+            max_steps_in_flight=way.steps,
+        ),
+    )
+    return EngineFacts(
+        config=config,
+        model=load_manifest(folder),
+        folder=str(folder),
+        tokenizer=b"{}",
+        template=b"",
+        boot="00",
+        created=0,
+    )
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    choose = random.Random(seed)
+    return [choose.randrange(3, 40_000) for _ in range(length)]

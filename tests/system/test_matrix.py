@@ -1,0 +1,157 @@
+"""Every way of running, on a tiny real model: the same tokens, and logprobs bit for bit.
+
+{prefix cache on, off} x {chunks of 16, 64, whole} x {preempted and recomputed, or swapped, or not
+preempted} x {pipelined, step by step} x {alone, crowded}, for every backend and KV type.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config import PreemptionMode
+from penstock.model_config import GenerationDefaults, PreparedModel
+from penstock.prepare.folder import MANIFEST
+from penstock.protocol.common import TokenSampling
+from tests.system.in_process import Numerics, System, Way
+from tests.worker.checkpoints import TINY, tiny_files
+
+pytestmark = [pytest.mark.timeout(600)]
+
+NUMERICS = [
+    Numerics("reference", "float32"),
+    Numerics("reference", "bfloat16"),
+    Numerics("cpu", "float32"),
+    Numerics("cpu", "bfloat16"),
+    Numerics("cpu", "float32", "int8"),
+]
+BLOCK = 16
+GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=3)
+SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs=3)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """The first 40 tokens are everybody's."""
+    common, own = random.Random(0), random.Random(seed)
+    tokens = [common.randrange(TINY.vocab_size) for _ in range(40)]
+    return (tokens + [own.randrange(TINY.vocab_size) for _ in range(max(0, length - 40))])[:length]
+
+
+# number: prompt, tokens wanted, sampling, n
+OURS = {
+    1: (prompt(75, 1), 30, GREEDY, 1),
+    2: (prompt(41, 2), 30, SAMPLED, 3),
+    3: (prompt(7, 3), 20, SAMPLED, 1),
+}
+
+Results = dict[tuple[int, int], tuple[list[int], bytes]]
+
+
+def results(system: System) -> Results:
+    return {
+        key: (heard.tokens, msgspec.msgpack.encode(heard.logprobs))
+        for key, heard in system.heard.items()
+        if key[0] in OURS
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder with a manifest alone: nobody here asks for text."""
+    path = tmp_path_factory.mktemp("tiny")
+    manifest = PreparedModel(
+        format_version=1,
+        name="tiny",
+        source="tiny",
+        config=msgspec.structs.replace(TINY, head_dim=32),
+        generation=GenerationDefaults(),
+        weights=tiny_files(path, msgspec.structs.replace(TINY, head_dim=32)),
+        digest="0",
+        has_chat_template=False,
+    )
+    (path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Callable[[Numerics], Results]:
+    """Each of our requests by itself, in one chunk, step by step, with no cache to find it in."""
+
+    @functools.cache
+    def run(numerics: Numerics) -> Results:
+        found: Results = {}
+        for number, ours in OURS.items():
+            system = System(folder, numerics, Way(BLOCK, 2048, 64, prefix_caching=False, steps=1))
+            system.submit(number, *ours)
+            system.run()
+            found |= results(system)
+        return found
+
+    return run
+
+
+def ways() -> list[tuple[bool, int, PreemptionMode | None, int]]:
+    modes: list[PreemptionMode | None] = ["recompute", "swap", None]
+    return list(itertools.product((True, False), (16, 64, 2048), modes, (1, 2)))
+
+
+@pytest.mark.parametrize("numerics", NUMERICS, ids=str)
+def test_crowded(folder: Path, undisturbed, numerics: Numerics) -> None:
+    preemptions = swaps = reused = 0
+    for caching, budget, mode, steps in ways():
+        way = Way(
+            BLOCK,
+            budget,
+            num_blocks=256 if mode is None else 20,
+            prefix_caching=caching,
+            preemption=mode or "auto",
+            host_kib=4096 if mode == "swap" else 0,
+            steps=steps,
+        )
+        system = System(folder, numerics, way)
+        submit_crowd(system)
+        system.run()
+        assert results(system) == undisturbed(numerics), way
+        scheduler = system.core.scheduler
+        assert mode is not None or scheduler.num_preemptions == 0
+        assert scheduler.cache is not None
+        preemptions += scheduler.num_preemptions
+        swaps += scheduler.cache.num_swapped_in
+        reused += system.reused
+    assert preemptions > 20
+    assert swaps > 20
+    assert reused > 1000
+
+
+def submit_crowd(system: System) -> None:
+    """Three come before ours and want many tokens: where blocks run out, it is for them."""
+    for number in range(200, 203):
+        system.submit(number, prompt(60, number), 60, GREEDY)
+    for number, ours in OURS.items():
+        system.submit(number, *ours)
+    choose = random.Random(3)
+    for number in range(100, 109):
+        sampling = GREEDY if number % 2 else TokenSampling(number, temperature=1.2)
+        length, wanted = choose.randint(1, 90), choose.randint(1, 12)
+        system.submit(number, prompt(length, number), wanted, sampling)
+
+
+@pytest.mark.parametrize("numerics", NUMERICS, ids=str)
+def test_alone_and_again(folder: Path, undisturbed, numerics: Numerics) -> None:
+    """One after the other in one system, twice: the second time most is in the cache."""
+    for caching, budget, _, steps in ways()[::3]:
+        way = Way(BLOCK, budget, 64, prefix_caching=caching, steps=steps)
+        system = System(folder, numerics, way)
+        for _ in range(2):
+            for number, ours in OURS.items():
+                system.submit(number, *ours)
+                system.run()
+            assert results(system) == undisturbed(numerics), way
+        if caching:
+            assert system.reused >= 3 * 32
