@@ -52,7 +52,7 @@ class Endings:
                 FINISH_REASONS[state],
                 stop_token,
                 error,
-                request.cached_tokens,
+                request.take_cached_tokens(),
             )
         )
 

@@ -170,6 +170,12 @@ class FromWorkers:
             request = sequence.request
             frontend = self._frontends.get(request.session)
             if frontend is not None:
-                output = SequenceOutput(request.number, sequence.index, [token], logprobs)
+                output = SequenceOutput(
+                    request.number,
+                    sequence.index,
+                    [token],
+                    logprobs,
+                    cached_tokens=request.take_cached_tokens(),
+                )
                 frontend.outputs.append(output)
             sequence.delivered = len(sequence.emitted)

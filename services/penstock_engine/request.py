@@ -64,6 +64,7 @@ class Request:
     __slots__ = (
         "arrival",
         "cached_tokens",
+        "cached_told",
         "eos",
         "name",
         "num_queued",
@@ -100,10 +101,18 @@ class Request:
         self.num_queued = 0
         self.root = root
         self.cached_tokens: int | None = None
+        self.cached_told = False
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }
         self.open = len(self.sequences)
+
+    def take_cached_tokens(self) -> int | None:
+        """cached_tokens, once: it goes out with the first tokens."""
+        if self.cached_told:
+            return None
+        self.cached_told = self.cached_tokens is not None
+        return self.cached_tokens
 
 
 class Sequence:

@@ -67,6 +67,8 @@ class LineTemplate:
 class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
+    cached_tokens = 0
+
     def __init__(self, steps: Iterable[Step], n: int) -> None:
         self._steps = iter(steps)
         self._open = set(range(n))

@@ -55,6 +55,7 @@ async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) ->
             "prompt_tokens": len(PROMPT),
             "completion_tokens": TOKENS,
             "total_tokens": len(PROMPT) + TOKENS,
+            "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
     prompt, params, _ = engine.submitted[0]
@@ -104,6 +105,7 @@ async def test_include_usage(http: httpx.AsyncClient) -> None:
         "prompt_tokens": len(PROMPT),
         "completion_tokens": TOKENS,
         "total_tokens": len(PROMPT) + TOKENS,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 

@@ -45,7 +45,12 @@ async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) ->
                 "stop_reason": None,
             }
         ],
-        "usage": {"prompt_tokens": 4, "completion_tokens": TOKENS, "total_tokens": 4 + TOKENS},
+        "usage": {
+            "prompt_tokens": 4,
+            "completion_tokens": TOKENS,
+            "total_tokens": 4 + TOKENS,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
     assert engine.submitted[0][1].max_tokens == 16
 

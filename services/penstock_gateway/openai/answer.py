@@ -46,7 +46,7 @@ async def whole_answer(batch: Batch, reply: ReplyFormat, prompt_tokens: int) -> 
                 raise failure
             choices[index].add(delta)
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
-    return reply.whole(choices, Usage.of(prompt_tokens, completion_tokens))
+    return reply.whole(choices, Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens))
 
 
 class StreamedAnswer:
@@ -61,12 +61,14 @@ class StreamedAnswer:
         self._choices = choices
         self._prompt_tokens = prompt_tokens
         self._completion_tokens = 0
+        self._batch: Batch | None = None
         self._open = choices
 
     async def run(self, batch: Batch, events: EventStream) -> None:
         """Streams until every sequence has finished. Raises what a sequence failed with, after
         what came before has been written."""
         out = bytearray()
+        self._batch = batch
         for choice in range(self._choices):
             self._reply.opening(out, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
@@ -96,7 +98,8 @@ class StreamedAnswer:
         return None
 
     def _total(self) -> Usage:
-        return Usage.of(self._prompt_tokens, self._completion_tokens)
+        cached = self._batch.cached_tokens if self._batch is not None else 0
+        return Usage.of(self._prompt_tokens, self._completion_tokens, cached)
 
     def _usage_so_far(self) -> UsageField:
         if not self._include_usage:

@@ -56,6 +56,11 @@ class Batch:
         """How many choices the reply has."""
         return len(self._generations) * self._n
 
+    @property
+    def cached_tokens(self) -> int:
+        """Of all prompts, those found in the KV cache, as far as it is known."""
+        return sum(generation.cached_tokens or 0 for generation in self._generations)
+
     async def __aenter__(self) -> Batch:
         return self
 

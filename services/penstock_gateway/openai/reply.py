@@ -15,16 +15,23 @@ if TYPE_CHECKING:
 encoder = msgspec.json.Encoder()
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """cached_tokens: found in the KV cache, so that they were not computed again."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of a whole HTTP request: each prompt once, the output of every choice."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
     @classmethod
-    def of(cls, prompt: int, completion: int) -> Usage:
-        return cls(prompt, completion, prompt + completion)
+    def of(cls, prompt: int, completion: int, cached: int) -> Usage:
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
 
 UsageField = Usage | None | msgspec.UnsetType

@@ -63,6 +63,7 @@ class Generation:
 
     `key` is the request's number in the present session; the client renews it on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
+    cached_tokens: of the prompt, found in the KV cache when the request started; None before.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Generation:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.deaths = 0
+        self.cached_tokens: int | None = None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sampling = sampling
         self._stopping = stopping
@@ -141,6 +143,8 @@ class Generation:
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
+        if self.cached_tokens is None:
+            self.cached_tokens = output.cached_tokens
         sequence = self._open.get(output.sequence)
         if sequence is None:
             return  # It ended here at a stop string, before the engine heard of it.

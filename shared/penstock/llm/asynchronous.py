@@ -149,6 +149,7 @@ class AsyncLLM:
                 for delta in deltas:
                     add_delta(output.outputs[delta.index], delta, self.text.tokenizer)
                 output.finished = generation.finished
+                output.num_cached_tokens = generation.cached_tokens
                 yield output
         finally:
             generation.abort()

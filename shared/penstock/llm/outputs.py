@@ -41,13 +41,17 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request and what it has produced so far. prompt is None when it was given as token ids."""
+    """A request and what it has produced so far. prompt is None when it was given as token ids.
+
+    num_cached_tokens: of the prompt, found in the KV cache; None before the request has started.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool = False
+    num_cached_tokens: int | None = None
 
 
 def empty_output(generation: Generation, prompt: str | None) -> RequestOutput:

@@ -64,8 +64,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     tokens: new ids, in order.  logprobs: one per token when asked for.
     finish: set on the terminal output, which comes exactly once.
     stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
-    cached_tokens: on the terminal output: how many of the prompt's were found in the KV cache
-    when the request started; None if it never did.
+    cached_tokens: in the request's first output: how many of the prompt's were found in the KV
+    cache when it started; else None.
     """
 
     request: int
