@@ -62,6 +62,8 @@ def test_a_flag_takes_what_the_tree_takes_and_nothing_else(leaf: Leaf) -> None:
     for value in trials:
         # A flag's text is a string to a setting of text, whatever it looks like.
         meant = str(value) if leaf.kind is str else value
+        if leaf.kind is bool and value in (0, 1):
+            meant = bool(value)
         text = f"{leaf.flag}={value}"
         if decodes(leaf, meant):
             assert value_at(parse(text), leaf) == meant
@@ -70,6 +72,16 @@ def test_a_flag_takes_what_the_tree_takes_and_nothing_else(leaf: Leaf) -> None:
                 parse(text)
             assert leaf.flag in str(caught.value)
             assert leaf.allowed in str(caught.value)
+
+
+def test_a_switch_can_be_given_in_four_ways() -> None:
+    for given, expected in (
+        ("--enable-prefix-caching", True),
+        ("--enable-prefix-caching=true", True),
+        ("--enable-prefix-caching=false", False),
+        ("--no-enable-prefix-caching", False),
+    ):
+        assert parse(given).engine.cache.enable_prefix_caching is expected
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf"])

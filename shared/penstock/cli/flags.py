@@ -35,6 +35,9 @@ def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> No
 
 
 def _add_flag(group: Any, leaf: Leaf) -> None:
+    if leaf.kind is bool:
+        _add_switch(group, leaf)
+        return
     group.add_argument(
         leaf.flag,
         dest=_PREFIX + leaf.name,
@@ -42,6 +45,27 @@ def _add_flag(group: Any, leaf: Leaf) -> None:
         type=_parser(leaf),
         default=argparse.SUPPRESS,
         help=help_text(leaf).replace("%", "%%"),
+    )
+
+
+def _add_switch(group: Any, leaf: Leaf) -> None:
+    """--name, --name=true, --name=false, and --no-name."""
+    group.add_argument(
+        leaf.flag,
+        dest=_PREFIX + leaf.name,
+        nargs="?",
+        const=True,
+        metavar="BOOL",
+        type=_parser(leaf),
+        default=argparse.SUPPRESS,
+        help=help_text(leaf).replace("%", "%%"),
+    )
+    group.add_argument(
+        "--no-" + leaf.flag.removeprefix("--"),
+        dest=_PREFIX + leaf.name,
+        action="store_false",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
 
 
