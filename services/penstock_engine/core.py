@@ -121,6 +121,8 @@ class EngineCore:
             block_size=scheduler.block_size,
             steps=scheduler.num_steps,
             preemptions=scheduler.num_preemptions,
+            blocks_cached=0 if scheduler.cache is None else scheduler.cache.num_cached,
+            compute_seconds=round(self.workers.compute_seconds, 6),
             frontends=len(self.frontends),
             workers=0 if ready is None else 1,
         )

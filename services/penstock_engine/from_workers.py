@@ -151,6 +151,7 @@ class FromWorkers:
             self._after_error()
         else:
             self.num_settled += 1
+            self._workers.compute_seconds += result.compute_seconds
             self._workers.progressed(now)
 
     def _advance(self, result: Result) -> None:

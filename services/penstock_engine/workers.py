@@ -29,12 +29,14 @@ class Workers:
     """The rank group (of one, so far) and its health.
 
     fault: what the last worker said that it died of.  final: no other will do better.
+    compute_seconds: that steps took in the workers, by their own clocks, since boot.
     """
 
     def __init__(self) -> None:
         self.current: WorkerSession | None = None
         self.fault: str | None = None
         self.final = False
+        self.compute_seconds = 0.0
         self._progress_at = 0.0
 
     @property

@@ -88,7 +88,9 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """The engine's state, sent at least every beat interval.
 
     ready: a worker is up, and steps happen (or could).  reason: why not.
-    steps: steps applied since boot.  Counts of requests, sequences and blocks are of this moment.
+    steps: steps applied since boot.  compute_seconds: that workers spent in them, which says how
+    busy they were.  Counts of requests, sequences and blocks are of this moment.
+    blocks_cached: those whose contents can be found by what they hold, in use or not.
     """
 
     ready: bool
@@ -104,6 +106,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     frontends: int
     workers: int
     draining: bool = False
+    blocks_cached: int = 0
+    compute_seconds: float = 0.0
 
 
 ToFrontend = Welcome | Accepted | Rejected | Outputs | Status
