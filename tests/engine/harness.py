@@ -129,6 +129,7 @@ class RequestScore:
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False
+    cached: int | None = None
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
 
 
@@ -259,6 +260,9 @@ class Harness:
         assert request.accepted
         score = request.sequences[output.sequence]
         assert score.terminal is None, "an output after the terminal one"
+        if output.cached_tokens is not None:
+            assert request.cached is None, "told twice"
+            request.cached = output.cached_tokens
         score.tokens += output.tokens
         if request.submit.sampling.logprobs is not None and output.tokens:
             assert output.logprobs is not None

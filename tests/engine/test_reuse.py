@@ -19,12 +19,6 @@ def kinds(h: Harness) -> list[str]:
     return [copy.kind for plan in h.worker.log for copy in plan.copies]
 
 
-def cached(request: RequestScore) -> int | None:
-    terminal = request.sequences[min(request.sequences)].terminal
-    assert terminal is not None
-    return terminal.cached_tokens
-
-
 PROMPT = list(range(1, 31))
 ENDLESS = {"ignore_eos": True}
 
@@ -38,7 +32,7 @@ def test_a_second_request_computes_only_what_the_first_did_not() -> None:
     before = computed(h)
     second = h.submit(front, [*PROMPT[:20], 39, 39], max_tokens=1)
     h.run()
-    assert (cached(first), cached(second)) == (0, 20)
+    assert (first.cached, second.cached) == (0, 20)
     assert computed(h) - before == 2
 
 
@@ -50,7 +44,7 @@ def test_the_last_token_is_computed_even_where_all_is_known() -> None:
     for expected in (0, 16):
         request = h.submit(front, prompt, max_tokens=1)
         h.run()
-        assert cached(request) == expected
+        assert request.cached == expected
 
 
 def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt() -> None:
@@ -62,7 +56,7 @@ def test_an_answer_is_found_too_when_it_comes_back_in_a_prompt() -> None:
     answer = first.sequences[0].tokens
     second = h.submit(front, [*PROMPT[:10], *answer, 5], max_tokens=1)
     h.run()
-    assert cached(second) == 20  # The 22nd token was emitted, and never computed.
+    assert second.cached == 20  # The 22nd token was emitted, and never computed.
 
 
 def test_another_salt_shares_nothing() -> None:
@@ -72,7 +66,7 @@ def test_another_salt_shares_nothing() -> None:
     for salt, expected in (("a", 0), ("b", 0), ("", 0), ("a", 28)):
         request = h.submit(front, PROMPT, max_tokens=1, salt=salt)
         h.run()
-        assert cached(request) == expected
+        assert request.cached == expected
 
 
 def test_without_prefix_caching_nothing_is_shared_between_requests() -> None:
@@ -82,7 +76,7 @@ def test_without_prefix_caching_nothing_is_shared_between_requests() -> None:
     for _ in range(2):
         request = h.submit(front, PROMPT, max_tokens=1)
         h.run()
-        assert cached(request) == 0
+        assert request.cached == 0
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
@@ -108,7 +102,7 @@ def test_requests_with_one_prefix_that_come_together_compute_it_once() -> None:
     h.start_worker()
     h.run()
     assert computed(h) == 25 + 5
-    assert [cached(request) for request in requests] == [0, 24, 24, 24, 24, 24]
+    assert [request.cached for request in requests] == [0, 24, 24, 24, 24, 24]
 
 
 def test_who_waits_for_a_prefix_starts_when_its_maker_is_gone() -> None:
@@ -172,7 +166,7 @@ def test_evicted_prefixes_come_back_from_the_host() -> None:
     h.run()
     again = h.submit(front, PROMPT, max_tokens=1)
     h.run()
-    assert cached(again) == 28
+    assert again.cached == 28
     assert "in" in kinds(h)
 
 
