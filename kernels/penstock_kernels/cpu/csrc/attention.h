@@ -40,15 +40,18 @@ struct F32Cache {
     store(out, weights);
     return weights;
   }
-  static inline void put(float* out, V x) { store(out, x); }
-
-  // 16 scores of each of R queries.
-  template <int R> static inline void scores(const float* const* queries, const float* page, int dim, V* dots) {
+  // Row r of the panel of queries, [dim][rows].
+  static inline void put_query(float* panel, int r, int rows, const float* query, int dim) {
+    for (int d = 0; d < dim; d++) panel[d * rows + r] = query[d];
+  }
+  // 16 scores of each of R queries, the first R columns of a panel.
+  template <int R> static inline void scores(const float* panel, int rows, const float* page, int dim, V* dots) {
     for (int d = 0; d < dim; d++) {
       const V key = load(page + 16 * d);
-      for (int r = 0; r < R; r++) dots[r] = fma(set1(queries[r][d]), key, dots[r]);
+      for (int r = 0; r < R; r++) dots[r] = fma(set1(panel[d * rows + r]), key, dots[r]);
     }
   }
+  static inline const float* column(const float* panel, int r) { return panel + r; }
   // sums[r][c] += weights of the first `count` tokens times C vectors of their values, from d on.
   template <int R, int C> static inline void values(const float* weights, const float* page, int count, int dim, int d, V (*sums)[C]) {
     for (int t = 0; t < count; t++) {
@@ -81,12 +84,19 @@ struct Bf16Cache {
     // The weights as they are used, so that they are exactly a distribution.
     return load_bf16(out);
   }
-  static inline void put(uint16_t* out, V x) { store_bf16(out, x); }
-
-  template <int R> static inline void scores(const uint16_t* const* queries, const uint16_t* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d += 2)
-      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, queries[r] + d);
+  // The panel is [dim / 2][rows][2].
+  static inline void put_query(uint16_t* panel, int r, int rows, const float* query, int dim) {
+    for (int d = 0; d < dim; d += 16) {
+      uint16_t cells[16];
+      store_bf16(cells, load(query + d));
+      for (int i = 0; i < 16; i += 2) __builtin_memcpy(panel + (d + i) * rows + 2 * r, cells + i, 2 * sizeof *cells);
+    }
   }
+  template <int R> static inline void scores(const uint16_t* panel, int rows, const uint16_t* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d += 2)
+      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, panel + d * rows + 2 * r);
+  }
+  static inline const uint16_t* column(const uint16_t* panel, int r) { return panel + 2 * r; }
   template <int R, int C> static inline void values(const uint16_t* weights, const uint16_t* page, int count, int dim, int d, V (*sums)[C]) {
     int t = 0;
     for (; t + 2 <= count; t += 2)
@@ -189,19 +199,20 @@ void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, 
 
 // scores: [rows][KEY_SPLIT] of R query rows against one page.
 template <class Cache, int R>
-inline void page_scores(const typename Cache::Query* const* queries, const typename Cache::Query* page, int dim, float* scores) {
+inline void page_scores(const typename Cache::Query* panel, int rows, const typename Cache::Query* page, int dim, float* scores) {
   V dots[R];
   for (int r = 0; r < R; r++) dots[r] = zero();
-  Cache::template scores<R>(queries, page, dim, dots);
+  Cache::template scores<R>(panel, rows, page, dim, dots);
   for (int r = 0; r < R; r++) store(scores + r * pk::KEY_SPLIT, dots[r]);
 }
 
 template <class Cache>
-inline void scores_of(const typename Cache::Query* const* queries, int rows, const typename Cache::Query* page, int dim, float* scores) {
+inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Query* page, int dim, float* scores) {
   int r = 0;
-  for (; r + 8 <= rows; r += 8) page_scores<Cache, 8>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
-  for (; r + 3 <= rows; r += 3) page_scores<Cache, 3>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
-  for (; r < rows; r++) page_scores<Cache, 1>(queries + r, page, dim, scores + r * pk::KEY_SPLIT);
+  for (; r + 12 <= rows; r += 12) page_scores<Cache, 12>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
+  for (; r + 8 <= rows; r += 8) page_scores<Cache, 8>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
+  for (; r + 3 <= rows; r += 3) page_scores<Cache, 3>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
+  for (; r < rows; r++) page_scores<Cache, 1>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
 }
 
 // out: [rows][out_stride] += the first `count` tokens of pages, for R rows and C vectors of the head.
@@ -244,7 +255,7 @@ inline int partial_size(int dim) { return 16 + dim; }
 // The partials of `rows` query rows over split `split`. last: each row's own position.
 // scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size].
 template <class Cache>
-void attend_split(const typename Cache::Query* const* queries, const int* last, int rows, const typename Cache::Cell* keys,
+void attend_split(const typename Cache::Query* panel, const int* last, int rows, const typename Cache::Cell* keys,
                   const typename Cache::Cell* values, const Pages& pages, int kv_head, int split, int dim, float scale,
                   float* scores, typename Cache::Query* weights, float* partials) {
   const int first = split * pk::KEY_SPLIT, size = partial_size(dim);
@@ -266,7 +277,7 @@ void attend_split(const typename Cache::Query* const* queries, const int* last, 
   for (int p = 0; p < num_pages; p++) {
     if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD]);
     ask_for(value_pages[p]);
-    scores_of<Cache>(queries, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
+    scores_of<Cache>(panel, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
   }
   for (int r = 0; r < rows; r++) {
     float* row = scores + r * pk::KEY_SPLIT;

@@ -338,30 +338,27 @@ template <class Cache> class Forward {
   void attend(const PkLayer& layer, int tile_number, int kv_head, int split) {
     const QueryTile& tile = s_.tiles[tile_number];
     const int group = m_.heads / m_.kv_heads, dim = m_.head_dim, rows = tile.count * group, size = partial_size(dim);
-    const Query* queries[256];
+    Query* panel = reinterpret_cast<Query*>(t_.queries);
     int last[256];
     for (int r = 0; r < rows; r++) {
-      const float* query = s_.q + static_cast<size_t>(tile.row + r / group) * attend_ + (kv_head * group + r % group) * dim;
-      Query* stored = reinterpret_cast<Query*>(t_.queries) + static_cast<size_t>(r) * dim;
-      for (int d = 0; d < dim; d += 16) Cache::put(stored + d, load(query + d));
-      queries[r] = stored;
+      Cache::put_query(panel, r, rows, s_.q + static_cast<size_t>(tile.row + r / group) * attend_ + (kv_head * group + r % group) * dim, dim);
       last[r] = tile.position + r / group;
     }
     const int num_splits = last[rows - 1] / pk::KEY_SPLIT + 1;
     if (s_.by_split) {
-      if (split < num_splits) one_split(layer, tile, queries, last, rows, kv_head, split, partials_at(tile_number, kv_head, split));
+      if (split < num_splits) one_split(layer, tile, panel, last, rows, kv_head, split, partials_at(tile_number, kv_head, split));
       return;
     }
     for (int i = 0; i < num_splits; i++) {
-      one_split(layer, tile, queries, last, rows, kv_head, i, i ? t_.partial : t_.folded);
+      one_split(layer, tile, panel, last, rows, kv_head, i, i ? t_.partial : t_.folded);
       for (int r = 0; i && r < rows; r++)
         if (last[r] >= i * pk::KEY_SPLIT) fold(t_.folded + static_cast<size_t>(r) * size, t_.partial + static_cast<size_t>(r) * size, dim);
     }
     for (int r = 0; r < rows; r++) finish_row(tile.row + r / group, kv_head * group + r % group, t_.folded + static_cast<size_t>(r) * size);
   }
 
-  void one_split(const PkLayer& layer, const QueryTile& tile, const Query* const* queries, const int* last, int rows, int kv_head, int split, float* partials) {
-    attend_split<Cache>(queries, last, rows, static_cast<const Cell*>(layer.keys), static_cast<const Cell*>(layer.values),
+  void one_split(const PkLayer& layer, const QueryTile& tile, const Query* panel, const int* last, int rows, int kv_head, int split, float* partials) {
+    attend_split<Cache>(panel, last, rows, static_cast<const Cell*>(layer.keys), static_cast<const Cell*>(layer.values),
                         pages(tile.sequence), kv_head, split, m_.head_dim, 1.0f / std::sqrt(static_cast<float>(m_.head_dim)), t_.scores, reinterpret_cast<Query*>(t_.weights), partials);
   }
 
