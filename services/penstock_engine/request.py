@@ -56,30 +56,47 @@ class Request:
     first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
     stops: the request's own stop ids.  open: sequences that have not ended.
     num_queued: sequences in the waiting queue; the queue keeps it.
+    tenant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time is over,
+    on the same clock, or None.
     """
 
     __slots__ = (
+        "accepted",
         "arrival",
+        "deadline",
         "eos",
         "name",
         "num_queued",
         "number",
         "open",
+        "priority",
         "prompt",
         "sampling",
         "sequences",
         "session",
         "stopping",
         "stops",
+        "tenant",
     )
 
     def __init__(
-        self, session: bytes, submit: Submit, *, arrival: int, eos_token_ids: tuple[int, ...]
+        self,
+        session: bytes,
+        submit: Submit,
+        *,
+        arrival: int,
+        eos_token_ids: tuple[int, ...],
+        now: float = 0.0,
     ) -> None:
         self.session = session
         self.number = submit.request
         self.name = submit.name
         self.arrival = arrival
+        self.tenant = submit.tenant
+        self.priority = submit.priority
+        self.accepted = now
+        left = submit.time_left_ms
+        self.deadline = None if left is None else now + left / 1000
         # Four bytes a token: a full queue holds millions of them.
         self.prompt = array("i", submit.prompt)
         self.stopping: Stopping = submit.stopping
@@ -107,6 +124,8 @@ class Sequence:
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
+    num_preemptions: how often it has lost its blocks to others.
+    tokens_at_start: the num_tokens with which it last got a slot.
     """
 
     __slots__ = (
@@ -119,6 +138,7 @@ class Sequence:
         "most_tokens",
         "num_computed",
         "num_expected",
+        "num_preemptions",
         "num_scheduled",
         "num_tokens",
         "request",
@@ -127,6 +147,7 @@ class Sequence:
         "suspect_until",
         "table",
         "ticket",
+        "tokens_at_start",
     )
 
     def __init__(self, request: Request, opened: OpenSequence, deaths: int) -> None:
@@ -144,6 +165,8 @@ class Sequence:
         self.slot: int | None = None
         self.table: BlockTable | None = None
         self.ticket = 0
+        self.num_preemptions = 0
+        self.tokens_at_start = self.num_tokens
         self.deaths = deaths
         self.suspect_until = self.num_tokens if deaths else 0
 

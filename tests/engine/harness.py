@@ -48,7 +48,7 @@ def facts(
     max_model_len: int = 64,
     block_size: int = 4,
     num_kv_blocks: int | None = None,
-    **scheduler: int,
+    **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
     model = PreparedModel(
@@ -73,7 +73,7 @@ def facts(
         digest="0" * 64,
         has_chat_template=False,
     )
-    settings = {
+    settings: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_steps_in_flight": 1,
@@ -121,6 +121,7 @@ class SequenceScore:
 @dataclass
 class RequestScore:
     submit: Submit
+    deadline: float | None = None
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False
@@ -139,7 +140,7 @@ class Front:
 class Harness:
     """Drives a core; every call checks all books and everything that the core sent."""
 
-    def __init__(self, engine_facts: EngineFacts | None = None, **options: int) -> None:
+    def __init__(self, engine_facts: EngineFacts | None = None, **options: Any) -> None:
         self.facts = engine_facts or facts(**options)
         self.core = EngineCore(self.facts)
         self.now = 100.0
@@ -190,6 +191,9 @@ class Harness:
             assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight
             assert self.worker is not None
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
+            for work in message.work:
+                request = self.core.scheduler.running[work.slot].request
+                assert request.deadline is None or request.deadline > self.now, "expired work"
 
     def _score(self, slot: int) -> SequenceScore:
         sequence = self.core.scheduler.running[slot]
@@ -236,6 +240,9 @@ class Harness:
             self._check_natural_end(request, score, output, (expected, finish, stop))
         elif output.finish == "abort":
             assert request.aborted
+        elif output.finish == "timeout":
+            assert request.deadline is not None
+            assert request.deadline <= self.now
         elif output.finish == "error":
             assert output.error
 
@@ -296,6 +303,9 @@ class Harness:
         logprobs: int | None = None,
         settle: bool = True,
         sampling: dict[str, Any] | None = None,
+        tenant: str = "",
+        priority: int = 0,
+        time_left_ms: int | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -310,8 +320,12 @@ class Harness:
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
+            tenant,
+            priority,
+            time_left_ms,
         )
-        score = RequestScore(submit)
+        left = None if time_left_ms is None else time_left_ms / 1000
+        score = RequestScore(submit, None if left is None else self.now + left)
         for index in indexes:
             score.sequences[index] = SequenceScore(list(emitted.get(index, [])), deaths=deaths)
         front.requests[submit.request] = score

@@ -32,6 +32,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     deaths: engine cores that died since the request last gained a token.
     resumed: it had been accepted before, by this engine core or another, so it is not refused for
     lack of room.
+    tenant: who asks (the digest of an API key; empty: nobody in particular).
+    priority: the lower value is served earlier, as in vLLM.
+    time_left_ms: until the request's deadline, when this was sent; None: it has none.
     """
 
     request: int
@@ -42,6 +45,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     stopping: Stopping
     deaths: int = 0
     resumed: bool = False
+    tenant: str = ""
+    priority: int = 0
+    time_left_ms: int | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
