@@ -73,6 +73,10 @@ class Draft:
         """The worker gets the sequence in full, with the blocks that its table has now."""
         self._admitted.append(sequence)
 
+    def starts(self, sequence: Sequence) -> bool:
+        """Whether the sequence was admitted in this draft."""
+        return sequence in self._admitted
+
     def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
         """Computes tokens [start, end) of a sequence that has a slot."""
         slot = sequence.slot

@@ -254,7 +254,9 @@ class Scheduler:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
         if self.leaving:
             return  # Blocks are on their way.
-        victim = self.policy.victim(self.running.values(), needy)
+        # Whoever starts in this very plan is unknown to the worker as yet.
+        known = [sequence for sequence in self.running.values() if not draft.starts(sequence)]
+        victim = self.policy.victim(known, needy)
         if victim is None or victim.slot is None:
             return
         draft.withdraw(victim)
