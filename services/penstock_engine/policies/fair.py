@@ -142,8 +142,8 @@ class FairShare(FirstCome):
             others = most.name != needy.request.tenant
             if others or self.order.key(last) > self.order.key(needy):
                 return last
-            if len(free) == len(running):
-                return None
+            if not any(map(self._spared, running)):
+                return None  # Whoever needs blocks can take the needy's own: this ends.
         return self._latest.victim(running, needy)
 
     def _spared(self, sequence: Sequence) -> bool:
