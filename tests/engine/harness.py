@@ -6,7 +6,7 @@ it runs alone (`undisturbed`), and keeps score of what each front end was told.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.protocol.to_frontend import (
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
+from penstock_engine.policies.fair import FairShare
 from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -164,6 +165,7 @@ class Harness:
         """Lets the core step, takes what it sends, and checks all books."""
         effects = self.core.step(self.now)
         self.core.check()
+        self._check_accounts()
         self.trace.append(_ENCODE([effects.to_workers, effects.to_frontends]))
         for session, message, _ in effects.to_workers:
             if session == self.worker_session:
@@ -182,6 +184,15 @@ class Harness:
             front.ended = reason
             self._drop(front)
             self.core.frontend_ended(session, reason, self.now)
+
+    def _check_accounts(self) -> None:
+        """A tenant has an account for as long as it has sequences; nobody else has."""
+        scheduler = self.core.scheduler
+        if not isinstance(scheduler.policy, FairShare):
+            return
+        live = Counter(s.request.tenant for s in scheduler.running.values())
+        live += Counter(s.request.tenant for s in scheduler.queue.sequences())
+        assert {a.name: a.open for a in scheduler.policy.accounts.all()} == dict(live)
 
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
