@@ -40,9 +40,11 @@ class Tenants:
         self._grants: dict[str, Grant] = {}
         for entry in filter(None, text.split(";")):
             name, _, fields = entry.partition(":")
+            if not name:
+                raise StartupError(f"tenants: {entry!r} has no name")
             name = "" if name == ANONYMOUS else name
             if name in self._grants:
-                raise StartupError(f"tenants: {entry.partition(':')[0]!r} is listed twice")
+                raise StartupError(f"tenants: {entry!r} is listed a second time")
             self._grants[name] = _grant(entry, fields)
         self._others = self._grants.pop(ANYBODY, Grant())
 
