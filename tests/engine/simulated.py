@@ -25,11 +25,15 @@ FRONT, WORKER = b"front", b"worker"
 
 @dataclass
 class Asked:
-    """One request and what became of it. Times in seconds of the virtual clock."""
+    """One request and what became of it. Times in seconds of the virtual clock.
+
+    again: what whoever asked will ask for next; the simulation only keeps it.
+    """
 
     tenant: str
     at: float
     prompt: int
+    again: Any = None
     first_token: float | None = None
     ended: float | None = None
     finish: str | None = None
@@ -94,9 +98,12 @@ class Simulation:
         """Of a step's time, seconds."""
         return self.fixed + self.each * self.core.facts.config.scheduler.max_num_batched_tokens
 
-    def ask(self, at: float, tenant: str, prompt: int, output: int, **terms: Any) -> None:
+    def ask(
+        self, at: float, tenant: str, prompt: int, output: int, again: Any = None, **terms: Any
+    ) -> None:
         """A request that comes at `at`, of so many prompt tokens and tokens to generate."""
-        self._at(at, lambda: self._submit(tenant, prompt, output, terms))
+        asked = Asked(tenant, at, prompt, again)
+        self._at(at, lambda: self._submit(asked, output, terms))
 
     def run(self, until: float) -> None:
         """Up to that time; what is open then stays so."""
@@ -108,17 +115,17 @@ class Simulation:
     def _at(self, when: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), event))
 
-    def _submit(self, tenant: str, prompt: int, output: int, terms: dict[str, Any]) -> None:
+    def _submit(self, asked: Asked, output: int, terms: dict[str, Any]) -> None:
         number = next(self._numbers)
-        self.requests[number] = Asked(tenant, self.now, prompt)
+        self.requests[number] = asked
         submit = Submit(
             number,
             str(number),
-            [5] * prompt,
+            [5] * asked.prompt,
             [OpenSequence(0)],
             TokenSampling(seed=0),
             Stopping(max_tokens=output, ignore_eos=True),
-            tenant=tenant,
+            tenant=asked.tenant,
             **terms,
         )
         self.core.frontend_received(FRONT, submit, self.now)
