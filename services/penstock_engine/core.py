@@ -16,6 +16,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.from_frontends import FromFrontends
 from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
+from penstock_engine.policies.registry import make_policy
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.workers import Workers
 
@@ -38,7 +39,10 @@ class EngineCore:
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
         self.scheduler = Scheduler(
-            facts.config.scheduler, facts.config.cache.kv_block_size, facts.max_model_len
+            facts.config.scheduler,
+            facts.config.cache.kv_block_size,
+            facts.max_model_len,
+            policy=make_policy(facts.config.scheduler, facts.tenants()),
         )
         self.frontends = Frontends()
         self.workers = Workers()
@@ -81,6 +85,7 @@ class EngineCore:
 
         Call it after every batch of events, and at `next_deadline` at the latest.
         """
+        self._from_frontends.expire(now)
         self._from_frontends.rate.observe(now, self.scheduler.queue)
         if not self.scheduler.has_work:
             self.workers.progressed(now)
@@ -91,7 +96,8 @@ class EngineCore:
 
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
-        return self._status_due
+        first = self._from_frontends.next_deadline()
+        return self._status_due if first is None else min(first, self._status_due)
 
     def _plan(self) -> None:
         try:

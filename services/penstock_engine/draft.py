@@ -75,6 +75,10 @@ class Draft:
             raise ValueError("a sequence without a slot can't be admitted")
         self._admitted[sequence.slot] = sequence
 
+    def starts(self, sequence: Sequence) -> bool:
+        """Whether the sequence was admitted in this draft."""
+        return sequence.slot in self._admitted
+
     def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
         """Computes tokens [start, end) of a sequence that has a slot."""
         slot = sequence.slot
@@ -83,15 +87,11 @@ class Draft:
         self.left -= end - start
         self.items[slot] = (sequence, start, end, new_blocks)
 
-    def withdraw(self, sequence: Sequence) -> bool:
-        """Takes back what a sequence was given: it is being preempted. Returns whether the worker
-        has heard of it, in an earlier step."""
-        if sequence.slot is None:
-            return False
-        item = self.items.pop(sequence.slot, None)
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes back what a sequence was given: it is being preempted."""
+        item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
         if item is not None:
             self.left += item[2] - item[1]
-        return self._admitted.pop(sequence.slot, None) is None
 
     def commit(
         self, number: int, released: list[int], copies: list[Copy]

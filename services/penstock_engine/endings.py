@@ -38,6 +38,8 @@ class Endings:
         self._scheduler.finish(sequence, state)
         request = sequence.request
         request.open -= 1
+        if not request.open:
+            self._frontends.open_requests.ended(request)
         frontend = self._frontends.get(request.session)
         if frontend is None:
             return

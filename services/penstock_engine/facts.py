@@ -10,6 +10,7 @@ from penstock.model_config import PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import Setup
+from penstock_engine.policies.tenants import Tenants
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             raise StartupError(
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
+        self.tenants()
+
+    def tenants(self) -> Tenants:
+        """What each tenant may have. Raises StartupError if the setting says it wrongly."""
+        return Tenants(self.config.scheduler.tenants)
 
     @property
     def max_model_len(self) -> int:

@@ -9,12 +9,14 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
 from penstock.protocol.to_frontend import Accepted, Rejected
 from penstock_engine.context import ContextLimit
+from penstock_engine.deadlines import Deadlines
+from penstock_engine.door import Door
 from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.kv.keys import root_key
-from penstock_engine.policies.admission import QueueBounds, ServiceRate
+from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
@@ -22,9 +24,6 @@ from penstock_engine.validation import check_submit
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
-
-UNAVAILABLE_RETRY_MS = 60_000
-"""When to ask again an engine whose model can't be served: somebody must mend it first."""
 
 
 class FromFrontends:
@@ -51,7 +50,8 @@ class FromFrontends:
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends)
         self._context = ContextLimit(facts, scheduler)
-        self._bounds = QueueBounds(facts.config.scheduler)
+        self._deadlines = Deadlines()
+        self._door = Door(facts, scheduler, frontends, workers, self.rate)
         self._arrivals = 0
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
@@ -91,6 +91,15 @@ class FromFrontends:
             log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
             self._endings.close_session(session)
 
+    def expire(self, now: float) -> None:
+        """Ends the requests whose time is over, wherever they are."""
+        for request in self._deadlines.over(now):
+            self._endings.end_all(request, State.FINISHED_TIMED_OUT)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do next."""
+        return self._deadlines.next()
+
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)
         self._effects.end_frontends.append((session, reason))
@@ -112,11 +121,11 @@ class FromFrontends:
         except InvalidRequest as error:
             frontend.reply(Rejected(submit.request, "invalid", error.message))
             return
-        refusal = self._refusal(submit, now)
+        refusal = self._door.refusal(submit, now)
         if refusal is not None:
             frontend.reply(refusal)
         else:
-            self._accept(frontend, submit)
+            self._accept(frontend, submit, now)
 
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
@@ -127,20 +136,9 @@ class FromFrontends:
             max_len=self._context.tokens,
             room=self._context.words,
         )
+        self._door.check_priority(submit)
 
-    def _refusal(self, submit: Submit, now: float) -> Rejected | None:
-        """Why a valid request isn't taken now. For lack of room, only one that is new."""
-        if self._workers.final:
-            message = f"the model can't be served: {self._workers.fault}"
-            return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
-        queue = self._scheduler.queue
-        full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
-        if full is None or submit.resumed:
-            return None
-        wait_ms = round(1000 * self.rate.retry_after(now, queue))
-        return Rejected(submit.request, "overloaded", full, wait_ms)
-
-    def _accept(self, frontend: FrontendSession, submit: Submit) -> None:
+    def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         self._arrivals += 1
         request = Request(
             frontend.session,
@@ -148,7 +146,10 @@ class FromFrontends:
             arrival=self._arrivals,
             eos_token_ids=self._facts.model.generation.eos_token_ids,
             root=self._root(submit),
+            now=now,
         )
+        self._frontends.open_requests.opened(request)
+        self._deadlines.watch(request)
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
         for sequence in request.sequences.values():
@@ -162,7 +163,7 @@ class FromFrontends:
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""
         if self._facts.config.cache.enable_prefix_caching:
-            return root_key("salt", submit.cache_salt)
+            return root_key("salt", submit.tenant, submit.cache_salt)
         return root_key("request", str(self._arrivals))
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:

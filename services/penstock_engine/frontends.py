@@ -13,6 +13,7 @@ from penstock.protocol.to_frontend import (
     Welcome,
 )
 from penstock_engine.effects import Effects, Frames
+from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request import Request
 
 MAX_FRONTENDS = 1024
@@ -40,9 +41,10 @@ class FrontendSession:
 
 
 class Frontends:
-    """All sessions, oldest first."""
+    """All sessions, oldest first. open_requests: theirs, counted by tenant."""
 
     def __init__(self) -> None:
+        self.open_requests = OpenRequests()
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:

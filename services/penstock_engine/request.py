@@ -59,17 +59,22 @@ class Request:
     num_queued: sequences in the waiting queue; the queue keeps it.
     root: parent of the keys of its blocks (see kv.keys).  cached_tokens: of the prompt, found in
     the KV cache when its first sequence started; None before.
+    tenant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time is over,
+    on the same clock, or None.
     """
 
     __slots__ = (
+        "accepted",
         "arrival",
         "cached_tokens",
         "cached_told",
+        "deadline",
         "eos",
         "name",
         "num_queued",
         "number",
         "open",
+        "priority",
         "prompt",
         "root",
         "sampling",
@@ -77,6 +82,7 @@ class Request:
         "session",
         "stopping",
         "stops",
+        "tenant",
     )
 
     def __init__(
@@ -87,11 +93,17 @@ class Request:
         arrival: int,
         eos_token_ids: tuple[int, ...],
         root: bytes = b"",
+        now: float = 0.0,
     ) -> None:
         self.session = session
         self.number = submit.request
         self.name = submit.name
         self.arrival = arrival
+        self.tenant = submit.tenant
+        self.priority = submit.priority
+        self.accepted = now
+        left = submit.time_left_ms
+        self.deadline = None if left is None else now + left / 1000
         # Four bytes a token: a full queue holds millions of them.
         self.prompt = array("i", submit.prompt)
         self.stopping: Stopping = submit.stopping
@@ -131,6 +143,8 @@ class Sequence:
     ticket: its place in the waiting queue (0: not in it).
     keys: of its full blocks, as far as they were asked for.  num_published: blocks of its table
     that others can find by their keys.
+    num_preemptions: how often it has lost its blocks to others.
+    tokens_at_start: the num_tokens with which it last got a slot.
     """
 
     __slots__ = (
@@ -144,6 +158,7 @@ class Sequence:
         "most_tokens",
         "num_computed",
         "num_expected",
+        "num_preemptions",
         "num_published",
         "num_scheduled",
         "num_tokens",
@@ -153,6 +168,7 @@ class Sequence:
         "suspect_until",
         "table",
         "ticket",
+        "tokens_at_start",
     )
 
     def __init__(self, request: Request, opened: OpenSequence, deaths: int) -> None:
@@ -172,6 +188,8 @@ class Sequence:
         self.slot: int | None = None
         self.table: BlockTable | None = None
         self.ticket = 0
+        self.num_preemptions = 0
+        self.tokens_at_start = self.num_tokens
         self.deaths = deaths
         self.suspect_until = self.num_tokens if deaths else 0
 

@@ -17,11 +17,9 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.kv.reuse import Reuse, Start
 from penstock_engine.policies.admission import Headroom
-from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
-from penstock_engine.policies.preemption import LatestFirst, PreemptionChoice
+from penstock_engine.policies.forecast import StepCost
+from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.policies.resumption import Resumption
-from penstock_engine.policies.shares import PrefillShare
-from penstock_engine.queue import WaitingQueue
 from penstock_engine.request import Sequence, State
 
 
@@ -47,12 +45,11 @@ class Scheduler:
         block_size: int,
         max_model_len: int,
         *,
-        order: QueueOrder | None = None,
-        preemption: PreemptionChoice | None = None,
+        policy: FirstCome | None = None,
     ) -> None:
-        order = order or FirstComeFirstServed()
+        self.policy = policy or FirstCome()
         self.block_size = block_size
-        self.queue = WaitingQueue(order)
+        self.queue = self.policy.queue
         self.running: dict[int, Sequence] = {}
         """By slot, in the order in which they started."""
         self.marked: dict[int, Sequence] = {}
@@ -66,11 +63,10 @@ class Scheduler:
         self._max_in_flight = settings.max_steps_in_flight
         self._max_model_len = max_model_len
         self.max_num_seqs = settings.max_num_seqs
-        self._preemption = preemption or LatestFirst(order)
         self._headroom = Headroom()
-        self._share = PrefillShare()
         self._resume = Resumption(settings.preemption_mode)
         self._reuse: Reuse | None = None
+        self.step_cost = StepCost()
         self._in_flight: deque[StepInFlight] = deque()
         self._suspect: Sequence | None = None
         self._forget_worker()
@@ -140,14 +136,18 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, WAITING."""
+        self.policy.joined(sequence)
         self.queue.push(sequence)
 
     def finish(self, sequence: Sequence, state: State) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
         sequence.move(state)
+        slot = sequence.slot
+        known = bool(sequence.ticket) or slot is not None
         if sequence.ticket:
             self.queue.remove(sequence)
-        slot = sequence.slot
+        if known:
+            self.policy.left(sequence)
         if slot is None:
             return
         self._leave_running(sequence, slot)
@@ -179,7 +179,11 @@ class Scheduler:
             return None
         for sequence in [s for s in self.leaving.values() if not s.in_flight]:
             self._preempt(sequence)
-        draft = Draft(self._budget)
+        in_flight = sum(step.tokens for step in self._in_flight)
+        budget = self.policy.budget(self._budget, in_flight)
+        if not budget or self._await_room():
+            return None
+        draft = Draft(budget)
         turns = [self._run_suspect, self._run_others]
         if self._last_was_alone:
             turns.reverse()
@@ -218,97 +222,143 @@ class Scheduler:
             behind = self._behind(sequence)
             if behind and sequence is not self._suspect and slot not in self.leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
-        limit = self._share.decode_limit(
-            draft.left, prefill_pending=bool(chunks or (self.queue and self.free_slots))
-        )
-        if len(decodes) > limit:
-            # Not all fit: those that were served least recently go first.
-            decodes.sort(key=lambda sequence: sequence.last_work)
-        for sequence in decodes[:limit]:
-            self._extend(sequence, draft)
-        for sequence in chunks:
-            self._extend(sequence, draft)
-        self._admit(draft)
-        for sequence in decodes[limit:]:
-            self._extend(sequence, draft)
+        can_start = bool(self.queue and self.free_slots)
+        for turn in self.policy.turns(decodes, chunks, draft, can_start=can_start):
+            if turn.sequence is None:
+                self._admit(draft, turn)
+            else:
+                self._extend(turn.sequence, draft, turn.most)
 
-    def _extend(self, sequence: Sequence, draft: Draft) -> None:
-        """Gives a running sequence as much of the step as budget and blocks allow."""
+    def _work(
+        self, sequence: Sequence, draft: Draft, start: int, end: int, new_blocks: list[int]
+    ) -> None:
+        """Puts an item into the draft, and has it charged."""
+        draft.work(sequence, start, end, new_blocks)
+        if sequence.table is None:
+            return
+        samples = end == sequence.num_expected
+        decodes = samples and end - start == 1 and start >= len(sequence.request.prompt)
+        steps = self._last_step + 1 - (sequence.last_work >> 12) if sequence.last_work else 1
+        held = len(sequence.table.blocks) * steps
+        self.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
+
+    def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
+        """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
         table, cache = sequence.table, self.cache
-        if table is None or cache is None or sequence.slot in self.leaving or not draft.left:
+        left = draft.left if most is None else min(most, draft.left)
+        if table is None or cache is None or sequence.slot in self.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
-        end = min(start + self._behind(sequence), start + draft.left)
+        end = min(start + self._behind(sequence), start + left)
         room = table.capacity
         if end <= room:
-            draft.work(sequence, start, end, [])
+            self._work(sequence, draft, start, end, [])
             return
         if room == start and not cache.pool.num_free:
             self._make_room(sequence, draft)
         end = min(end, room + cache.pool.num_free * self.block_size)
         if end > start:
-            draft.work(sequence, start, end, table.grow(cache, end))
+            self._work(sequence, draft, start, end, table.grow(cache, end))
 
     def _make_room(self, needy: Sequence, draft: Draft) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
         if self.leaving:
             return  # Blocks are on their way.
-        victim = self._preemption.victim(self.running.values(), needy)
+        # Whoever starts in this very plan is unknown to the worker as yet.
+        known = [sequence for sequence in self.running.values() if not draft.starts(sequence)]
+        victim = self.policy.victim(known, needy)
         if victim is None or victim.slot is None:
             return
-        known = draft.withdraw(victim)
+        draft.withdraw(victim)
         if victim.in_flight:
             self.leaving[victim.slot] = victim
         else:
-            self._preempt(victim, known=known)
+            self._preempt(victim)
 
-    def _preempt(self, victim: Sequence, *, known: bool = True) -> None:
-        """known: the worker has heard of it."""
+    def _preempt(self, victim: Sequence) -> None:
         if victim.slot is None or victim.table is None or self.cache is None:
             raise ValueError(f"sequence {victim.index} of {victim.request.name} holds no slot")
         self._leave_running(victim, victim.slot)
         if self._resume.recomputes(victim):
             self.cache.forget_private(victim.table.blocks)
-        self._release(victim, known=known)
+        self._release(victim)
         victim.move(State.PREEMPTED)
         victim.forget_computed()
+        victim.num_preemptions += 1
         self.queue.push(victim)
         self.num_preemptions += 1
 
-    def _admit(self, draft: Draft) -> None:
-        """Starts those that wait, strictly in order.
+    def _admit(self, draft: Draft, turn: Turn) -> None:
+        """Starts those that wait, strictly in order, as far as it is their turn.
 
-        Whoever was preempted in this plan doesn't start again in it: it needs at least the blocks
-        that it gave up, and one of those is taken.
+        Whoever was preempted for want of blocks in this plan doesn't start again in it: it needs
+        at least the blocks that it gave up, and one of those is taken.
         """
-        if not self.queue or not self.free_slots or not draft.left:
-            return
-        while draft.left:
-            head = self.queue.head()
+        least = draft.left - min(turn.most, draft.left)
+        while draft.left > least:
+            head = self.queue.head(turn.tenant)
             if head is None or head.suspect_until:
+                return
+            if turn.before is not None and not self.policy.precedes(head, turn.before):
                 return
             start = self._fits(head)
             if start is None:
+                self.queue.hold(head)
                 return
-            self._start(head, start, draft)
+            self._start(head, start, draft, draft.left - least)
 
-    def _fits(self, head: Sequence) -> Start | None:
-        """How `head` may start: with a slot, and blocks for all its tokens and the next one.
+    def _beside(self, start: Start, others: int) -> int:
+        """Blocks that must be free for a sequence to start so beside others: its own, and what
+        those may soon need.
 
         Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
         when all that have started are served.
         """
+        return start.needed + (self._headroom.blocks(others, self.block_size) if others else 0)
+
+    def _fits(self, head: Sequence) -> Start | None:
+        """How `head` may start: with a slot, and the blocks; None: it may not."""
         if self.cache is None or self._reuse is None or not self.free_slots:
             return None
         start = self._reuse.find(head)
-        if start is None:
+        if start is None or self._beside(start, len(self.running)) > self.cache.pool.num_free:
             return None
-        needed = start.needed
-        if self.running:
-            needed += self._headroom.blocks(len(self.running), self.block_size)
-        return start if needed <= self.cache.pool.num_free else None
+        return start
 
-    def _start(self, sequence: Sequence, start: Start, draft: Draft) -> None:
+    def _await_room(self) -> bool:
+        """Has others make way for the head of the queue, where the policy says so.
+
+        Whether no step may be sent until those that must leave are free to.
+        """
+        head = self.queue.head() if self.policy.makes_way else None
+        if head is None or self._reuse is None or head.suspect_until or self._suspect is not None:
+            return False
+        start = self._reuse.find(head)
+        if start is None or self._fits(head) is not None:
+            return False
+        shortage = Shortage(
+            blocks=self._missing(start),
+            slots=1 - len(self.free_slots) - len(self.leaving),
+            needed=start.needed,
+        )
+        staying = [s for slot, s in self.running.items() if slot not in self.leaving]
+        for victim in self.policy.make_way(head, staying, shortage) or ():
+            if victim.in_flight and victim.slot is not None:
+                self.leaving[victim.slot] = victim
+            else:
+                self._preempt(victim)
+        return bool(self.leaving) and self._missing(start) <= 0
+
+    def _missing(self, start: Start) -> int:
+        """Blocks that a start still lacks once those that are leaving have left, and share none."""
+        if self.pool is None:
+            return 0
+        coming = sum(len(s.table.blocks) for s in self.leaving.values() if s.table is not None)
+        others = len(self.running) - len(self.leaving)
+        return self._beside(start, others) - self.pool.num_free - coming
+
+    def _start(self, sequence: Sequence, start: Start, draft: Draft, most: int) -> None:
+        """most: tokens that it may compute in this step."""
         if self.cache is None or self._reuse is None:
             return
         self.queue.remove(sequence)
@@ -317,14 +367,15 @@ class Scheduler:
         sequence.table = self._reuse.table(sequence, start)
         sequence.slot = slot
         self.running[slot] = sequence
+        sequence.tokens_at_start = sequence.num_tokens
         sequence.num_computed = sequence.num_scheduled = start.computed
         if sequence.request.cached_tokens is None:
             prompt = len(sequence.request.prompt)
             sequence.request.cached_tokens = min(start.computed, prompt)
-        end = min(sequence.num_tokens, start.computed + draft.left)
+        end = min(sequence.num_tokens, start.computed + most)
         sequence.table.grow(self.cache, end)
         draft.admit(sequence)
-        draft.work(sequence, start.computed, end, [])
+        self._work(sequence, draft, start.computed, end, [])
 
     # ---- suspects: those that ran when a worker or an engine died
 
@@ -340,7 +391,7 @@ class Scheduler:
             start = self._fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            self._start(head, start, draft)
+            self._start(head, start, draft, draft.left)
             self._suspect = head
         draft.alone = bool(draft.items)
 
@@ -360,6 +411,7 @@ class Scheduler:
         """
         step = self._in_flight[0]
         self._resume.observe(step.tokens, result.compute_seconds)
+        self.step_cost.observe(step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             sequence.in_flight -= 1
@@ -397,12 +449,11 @@ class Scheduler:
         if sequence is self._suspect:
             self._suspect = None
 
-    def _release(self, sequence: Sequence, *, known: bool = True) -> None:
-        """The one place where a slot and its blocks become free. known: the worker has heard."""
+    def _release(self, sequence: Sequence) -> None:
+        """The one place where a slot and its blocks become free."""
         if sequence.table is None or sequence.slot is None or self.cache is None:
             raise ValueError(f"sequence {sequence.index} of {sequence.request.name} holds no slot")
         sequence.table.release(self.cache)
         self.free_slots.append(sequence.slot)
-        if known:
-            self._released.append(sequence.slot)
+        self._released.append(sequence.slot)
         sequence.slot = sequence.table = None

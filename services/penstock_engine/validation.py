@@ -9,9 +9,11 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
+from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS
 
 MAX_NAME_LENGTH = 1024
 MAX_SALT_LENGTH = 1024
+MAX_TENANT_LENGTH = 64
 MAX_COUNT = 2**31 - 1
 
 
@@ -30,6 +32,11 @@ def check_submit(submit: Submit, *, vocab_size: int, max_len: int, room: str) ->
         )
     if submit.deaths < 0:
         raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
+    if len(submit.tenant) > MAX_TENANT_LENGTH:
+        raise InvalidRequest(f"the tenant is longer than {MAX_TENANT_LENGTH} characters")
+    _check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
+    if submit.time_left_ms is not None:
+        _check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
     _check_stopping(submit.stopping, vocab_size)
     _check_sampling(submit.sampling)
     if not submit.prompt:

@@ -7,7 +7,14 @@ import math
 
 import msgspec
 
-from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+from penstock.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    Limited,
+    Overloaded,
+    RequestFailed,
+)
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -63,6 +70,22 @@ def unavailable(message: str, code: str, retry_after: float) -> HTTPError:
     return HTTPError(503, message, type=SERVER, code=code, headers=(("retry-after", seconds),))
 
 
+def timed_out(message: str) -> HTTPError:
+    """408: the deadline that the request brought has passed."""
+    return HTTPError(408, message, type="timeout_error", code="request_timeout")
+
+
+def _rate_limited(error: Limited) -> HTTPError:
+    seconds = str(max(1, math.ceil(error.retry_after)))
+    return HTTPError(
+        429,
+        str(error),
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers=(("retry-after", seconds),),
+    )
+
+
 def model_not_found(name: str, served: str) -> HTTPError:
     """404 for a model name that is not served here."""
     return HTTPError(
@@ -80,6 +103,10 @@ def as_http_error(error: BaseException) -> HTTPError:
             return error
         case InvalidRequest():
             return HTTPError(400, error.message, param=error.param, code=error.code)
+        case DeadlineExceeded():
+            return timed_out(str(error))
+        case Limited():
+            return _rate_limited(error)
         case Overloaded():
             return unavailable(str(error), "overloaded", error.retry_after)
         case EngineUnavailable():

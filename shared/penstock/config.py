@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
+SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
 Quantization = Literal["none", "int8"]
@@ -97,6 +98,23 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             "or on the host for as long as there is room, auto takes what costs less."
         ),
     ] = "auto"
+    scheduling_policy: Annotated[
+        SchedulingPolicy,
+        Meta(
+            description="Who is served first: fcfs by arrival; priority by the request's "
+            "priority, which ages; fair by weighted shares of the tenants (API keys)."
+        ),
+    ] = "fcfs"
+    tenants: Annotated[
+        str,
+        Meta(
+            description="What tenants may have: "
+            "`NAME:weight=3,max_requests=8,highest_priority=-5;…`. NAME: the first 32 hex digits "
+            "of the API key's SHA-256, `anonymous` for no key, `*` for all others.",
+            pattern=r"^([\w.*-]{1,64}(:[a-z_]+=-?\d{1,7}(,[a-z_]+=-?\d{1,7})*)?;?)*$",
+            max_length=65_536,
+        ),
+    ] = ""
     max_waiting_requests: Annotated[
         int, Meta(ge=1, description="Requests that may wait; more are refused with 503.")
     ] = 4096

@@ -40,6 +40,14 @@ class Overloaded(PenstockError):
         self.retry_after = retry_after
 
 
+class Limited(Overloaded):
+    """Refused because its tenant has as much as it may have: HTTP 429, with retry_after."""
+
+
+class DeadlineExceeded(PenstockError):
+    """The request's time was over before anything could be done for it: HTTP 408."""
+
+
 class RequestFailed(PenstockError):
     """An accepted request that ended in an error: HTTP 500, or an error event in a stream."""
 

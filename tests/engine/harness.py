@@ -6,7 +6,7 @@ it runs alone (`undisturbed`), and keeps score of what each front end was told.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.protocol.to_frontend import (
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
+from penstock_engine.policies.fair import FairShare
 from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -74,7 +75,7 @@ def facts(
         digest="0" * 64,
         has_chat_template=False,
     )
-    settings = {
+    settings: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_steps_in_flight": 1,
@@ -126,6 +127,7 @@ class SequenceScore:
 @dataclass
 class RequestScore:
     submit: Submit
+    deadline: float | None = None
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False
@@ -174,6 +176,7 @@ class Harness:
         """Lets the core step, takes what it sends, and checks all books."""
         effects = self.core.step(self.now)
         self.core.check()
+        self._check_accounts()
         self.trace.append(_ENCODE([effects.to_workers, effects.to_frontends]))
         for session, message, _ in effects.to_workers:
             if session == self.worker_session:
@@ -193,6 +196,15 @@ class Harness:
             self._drop(front)
             self.core.frontend_ended(session, reason, self.now)
 
+    def _check_accounts(self) -> None:
+        """A tenant has an account for as long as it has sequences; nobody else has."""
+        scheduler = self.core.scheduler
+        if not isinstance(scheduler.policy, FairShare):
+            return
+        live = Counter(s.request.tenant for s in scheduler.running.values())
+        live += Counter(s.request.tenant for s in scheduler.queue.sequences())
+        assert {a.name: a.open for a in scheduler.policy.accounts.all()} == dict(live)
+
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
@@ -202,6 +214,9 @@ class Harness:
             assert self.worker is not None
             self._check_salts(message)
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
+            for work in message.work:
+                request = self.core.scheduler.running[work.slot].request
+                assert request.deadline is None or request.deadline > self.now, "expired work"
 
     def _score(self, slot: int) -> SequenceScore:
         return self._asked(slot).sequences[self.core.scheduler.running[slot].index]
@@ -222,7 +237,7 @@ class Harness:
         admitted = {new.slot: new.blocks for new in plan.admitted}
         for work in plan.work:
             asked = self._asked(work.slot)
-            salt = asked.submit.cache_salt
+            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}"
             if not self.facts.config.cache.enable_prefix_caching:
                 salt = f"request {asked.submit.request}"
             blocks = self._tables.setdefault(work.slot, [])
@@ -278,6 +293,9 @@ class Harness:
             self._check_natural_end(request, score, output, (expected, finish, stop))
         elif output.finish == "abort":
             assert request.aborted
+        elif output.finish == "timeout":
+            assert request.deadline is not None
+            assert request.deadline <= self.now
         elif output.finish == "error":
             assert output.error
 
@@ -339,6 +357,9 @@ class Harness:
         logprobs: int | None = None,
         settle: bool = True,
         sampling: dict[str, Any] | None = None,
+        tenant: str = "",
+        priority: int = 0,
+        time_left_ms: int | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -354,8 +375,12 @@ class Harness:
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
             salt,
+            tenant,
+            priority,
+            time_left_ms,
         )
-        score = RequestScore(submit)
+        left = None if time_left_ms is None else time_left_ms / 1000
+        score = RequestScore(submit, None if left is None else self.now + left)
         for index in indexes:
             score.sequences[index] = SequenceScore(list(emitted.get(index, [])), deaths=deaths)
         front.requests[submit.request] = score

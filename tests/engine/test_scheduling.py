@@ -178,9 +178,9 @@ def test_work_is_withdrawn_when_its_blocks_are_taken_in_the_same_plan(
     withdrawn = []
     withdraw = Draft.withdraw
 
-    def spy(draft: Draft, sequence: Sequence) -> bool:
+    def spy(draft: Draft, sequence: Sequence) -> None:
         withdrawn.append(sequence.slot in draft.items)
-        return withdraw(draft, sequence)
+        withdraw(draft, sequence)
 
     monkeypatch.setattr(Draft, "withdraw", spy)
     for blocks in range(34, 46):

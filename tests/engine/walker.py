@@ -15,9 +15,15 @@ class Choices(Protocol):
     def whole(self, low: int, high: int) -> int: ...
 
 
-def make_harness(choose: Choices) -> Harness:
+POLICIES = ("fcfs", "priority", "fair")
+TENANTS = "a:weight=3;b:max_requests=6,highest_priority=-1;*:highest_priority=-2"
+
+
+def make_harness(choose: Choices, policy: str | None = None) -> Harness:
     """Small limits, so that every one of them is met."""
     return Harness(
+        scheduling_policy=policy or POLICIES[choose.whole(0, 2)],
+        tenants=TENANTS,
         max_model_len=choose.whole(8, 48),
         block_size=choose.whole(1, 5),
         max_num_seqs=choose.whole(1, 6),
@@ -68,13 +74,25 @@ class Walker:
         if whole(0, 30) == 0:
             self.h.fail_prompts.add(tuple(prompt))
         salt = ("", "", "x", "y")[whole(0, 3)]
-        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, **self._ends())
+        ends = {**self._ends(), **self._terms()}
+        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, **ends)
 
     def _prompt(self, length: int) -> list[int]:
         """Half of them begin as others do."""
         shared = self.choose.whole(0, 2 * length)
         common = [3 + at % 5 for at in range(min(shared, length))]
         return common + [self.choose.whole(0, VOCAB - 1) for _ in range(length - len(common))]
+
+    def _terms(self) -> dict[str, Any]:
+        """For whom, how soon, until when; sometimes what may not be asked for."""
+        whole = self.choose.whole
+        policy = self.h.facts.config.scheduler.scheduling_policy
+        asks = policy != "fcfs" or whole(0, 30) == 0
+        return {
+            "tenant": ("", "a", "b", "c")[whole(0, 3)],
+            "priority": whole(-2, 3) if asks and whole(0, 1) else 0,
+            "time_left_ms": whole(0, 20_000) if whole(0, 4) == 0 else None,
+        }
 
     def _ends(self) -> dict[str, Any]:
         whole = self.choose.whole
@@ -112,7 +130,13 @@ class Walker:
             min_tokens=stopping.min_tokens,
             ignore_eos=stopping.ignore_eos,
             stop_token_ids=stopping.stop_token_ids,
+            tenant=old.submit.tenant,
+            priority=old.submit.priority,
+            time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),
         )
+
+    def _left_ms(self, deadline: float) -> int:
+        return max(0, round(1000 * (deadline - self.h.now)))
 
     def abort(self) -> None:
         found = self._request()

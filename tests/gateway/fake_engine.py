@@ -14,6 +14,7 @@ from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 
 MODEL = "org/tiny-model"
 END = 256
@@ -113,13 +114,18 @@ class FakeEngineClient:
         self.refusal: PenstockError | None = None
         self.refuse_after = 0
         self.submitted: list[tuple[list[int], SamplingParams, str]] = []
+        self.terms: list[Terms] = []
         self.generations: list[FakeGeneration] = []
 
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")
 
-    async def submit(self, prompt: list[int], params: SamplingParams, *, name: str):
+    async def submit(
+        self, prompt: list[int], params: SamplingParams, *, name: str, terms: Terms
+    ) -> FakeGeneration:
         await asyncio.sleep(0)
+        terms.check_time()
+        self.terms.append(terms)
         if self.refusal is not None and len(self.submitted) >= self.refuse_after:
             raise self.refusal
         self.submitted.append((prompt, params, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,8 +12,16 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
-from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
+from penstock.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    Limited,
+    Overloaded,
+    RequestFailed,
+)
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
+from penstock.terms import Terms
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
@@ -172,6 +181,40 @@ async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypat
         await client.submit(list(b"x"), SamplingParams(), name="now")
 
 
+async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, client):
+    terms = Terms.checked(tenant="t", priority=-3, deadline_ms=5000)
+    generation = await client.submit(
+        list(b"x"), SamplingParams(max_tokens=50), name="t", terms=terms
+    )
+    await asyncio.sleep(0.1)
+    engine.hub.end(engine.session, "for the test")
+    await until(lambda: len(engine.submits) == 2)
+    first, second = engine.submits
+    assert (first.tenant, first.priority) == (second.tenant, second.priority) == ("t", -3)
+    assert 4000 < second.time_left_ms <= first.time_left_ms - 90 < 5000
+    generation.abort()
+
+
+async def test_a_deadline_passes_although_no_engine_is_there(engine, client):
+    terms = Terms.checked(deadline_ms=300)
+    generation = await client.submit(
+        list(b"x"), SamplingParams(max_tokens=50, n=2), name="d", terms=terms
+    )
+    waiting = asyncio.create_task(collect(generation))
+    await engine.die()
+    async with asyncio.timeout(5):
+        result = await waiting
+    assert [result[index][2] for index in (0, 1)] == ["timeout", "timeout"]
+    assert client.open_requests == 0
+
+
+async def test_a_deadline_that_is_over_is_not_even_sent(engine, client):
+    terms = Terms(deadline=time.monotonic() - 1)
+    with pytest.raises(DeadlineExceeded):
+        await client.submit(list(b"x"), SamplingParams(), name="over", terms=terms)
+    assert engine.submits == []
+
+
 async def test_abort_reaches_the_engine_and_ends_the_iteration(engine, client):
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="a")
     generation.abort()
@@ -195,6 +238,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_aborts(engine, client):
     [
         ("invalid", InvalidRequest),
         ("overloaded", Overloaded),
+        ("limited", Limited),
         ("unavailable", EngineUnavailable),
     ],
 )
@@ -205,7 +249,7 @@ async def test_a_rejection_is_raised(engine, client, code, error):
     engine.send(Rejected(engine.submits[0].request, code, "because", retry_after_ms=1500))
     with pytest.raises(error, match="because") as caught:
         await task
-    if code == "overloaded":
+    if code in ("overloaded", "limited"):
         assert caught.value.retry_after == 1.5
 
 

@@ -40,6 +40,33 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
+def test_a_deadline_ends_what_is_not_finished(llm):
+    long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+    short = SamplingParams(temperature=0, max_tokens=1)
+    outputs = llm.generate(["Once", "Twice"], [long, short], use_tqdm=False, deadline_ms=1000)
+    first, second = (output.outputs[0] for output in outputs)
+    assert (first.finish_reason, second.finish_reason) == ("timeout", "length")
+    assert 0 < len(first.token_ids) < 400
+    undisturbed = llm.generate(["Once"], long, use_tqdm=False)[0].outputs[0]
+    assert undisturbed.token_ids[: len(first.token_ids)] == first.token_ids
+    gone = llm.generate(["Once"], long, use_tqdm=False, deadline_ms=0.01)[0]
+    assert (gone.finished, gone.outputs[0].finish_reason) == (True, "timeout")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"priority": [1]}, "fcfs"),
+        ({"priority": [1, 2]}, "one for each"),
+        ({"priority": [1000]}, "priority"),
+        ({"deadline_ms": -1}, "deadline_ms"),
+    ],
+)
+def test_terms_that_cannot_be(llm, fields, words):
+    with pytest.raises(ValueError, match=words):
+        llm.generate(["Once"], GREEDY, use_tqdm=False, **fields)
+
+
 def test_generate_keeps_the_order_and_the_parameters(llm):
     prompts = ["The capital of France is", "One, two, three,", "def add(a, b):"]
     params = [SamplingParams(temperature=0, max_tokens=n) for n in (3, 9, 5)]

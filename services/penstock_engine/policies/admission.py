@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.config import SchedulerSettings
-from penstock_engine.queue import WaitingQueue
+from penstock_engine.queue import Waiting
+from penstock_engine.request import Request
 
 SEQUENCES_PER_REQUEST = 4
 """Sequences that may wait, for each request that may: n multiplies a request's cost."""
@@ -19,7 +20,7 @@ class QueueBounds:
         self._tokens = settings.max_waiting_tokens
         self._sequences = SEQUENCES_PER_REQUEST * settings.max_waiting_requests
 
-    def refusal(self, queue: WaitingQueue, num_sequences: int, prompt_tokens: int) -> str | None:
+    def refusal(self, queue: Waiting, num_sequences: int, prompt_tokens: int) -> str | None:
         """Why a request of that size can't be taken now, or None."""
         if not queue:
             return None
@@ -65,7 +66,7 @@ class ServiceRate:
         self._samples: deque[tuple[float, int]] = deque()
         self._refused = 0
 
-    def observe(self, now: float, queue: WaitingQueue) -> None:
+    def observe(self, now: float, queue: Waiting) -> None:
         """Takes note of the queue's departures. Cheap; call it at every step."""
         samples = self._samples
         if not queue:
@@ -79,11 +80,50 @@ class ServiceRate:
         while len(samples) > 2 and now - samples[0][0] > self.WINDOW:
             samples.popleft()
 
-    def retry_after(self, now: float, queue: WaitingQueue) -> float:
+    def retry_after(self, now: float, queue: Waiting) -> float:
         """Seconds until this refused request's turn, if each one before it comes back first."""
         self._refused += 1
-        if not self._samples or queue.departed <= self._samples[0][1]:
+        seconds_each = self.seconds_each(now, queue)
+        if seconds_each is None:
             return self.UNKNOWN
-        since, before = self._samples[0]
-        seconds_each = max(now - since, 0.001) / (queue.departed - before)
         return min(max(self._refused * seconds_each, self.SHORTEST), self.LONGEST)
+
+    def seconds_each(self, now: float, queue: Waiting) -> float | None:
+        """Seconds between two departures of late; None: unknown."""
+        if not self._samples or queue.departed <= self._samples[0][1]:
+            return None
+        since, before = self._samples[0]
+        return max(now - since, 0.001) / (queue.departed - before)
+
+
+class OpenRequests:
+    """How many requests each tenant has open, and since when."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, float]] = {}
+        """By tenant: how many, and the sum of the times at which they were accepted."""
+
+    def count(self, tenant: str) -> int:
+        return self._open.get(tenant, (0, 0.0))[0]
+
+    def opened(self, request: Request) -> None:
+        """A request was accepted."""
+        count, times = self._open.get(request.tenant, (0, 0.0))
+        self._open[request.tenant] = (count + 1, times + request.accepted)
+
+    def ended(self, request: Request) -> None:
+        """The last of its sequences has ended."""
+        count, times = self._open[request.tenant]
+        if count == 1:
+            del self._open[request.tenant]
+        else:
+            self._open[request.tenant] = (count - 1, times - request.accepted)
+
+    def retry_after(self, tenant: str, now: float) -> float:
+        """Seconds until one of them may end: what is left to each is, on average, as much as has
+        gone by, and the first of them ends that much sooner."""
+        count, times = self._open.get(tenant, (0, 0.0))
+        if not count:
+            return ServiceRate.SHORTEST
+        age = now - times / count
+        return min(max(age / count, ServiceRate.SHORTEST), ServiceRate.LONGEST)

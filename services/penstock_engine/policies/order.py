@@ -18,3 +18,20 @@ class FirstComeFirstServed:
 
     def key(self, sequence: Sequence) -> tuple[int, ...]:
         return (sequence.request.arrival, sequence.index)
+
+
+class PriorityWithAgeing:
+    """The lower priority value first; of equal ones, by arrival.
+
+    Everyone who waits ages alike, so ageing needs no clock and changes no key: a request stands
+    where its priority puts it, moved back by its arrival.  One that is `p` levels better may
+    overtake only if fewer than `p * ARRIVALS_PER_LEVEL` requests came in between.  So each request
+    is overtaken by a bounded number of later ones, whatever they ask for.
+    """
+
+    ARRIVALS_PER_LEVEL = 64
+
+    def key(self, sequence: Sequence) -> tuple[int, ...]:
+        request = sequence.request
+        aged = request.priority * self.ARRIVALS_PER_LEVEL + request.arrival
+        return (aged, request.arrival, sequence.index)

@@ -8,4 +8,5 @@ endpoint      a generating endpoint's course   fields    request fields that bot
 decoding      JSON to structs, plain errors    neutral   known fields that do nothing yet
 sampling      fields to SamplingParams         batch     the generations of one HTTP request
 answer        deltas to replies                logprobs  token texts and log-probabilities
+request_terms  tenant, priority and deadline of a request
 """

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import EngineUnavailable, RequestFailed
-from penstock_gateway.errors import HTTPError
+from penstock_gateway.errors import timed_out
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.sampling_params import SamplingParams
+    from penstock.terms import Terms
 
 Arrivals = list[tuple[int, "SequenceDelta"]]
 """Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
@@ -32,13 +33,14 @@ class Batch:
         params: list[SamplingParams],
         *,
         name: str,
+        terms: Terms,
     ) -> Batch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs."""
         n = params[0].n
         if len(prompts) == 1:
-            return cls([await client.submit(prompts[0], params[0], name=name)], n)
+            return cls([await client.submit(prompts[0], params[0], name=name, terms=terms)], n)
         attempts = [
-            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}"))
+            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}", terms=terms))
             for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
         ]
         try:
@@ -117,9 +119,7 @@ def failure_of(delta: SequenceDelta) -> Exception | None:
         case "error":
             return RequestFailed(delta.error or "the request failed in the engine")
         case "timeout":
-            return HTTPError(
-                408, "the request's time was over", type="timeout_error", code="request_timeout"
-            )
+            return timed_out("the request's deadline passed before it was answered in full")
         case "abort":
             return EngineUnavailable("the request was aborted by the server")
     return None

@@ -6,6 +6,7 @@ body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 from penstock_gateway.body import read_body
 from penstock_gateway.boundary import REQUEST_ID
 from penstock_gateway.errors import ClientGone, as_http_error, model_not_found
@@ -25,6 +27,7 @@ from penstock_gateway.openai.batch import Batch
 from penstock_gateway.openai.decoding import decode
 from penstock_gateway.openai.fields import GenerateFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
+from penstock_gateway.openai.request_terms import request_terms, terms_headers
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
 from penstock_gateway.watch import while_connected
@@ -65,6 +68,8 @@ class GenerateEndpoint(ABC, Generic[Fields]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
+        arrived = time.monotonic()
+        headers = terms_headers(scope)
         body = await read_body(
             scope,
             receive,
@@ -75,25 +80,28 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         check_stream_options(request)
         check_request_id(request)
         self.check(request)
+        terms = request_terms(request, headers, arrived)
         service.open_requests += 1
         try:
             if request.stream:
-                await self._streamed(request, scope[REQUEST_ID], receive, send)
+                await self._streamed(request, terms, scope[REQUEST_ID], receive, send)
             else:
-                work = self._whole(request, scope[REQUEST_ID])
+                work = self._whole(request, terms, scope[REQUEST_ID])
                 await send_json(send, 200, await while_connected(work, receive))
         finally:
             service.open_requests -= 1
 
-    async def _whole(self, request: Fields, name: str) -> bytes:
+    async def _whole(self, request: Fields, terms: Terms, name: str) -> bytes:
         job = await self._job(request)
-        async with await self._submit(job, name) as batch:
+        async with await self._submit(job, terms, name) as batch:
             return await whole_answer(batch, job.reply, job.prompt_tokens)
 
-    async def _streamed(self, request: Fields, name: str, receive: Receive, send: Send) -> None:
+    async def _streamed(
+        self, request: Fields, terms: Terms, name: str, receive: Receive, send: Send
+    ) -> None:
         events = EventStream(send, keepalive=self._service.config.keepalive_interval)
         try:
-            await while_connected(self._stream(request, name, events), receive, events.tick)
+            await while_connected(self._stream(request, terms, name, events), receive, events.tick)
         except ClientGone:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -101,9 +109,9 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 await events.fail(as_http_error(error))
             raise
 
-    async def _stream(self, request: Fields, name: str, events: EventStream) -> None:
+    async def _stream(self, request: Fields, terms: Terms, name: str, events: EventStream) -> None:
         job = await self._job(request)
-        async with await self._submit(job, name) as batch:
+        async with await self._submit(job, terms, name) as batch:
             answer = StreamedAnswer(
                 job.reply, request.stream_options, batch.choices, job.prompt_tokens
             )
@@ -122,8 +130,9 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         )
         return await self.prepare(request, engine, head)
 
-    async def _submit(self, job: Job, name: str) -> Batch:
-        return await Batch.submit(self._service.client, job.prompts, job.params, name=name)
+    async def _submit(self, job: Job, terms: Terms, name: str) -> Batch:
+        client = self._service.client
+        return await Batch.submit(client, job.prompts, job.params, name=name, terms=terms)
 
 
 def check_stream_options(request: GenerateFields) -> None:

@@ -47,6 +47,9 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stream: Flag = None
     stream_options: StreamOptions | None = None
     request_id: Text = None
+    priority: Whole = None
+    deadline_ms: Whole = None
+    """Milliseconds that the whole answer may take (Penstock's own)."""
 
     # --- without effect on the output
     user: Text = None
@@ -92,7 +95,6 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     include_stop_str_in_output: Flag = None
     truncate_prompt_tokens: Whole = None
     truncation_side: Text = None
-    priority: Whole = None
     return_tokens_as_token_ids: Flag = None
     return_token_ids: Flag = None
     echo: Flag = None

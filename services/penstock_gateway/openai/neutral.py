@@ -37,7 +37,6 @@ COMMON = (
     Neutral("include_stop_str_in_output", (False,)),
     Neutral("truncate_prompt_tokens"),
     Neutral("truncation_side"),
-    Neutral("priority", (0,)),
     Neutral("return_tokens_as_token_ids", (False,)),
     Neutral("return_token_ids", (False,)),
     Neutral("echo", (False,)),

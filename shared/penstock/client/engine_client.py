@@ -18,6 +18,7 @@ from penstock.config import TransportSettings
 from penstock.errors import (
     EngineUnavailable,
     InvalidRequest,
+    Limited,
     Overloaded,
     PenstockError,
     RequestFailed,
@@ -34,10 +35,13 @@ from penstock.protocol.to_frontend import (
     Welcome,
 )
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.link import Link
 
 log = logs.get(__name__)
+
+NO_TERMS = Terms()
 
 RESUME_PATIENCE = 60.0
 """Seconds that open requests wait for an engine core to come back."""
@@ -125,13 +129,19 @@ class EngineClient:
             ) from None
 
     async def submit(
-        self, prompt_token_ids: list[int], params: SamplingParams, *, name: str
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        name: str,
+        terms: Terms = NO_TERMS,
     ) -> Generation:
         """Returns once the engine has accepted the request.
 
-        Raises InvalidRequest, Overloaded (with retry_after) or EngineUnavailable.  When the caller
-        is cancelled while it waits, the request is aborted.
+        Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
+        EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
         """
+        terms.check_time()
         welcome, text = self.welcome, self.text
         if not self.connected or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
@@ -143,6 +153,7 @@ class EngineClient:
             sampling=token_sampling(params, welcome.seed),
             stopping=stopping(params, len(prompt_token_ids), welcome.limits.max_model_len),
             tokenizer=text.tokenizer,
+            terms=terms,
             send=self._send,
             on_closed=self._forget,
         )
@@ -272,7 +283,13 @@ class EngineClient:
             log.info("requests submitted again", count=len(resumed))
 
     def _lose_patience(self) -> None:
-        if self._lost_at is None or time.monotonic() - self._lost_at < RESUME_PATIENCE:
+        now = time.monotonic()
+        if self._lost_at is None:
+            return
+        for generation in list(self._open.values()):
+            if generation.terms.time_left_ms(now) == 0:
+                generation.expire()
+        if now - self._lost_at < RESUME_PATIENCE:
             return
         for generation in list(self._open.values()):
             generation.fail(EngineUnavailable("the engine core is gone and none came back"))
@@ -329,6 +346,8 @@ def rejection(message: Rejected) -> PenstockError:
     if message.code == "invalid":
         return InvalidRequest(message.message)
     retry_after = message.retry_after_ms / 1000
+    if message.code == "limited":
+        return Limited(message.message, retry_after=retry_after)
     if message.code == "overloaded":
         return Overloaded(message.message, retry_after=retry_after)
     return EngineUnavailable(message.message)

@@ -7,16 +7,18 @@ can be submitted again when the engine core it ran on is gone.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from penstock.client.sequence_text import SequenceText
-from penstock.errors import PenstockError
+from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
 
 
@@ -75,6 +77,7 @@ class Generation:
         sampling: TokenSampling,
         stopping: Stopping,
         tokenizer: Tokenizer,
+        terms: Terms,
         send: Callable[[FromFrontend], bool],
         on_closed: Callable[[Generation], None],
     ) -> None:
@@ -82,6 +85,7 @@ class Generation:
         self.name = name
         self.prompt_token_ids = prompt_token_ids
         self.params = params
+        self.terms = terms
         self.deaths = 0
         self.cached_tokens: int | None = None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -120,6 +124,9 @@ class Generation:
             stopping=self._stopping,
             deaths=self.deaths,
             resumed=self.accepted.done(),
+            tenant=self.terms.tenant,
+            priority=self.terms.priority,
+            time_left_ms=self.terms.time_left_ms(time.monotonic()),
         )
 
     def abort(self) -> None:
@@ -127,9 +134,16 @@ class Generation:
         if self.finished:
             return
         self._send(Abort(self.key))
-        for index in list(self._open):
-            self._give(SequenceDelta(index=index, finish_reason="abort"))
-        self._close()
+        self._end("abort")
+
+    def expire(self) -> None:
+        """Ends the request here: its time is over, and there is no engine core to say so."""
+        if self.finished:
+            return
+        if self.accepted.done():
+            self._end("timeout")
+        else:
+            self.fail(DeadlineExceeded("the deadline passed while the engine core was away"))
 
     def fail(self, error: PenstockError) -> None:
         """Ends the request with an error that the consumer's next step raises."""
@@ -209,6 +223,11 @@ class Generation:
             finish_reason="stop",
             stop_reason=stop,
         )
+
+    def _end(self, reason: FinishReason) -> None:
+        for index in list(self._open):
+            self._give(SequenceDelta(index=index, finish_reason=reason))
+        self._close()
 
     def _give(self, delta: SequenceDelta) -> None:
         waiting = self._pending.get(delta.index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,12 @@ import msgspec
 from penstock.cli.config_tree import replace_settings
 from penstock.client import EngineClient, ModelText
 from penstock.config import EngineConfig
-from penstock.errors import EngineUnavailable, Overloaded
+from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from penstock.llm.launched_engine import LaunchedEngine
-from penstock.llm.outputs import RequestOutput, add_delta, empty_output
+from penstock.llm.outputs import RequestOutput, add_delta, empty_output, timed_out_output
 from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
@@ -110,14 +112,21 @@ class AsyncLLM:
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int = 0,
+        deadline_ms: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yields the same RequestOutput, grown, each time something new has come.
+
+        priority: the lower value is served earlier, where the scheduling policy knows priorities.
+        deadline_ms: from now; what isn't finished then ends with finish_reason "timeout".
 
         Leaving the iteration early aborts the request.  Raises InvalidRequest, Overloaded,
         EngineUnavailable or RequestFailed.
         """
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         text, ids = tokenise_prompt(prompt, self.text)
-        async for output in self._stream(text, ids, sampling_params, request_id):
+        async for output in self._stream(text, ids, sampling_params, request_id, terms):
             yield output
 
     async def chat(
@@ -127,10 +136,13 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         add_generation_prompt: bool = True,
+        priority: int = 0,
+        deadline_ms: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """As generate, for a conversation in the model's chat template."""
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         ids = tokenise_chat(messages, self.text, add_generation_prompt=add_generation_prompt)
-        async for output in self._stream(None, ids, sampling_params, request_id):
+        async for output in self._stream(None, ids, sampling_params, request_id, terms):
             yield output
 
     async def _stream(
@@ -139,10 +151,11 @@ class AsyncLLM:
         ids: list[int],
         params: SamplingParams | None,
         request_id: str | None,
+        terms: Terms,
     ) -> AsyncIterator[RequestOutput]:
         name = request_id if request_id is not None else f"library-{next(self._numbers)}"
         client = self._started()
-        generation = await client.submit(ids, params or SamplingParams(), name=name)
+        generation = await client.submit(ids, params or SamplingParams(), name=name, terms=terms)
         output = empty_output(generation, prompt)
         try:
             async for deltas in generation:
@@ -155,19 +168,26 @@ class AsyncLLM:
             generation.abort()
 
     async def run_to_end(
-        self, prompt: str | None, ids: list[int], params: SamplingParams, name: str
+        self, prompt: str | None, ids: list[int], params: SamplingParams, name: str, terms: Terms
     ) -> RequestOutput:
-        """One request without streaming; waits and tries again while the engine has no room."""
+        """One request without streaming; waits and tries again while the engine has no room.
+
+        One whose deadline passes meanwhile has ended as if it had passed while it ran.
+        """
         while True:
             try:
                 last = None
-                async for output in self._stream(prompt, ids, params, name):
+                async for output in self._stream(prompt, ids, params, name, terms):
                     last = output
                 if last is None:
                     raise EngineUnavailable("the request ended without an output")
                 return last
             except Overloaded as refusal:
-                await asyncio.sleep(max(0.05, min(refusal.retry_after, 5.0)))
+                wait = max(0.05, min(refusal.retry_after, 5.0))
+                left = terms.time_left_ms(time.monotonic())
+                await asyncio.sleep(wait if left is None else min(wait, left / 1000))
+            except DeadlineExceeded:
+                return timed_out_output(name, prompt, ids, params)
 
     def _started(self) -> EngineClient:
         if self._client is None:

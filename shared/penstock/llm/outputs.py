@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.client.generation import Generation, SequenceDelta
 from penstock.protocol.common import FinishReason, TokenLogprobs
+from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
 
@@ -66,6 +67,14 @@ def empty_output(generation: Generation, prompt: str | None) -> RequestOutput:
         for index in range(generation.params.n)
     ]
     return RequestOutput(generation.name, prompt, generation.prompt_token_ids, outputs)
+
+
+def timed_out_output(
+    name: str, prompt: str | None, ids: list[int], params: SamplingParams
+) -> RequestOutput:
+    """What is returned of a request whose deadline passed before it could be submitted."""
+    outputs = [CompletionOutput(index, finish_reason="timeout") for index in range(params.n)]
+    return RequestOutput(name, prompt, ids, outputs, finished=True)
 
 
 def add_delta(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -> None:

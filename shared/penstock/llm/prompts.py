@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypedDict, cast
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 
 
 class TokensPrompt(TypedDict):
@@ -62,6 +63,19 @@ def params_list(
         if not isinstance(item, SamplingParams):
             raise InvalidRequest(f"sampling params must be SamplingParams, not {item!r}")
     return result
+
+
+def terms_list(
+    priority: Sequence[int] | None, deadline_ms: float | None, count: int
+) -> list[Terms]:
+    """Terms for each prompt. priority: one value each, or None. Raises InvalidRequest."""
+    values = [0] * count if priority is None else list(priority)
+    if len(values) != count:
+        raise InvalidRequest(
+            f"there are {count} prompts and {len(values)} priorities; give one for each",
+            param="priority",
+        )
+    return [Terms.checked(priority=value, deadline_ms=deadline_ms) for value in values]
 
 
 def tokenise_prompt(prompt: Prompt, text: ModelText) -> tuple[str | None, list[int]]:

@@ -23,10 +23,12 @@ from penstock.llm.prompts import (
     conversation_list,
     params_list,
     prompt_list,
+    terms_list,
     tokenise_chat,
     tokenise_prompt,
 )
 from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
 
 Value = TypeVar("Value")
 
@@ -83,15 +85,21 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+        deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in the prompts' order.
 
         prompts: a string, {"prompt_token_ids": [...]}, or a list of these.  sampling_params: one
-        for all or one each.  Raises ValueError for a bad prompt before anything runs.
+        for all or one each.  priority: one value each; the lower is served earlier, where the
+        scheduling policy knows priorities.  deadline_ms: from now, for all; what isn't finished
+        then ends with finish_reason "timeout".  Raises ValueError for a bad prompt before anything
+        runs.
         """
         text = self._text()
         tokenised = [tokenise_prompt(prompt, text) for prompt in prompt_list(prompts)]
-        return self._run(tokenised, params_list(sampling_params, len(tokenised)), use_tqdm)
+        terms = terms_list(priority, deadline_ms, len(tokenised))
+        return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def chat(
         self,
@@ -100,6 +108,8 @@ class LLM:
         *,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
+        priority: Sequence[int] | None = None,
+        deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
         """As generate, for one conversation or a list of them, in the model's chat template."""
         text = self._text()
@@ -107,7 +117,8 @@ class LLM:
             (None, tokenise_chat(chat, text, add_generation_prompt=add_generation_prompt))
             for chat in conversation_list(messages)
         ]
-        return self._run(tokenised, params_list(sampling_params, len(tokenised)), use_tqdm)
+        terms = terms_list(priority, deadline_ms, len(tokenised))
+        return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""
@@ -133,10 +144,11 @@ class LLM:
         self,
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
+        terms: list[Terms],
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         with tqdm(total=len(prompts), desc="requests", disable=not use_tqdm) as bar:
-            everything = self._loop.start(self._run_all(prompts, params, bar))
+            everything = self._loop.start(self._run_all(prompts, params, terms, bar))
             try:
                 return everything.result()
             except BaseException:
@@ -147,22 +159,25 @@ class LLM:
         self,
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
+        terms: list[Terms],
         bar: tqdm[Any],
     ) -> list[RequestOutput]:
         window = asyncio.Semaphore(self._llm.window)
 
-        async def run(prompt: str | None, ids: list[int], one: SamplingParams) -> RequestOutput:
+        async def run(
+            prompt: str | None, ids: list[int], one: SamplingParams, when: Terms
+        ) -> RequestOutput:
             async with window:
                 name = f"library-{next(self._numbers)}"
-                output = await self._llm.run_to_end(prompt, ids, one, name)
+                output = await self._llm.run_to_end(prompt, ids, one, name, when)
             bar.update()
             return output
 
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(run(prompt, ids, one))
-                    for (prompt, ids), one in zip(prompts, params, strict=True)
+                    group.create_task(run(prompt, ids, one, when))
+                    for (prompt, ids), one, when in zip(prompts, params, terms, strict=True)
                 ]
         except* PenstockError as failures:
             # The others have been cancelled; the caller gets the first error as it is.

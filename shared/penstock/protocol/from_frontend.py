@@ -33,6 +33,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     resumed: it had been accepted before, by this engine core or another, so it is not refused for
     lack of room.
     cache_salt: requests share KV blocks only with those of the same salt.
+    tenant: who asks (the digest of an API key; empty: nobody in particular).
+    priority: the lower value is served earlier, as in vLLM.
+    time_left_ms: until the request's deadline, when this was sent; None: it has none.
     """
 
     request: int
@@ -44,6 +47,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     deaths: int = 0
     resumed: bool = False
     cache_salt: str = ""
+    tenant: str = ""
+    priority: int = 0
+    time_left_ms: int | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

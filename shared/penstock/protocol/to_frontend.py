@@ -50,10 +50,10 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     """The request was not taken. invalid: never will be.  overloaded, unavailable: try again
-    after retry_after_ms."""
+    after retry_after_ms.  limited: likewise, its tenant has as much as it may have."""
 
     request: int
-    code: Literal["invalid", "overloaded", "unavailable"]
+    code: Literal["invalid", "overloaded", "unavailable", "limited"]
     message: str
     retry_after_ms: int = 0
 

@@ -1,0 +1,199 @@
+"""What each tenant has been given, as virtual time.
+
+Start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996), with the
+token costs of a serving engine as in the Virtual Token Counter (Sheng et al.: Fairness in Serving
+Large Language Models, OSDI 2024), weighted, and with the KV memory that is held charged as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from penstock_engine.policies.order import QueueOrder
+from penstock_engine.policies.tenants import Tenants
+from penstock_engine.queue import Line
+
+PROMPT_COST = 32
+"""Of computing a token that is not the newest: a prompt's, or a preempted sequence's again."""
+GENERATED_COST = 64
+"""Of a token that is sampled, computing its predecessor included."""
+BLOCK_COST = 1
+"""Of holding one KV block for one step."""
+
+SCALE = 1 << 20
+"""Virtual time per unit of cost at weight 1: whole numbers, so that nothing is rounded away."""
+
+MAX_DEBTORS = 4096
+"""Tenants without work that are remembered because they had more than their share."""
+
+
+class Account:
+    """One tenant's.
+
+    time: what it was charged, by its weight, on the common scale; whoever has the least is served
+    first.  open: its sequences that live.  line, num_waiting, tokens_waiting: its part of the
+    queue.  serial: breaks ties.  listed: it has an entry among those that wait.
+    """
+
+    __slots__ = (
+        "line",
+        "listed",
+        "name",
+        "num_waiting",
+        "open",
+        "serial",
+        "time",
+        "tokens_waiting",
+        "weight",
+    )
+
+    def __init__(self, name: str, weight: int, serial: int, time: int, line: Line) -> None:
+        self.name = name
+        self.weight = weight
+        self.serial = serial
+        self.time = time
+        self.line = line
+        self.open = 0
+        self.num_waiting = 0
+        self.tokens_waiting = 0
+        self.listed = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The order among tenants."""
+        return (self.time, self.serial)
+
+    def price(self, cost: int) -> int:
+        """The virtual time that a cost is to this tenant."""
+        return cost * SCALE // self.weight
+
+
+class Earliest:
+    """The waiting account with the least time.
+
+    Times only grow, so an entry that has become wrong stands too far in front, and is put right
+    when it surfaces; so is one whose account waits no more.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Account]] = []
+        self._limit = 64
+
+    def add(self, account: Account) -> None:
+        """An account that has begun to wait."""
+        if account.listed:
+            return
+        account.listed = True
+        heapq.heappush(self._heap, (account.time, account.serial, account))
+        if len(self._heap) > self._limit:
+            self._tidy()
+
+    def peek(self) -> Account | None:
+        """Whose turn it is; None: nobody waits."""
+        heap = self._heap
+        while heap:
+            time, serial, account = heap[0]
+            if not account.num_waiting:
+                account.listed = False
+                heapq.heappop(heap)
+            elif time != account.time:
+                heapq.heapreplace(heap, (account.time, serial, account))
+            else:
+                return account
+        return None
+
+    def _tidy(self) -> None:
+        for _, _, account in self._heap:
+            account.listed = account.num_waiting > 0
+        live = [account for _, _, account in self._heap if account.listed]
+        self._heap = [(account.time, account.serial, account) for account in live]
+        heapq.heapify(self._heap)
+        self._limit = 2 * len(live) + 64
+
+
+class Accounts:
+    """All tenants that have work, and those without that have had more than their share.
+
+    credit: cost of the work that a tenant may have saved up by not asking for its share.  What it
+    did not ask for beyond that is gone: nobody collects a claim to all of the machine.
+    """
+
+    def __init__(self, tenants: Tenants, order: QueueOrder, credit: int) -> None:
+        self._tenants = tenants
+        self._order = order
+        self._credit = credit
+        self._accounts: dict[str, Account] = {}
+        self._debtors: dict[str, Account] = {}
+        """Without work; in the order in which they left."""
+        self._serial = 0
+        self._now = 0
+        """The virtual time of the whole: what those that wait have been given at least."""
+        self.waiting = Earliest()
+
+    def __getitem__(self, name: str) -> Account:
+        return self._accounts[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._accounts
+
+    def all(self) -> list[Account]:
+        """Those with work, first served first."""
+        return sorted(self._accounts.values(), key=lambda account: account.place)
+
+    def first_waiting(self, count: int) -> list[Account]:
+        """The first `count` of those that wait, in order."""
+        waiting = (account for account in self._accounts.values() if account.num_waiting)
+        return heapq.nsmallest(count, waiting, key=lambda account: account.place)
+
+    def joined(self, name: str) -> None:
+        """One more sequence of a tenant lives. It must not be waiting yet."""
+        account = self._accounts.get(name) or self._open(name)
+        account.open += 1
+        if not account.num_waiting:
+            # It wanted nothing that it didn't get: only a little of that is kept for it.
+            account.time = max(account.time, self._start_time(account))
+
+    def left(self, name: str) -> None:
+        """A tenant's sequence has ended."""
+        account = self._accounts[name]
+        account.open -= 1
+        if account.open:
+            return
+        del self._accounts[name]
+        if not self._accounts:
+            self._debtors.clear()  # Nobody is kept from anything: all debts are forgiven.
+            self._now = max(self._now, account.time)
+        elif account.time > self._start_time(account):
+            self._debtors[name] = account
+            self._forget_debts()
+
+    def charge(self, name: str, cost: int) -> None:
+        """A tenant has been given something."""
+        account = self._accounts[name]
+        account.time += account.price(cost)
+        if self.waiting.peek() is None:
+            # Nobody waits: whoever comes is level with who has had most, less the credit.
+            self._now = max(self._now, account.time)
+
+    def _open(self, name: str) -> Account:
+        account = self._debtors.pop(name, None)
+        if account is None:
+            self._serial += 1
+            weight = self._tenants.of(name).weight
+            account = Account(name, weight, self._serial, 0, Line(self._order))
+            account.time = self._start_time(account)
+        self._accounts[name] = account
+        return account
+
+    def _start_time(self, account: Account) -> int:
+        first = self.waiting.peek()
+        if first is not None:
+            self._now = max(self._now, first.time)
+        return self._now - account.price(self._credit)
+
+    def _forget_debts(self) -> None:
+        while self._debtors:
+            name, oldest = next(iter(self._debtors.items()))
+            if len(self._debtors) <= MAX_DEBTORS and oldest.time > self._start_time(oldest):
+                return
+            del self._debtors[name]

@@ -1,0 +1,76 @@
+"""How the tokens of a step are dealt out among tenants that together want more."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence as Items
+
+from penstock_engine.policies.accounts import GENERATED_COST, PROMPT_COST, Account
+from penstock_engine.request import Sequence
+
+HANDS = 32
+"""A step is dealt in about as many parts: so no long prompt fills it while others decode."""
+
+
+class Hand:
+    """What one tenant wants of a step, and what it is dealt, in tokens.
+
+    decodes, chunks: its running sequences, one token behind and further.  chunk: tokens by which
+    the latter are behind.  fresh: tokens of what waits and might start.
+    """
+
+    __slots__ = (
+        "account",
+        "chunk",
+        "chunks",
+        "decodes",
+        "for_chunks",
+        "for_decodes",
+        "for_fresh",
+        "fresh",
+    )
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.decodes: list[Sequence] = []
+        self.chunks: list[Sequence] = []
+        self.chunk = self.fresh = 0
+        self.for_decodes = self.for_chunks = self.for_fresh = 0
+
+    @property
+    def wanted(self) -> int:
+        return len(self.decodes) + self.chunk + self.fresh
+
+    def take(self, most: int) -> tuple[int, int]:
+        """Deals it some of what it wants: (tokens, at most `most`; their cost)."""
+        tokens = min(most, len(self.decodes) - self.for_decodes)
+        if tokens:
+            self.for_decodes += tokens
+            return tokens, tokens * GENERATED_COST
+        tokens = min(most, self.chunk - self.for_chunks)
+        if tokens:
+            self.for_chunks += tokens
+        else:
+            tokens = min(most, self.fresh - self.for_fresh)
+            self.for_fresh += tokens
+        return tokens, tokens * PROMPT_COST
+
+
+def deal(hands: Items[Hand], budget: int) -> None:
+    """Deals `budget` tokens, each part to the tenant that has been given least by then."""
+    if sum(hand.wanted for hand in hands) <= budget:
+        for hand in hands:
+            hand.for_decodes, hand.for_chunks = len(hand.decodes), hand.chunk
+            hand.for_fresh = hand.fresh
+        return
+    part = max(1, budget // HANDS)
+    heap = [(*hand.account.place, place, hand) for place, hand in enumerate(hands)]
+    heapq.heapify(heap)
+    while budget and heap:
+        time, serial, place, hand = heap[0]
+        tokens, cost = hand.take(min(part, budget))
+        if not tokens:
+            heapq.heappop(heap)
+            continue
+        budget -= tokens
+        heapq.heapreplace(heap, (time + hand.account.price(cost), serial, place, hand))

@@ -1,0 +1,55 @@
+"""What a step costs, and so when a new request may have its first token.
+
+Every figure errs on the early side: a request is refused because of a forecast, so it must be one
+that could not have been served in time.
+"""
+
+from __future__ import annotations
+
+
+class StepCost:
+    """seconds = fixed + each * tokens, fitted to the latest steps by least squares.
+
+    Sums with exponential decay, so old steps fade.  While the steps seen were too much alike to
+    tell the two apart, all of their cost is taken for fixed.
+    """
+
+    FADE = 0.98
+    LEAST_STEPS = 8
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._weight = self._tokens = self._seconds = 0.0
+        self._tokens2 = self._product = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A step was settled. seconds: that the worker computed; 0: unknown, and not counted."""
+        if seconds <= 0.0:
+            return
+        self._steps += 1
+        self._weight = self._weight * self.FADE + 1.0
+        self._tokens = self._tokens * self.FADE + tokens
+        self._seconds = self._seconds * self.FADE + seconds
+        self._tokens2 = self._tokens2 * self.FADE + tokens * tokens
+        self._product = self._product * self.FADE + tokens * seconds
+
+    def fit(self) -> tuple[float, float] | None:
+        """(fixed, each), seconds, neither negative; None while too little is known."""
+        if self._steps < self.LEAST_STEPS:
+            return None
+        mean_tokens, mean_seconds = self._tokens / self._weight, self._seconds / self._weight
+        variance = self._tokens2 / self._weight - mean_tokens**2
+        if variance <= (0.1 * mean_tokens) ** 2:
+            return mean_seconds, 0.0
+        slope = (self._product / self._weight - mean_tokens * mean_seconds) / variance
+        each = min(max(slope, 0.0), mean_seconds / mean_tokens)
+        return mean_seconds - each * mean_tokens, each
+
+
+def first_token_after(cost: StepCost, tokens: int, budget: int) -> float:
+    """Seconds at least until `tokens` are computed, in steps of at most `budget`; 0: unknown."""
+    fitted = cost.fit()
+    if fitted is None:
+        return 0.0
+    fixed, each = fitted
+    return fixed * -(-tokens // budget) + each * tokens

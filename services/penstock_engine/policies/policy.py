@@ -1,0 +1,137 @@
+"""A scheduling policy: who waits where, who gets what of a step, and who has to make way.
+
+FirstCome is the policy `fcfs`, and what the others are where they say nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from penstock_engine.draft import Draft
+from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
+from penstock_engine.policies.preemption import LatestFirst
+from penstock_engine.policies.shares import PrefillShare
+from penstock_engine.queue import Waiting, WaitingQueue
+from penstock_engine.request import Sequence
+
+
+class Turn(NamedTuple):
+    """Whose turn it is in a step: a running sequence's, or (None) that of those who wait.
+
+    most: tokens of the step, together, for all whom this turn serves.
+    tenant: only those of one tenant.  before: only those that come before it in the order.
+    """
+
+    sequence: Sequence | None
+    most: int
+    tenant: str | None = None
+    before: Sequence | None = None
+
+
+class Shortage(NamedTuple):
+    """What the head of the queue lacks, when what is on its way to being free is counted as free.
+
+    blocks, slots: at most 0 where nothing is lacking.  needed: blocks that it takes in all.
+    """
+
+    blocks: int
+    slots: int
+    needed: int
+
+
+class FirstCome:
+    """First come, first served; whoever came last gives way.
+
+    ages: whether requests may ask for a priority.  makes_way: whether those that run may have to
+    give way to one that waits.
+    """
+
+    ages = False
+    makes_way = False
+
+    def __init__(self, order: QueueOrder | None = None) -> None:
+        self.order = order or FirstComeFirstServed()
+        self.queue: Waiting = WaitingQueue(self.order)
+        self._share = PrefillShare()
+        self._latest = LatestFirst(self.order)
+
+    # ---- books
+
+    def joined(self, sequence: Sequence) -> None:
+        """A new sequence; it is about to wait."""
+
+    def left(self, sequence: Sequence) -> None:
+        """A sequence that had joined has ended."""
+
+    def charge(self, sequence: Sequence, prompt: int, generated: int, block_steps: int) -> None:
+        """A step was planned that computes `prompt` tokens of the sequence and samples `generated`
+        ones; it has held its blocks for so many block-steps since it was last served."""
+
+    # ---- a step
+
+    def budget(self, budget: int, in_flight: int) -> int:
+        """Tokens of a step of at most `budget`, with `in_flight` tokens sent before it; 0: none
+        may follow now."""
+        return budget
+
+    def turns(
+        self,
+        decodes: list[Sequence],
+        chunks: list[Sequence],
+        draft: Draft,
+        *,
+        can_start: bool,
+    ) -> Iterator[Turn]:
+        """Who is served in what order, by turns; what they take shows in `draft` in between.
+
+        decodes: one token behind.  chunks: further behind.  can_start: somebody waits, and a slot
+        is free.  Decodes come first, within a limit that leaves prefill its share; those that the
+        limit keeps out come last.
+        """
+        limit = self._share.decode_limit(draft.left, prefill_pending=bool(chunks or can_start))
+        if len(decodes) > limit:
+            # Not all fit: those that were served least recently go first.
+            decodes.sort(key=lambda sequence: sequence.last_work)
+        for sequence in decodes[:limit]:
+            yield Turn(sequence, 1)
+        yield from self._prefill(chunks, draft)
+        for sequence in decodes[limit:]:
+            yield Turn(sequence, 1)
+
+    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
+        for sequence in chunks:
+            yield Turn(sequence, draft.left)
+        yield Turn(None, draft.left)
+
+    def precedes(self, one: Sequence, other: Sequence) -> bool:
+        """Whether `one` comes before `other` in the order."""
+        return self.order.key(one) < self.order.key(other)
+
+    # ---- room
+
+    def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:
+        """Who of those that run gives up its blocks for `needy`; None: `needy` waits in place."""
+        return self._latest.victim(running, needy)
+
+    def make_way(
+        self, head: Sequence, running: Iterable[Sequence], shortage: Shortage
+    ) -> list[Sequence] | None:
+        """Who gives up slot and blocks, so that the head of the queue can start; None: it waits.
+
+        Asked only of a policy that makes way.  Enough of them or none.
+        """
+        return None
+
+
+def enough(candidates: Iterable[Sequence], shortage: Shortage) -> list[Sequence] | None:
+    """The first of the candidates whose room makes up for the shortage; None: all are too few."""
+    taken: list[Sequence] = []
+    blocks, slots = shortage.blocks, shortage.slots
+    for sequence in candidates:
+        if blocks <= 0 and slots <= 0:
+            break
+        taken.append(sequence)
+        blocks -= len(sequence.table.blocks) if sequence.table is not None else 0
+        slots -= 1
+    return taken if blocks <= 0 and slots <= 0 else None

@@ -1,0 +1,40 @@
+"""The policy `priority`: the lower value first, ageing, and the right to preempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock_engine.draft import Draft
+from penstock_engine.policies.order import PriorityWithAgeing
+from penstock_engine.policies.policy import FirstCome, Shortage, Turn, enough
+from penstock_engine.request import Sequence
+
+
+class ByPriority(FirstCome):
+    """Keys never change, so whoever is first in the order is nobody's victim, and finishes.
+
+    Somebody who runs makes way for one that waits only if it is of a worse priority, and comes
+    after it even when ageing is counted: so they can't take turns in preempting each other.
+    """
+
+    ages = True
+    makes_way = True
+
+    def __init__(self) -> None:
+        super().__init__(PriorityWithAgeing())
+
+    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
+        """In the order, whether they run or wait."""
+        for sequence in sorted(chunks, key=self.order.key):
+            yield Turn(None, draft.left, before=sequence)
+            yield Turn(sequence, draft.left)
+        yield Turn(None, draft.left)
+
+    def make_way(
+        self, head: Sequence, running: Iterable[Sequence], shortage: Shortage
+    ) -> list[Sequence] | None:
+        key = self.order.key
+        mine, level = key(head), head.request.priority
+        worse = [s for s in running if s.request.priority > level and key(s) > mine]
+        worse.sort(key=key, reverse=True)
+        return enough(worse, shortage)

@@ -1,0 +1,69 @@
+"""What the operator grants each tenant.
+
+A tenant is whoever sends the same API key; its name is the key's digest, and `anonymous` is who
+sends none.  The text has the form `NAME:weight=3,max_requests=8,highest_priority=-5;NAME:...`,
+where the name `*` stands for all that are not listed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.errors import StartupError
+from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY
+
+ANYBODY = "*"
+ANONYMOUS = "anonymous"
+"""The configuration's name for the tenant that messages call the empty string."""
+
+_RANGES = {
+    "weight": (1, 1000),
+    "max_requests": (1, 1_000_000),
+    "highest_priority": (HIGHEST_PRIORITY, LOWEST_PRIORITY),
+}
+
+
+class Grant(NamedTuple):
+    """weight: of its share.  max_requests: open at once, None: any number.
+    highest_priority: the lowest value that it may ask for."""
+
+    weight: int = 1
+    max_requests: int | None = None
+    highest_priority: int = HIGHEST_PRIORITY
+
+
+class Tenants:
+    """The grants, by tenant."""
+
+    def __init__(self, text: str = "") -> None:
+        """Raises StartupError for text of another form, or a value out of its range."""
+        self._grants: dict[str, Grant] = {}
+        for entry in filter(None, text.split(";")):
+            name, _, fields = entry.partition(":")
+            if not name:
+                raise StartupError(f"tenants: {entry!r} has no name")
+            name = "" if name == ANONYMOUS else name
+            if name in self._grants:
+                raise StartupError(f"tenants: {entry!r} is listed a second time")
+            self._grants[name] = _grant(entry, fields)
+        self._others = self._grants.pop(ANYBODY, Grant())
+
+    def of(self, tenant: str) -> Grant:
+        """What `tenant` may have."""
+        return self._grants.get(tenant, self._others)
+
+
+def _grant(entry: str, fields: str) -> Grant:
+    values: dict[str, int] = {}
+    for field in filter(None, fields.split(",")):
+        key, _, value = field.partition("=")
+        low, high = _RANGES.get(key, (1, 0))
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high or key in values:
+            allowed = ", ".join(f"{k}={a} to {b}" for k, (a, b) in _RANGES.items())
+            raise StartupError(f"tenants: {field!r} in {entry!r}; allowed, each once: {allowed}")
+        values[key] = number
+    return Grant(**values)

@@ -1,0 +1,58 @@
+"""On what terms a request is served: for whom, how soon, until when."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from penstock.errors import DeadlineExceeded, InvalidRequest
+
+HIGHEST_PRIORITY = -100
+LOWEST_PRIORITY = 100
+"""As in vLLM, the lower value is served earlier.  Bounded, because priority ages: a request is
+overtaken by a bounded number of later ones."""
+
+MAX_DEADLINE_MS = 86_400_000
+"""Longest deadline: a day."""
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
+    deadline: on this process's monotonic clock, seconds; None: whenever."""
+
+    tenant: str = ""
+    priority: int = 0
+    deadline: float | None = None
+
+    def time_left_ms(self, now: float) -> int | None:
+        """What is left of the deadline, in whole milliseconds, at least 0."""
+        return None if self.deadline is None else max(0, round(1000 * (self.deadline - now)))
+
+    @classmethod
+    def checked(
+        cls, *, tenant: str = "", priority: int = 0, deadline_ms: float | None = None
+    ) -> Terms:
+        """Terms with a deadline so many milliseconds from now. Raises InvalidRequest."""
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidRequest(f"priority must be a whole number, not {priority!r}")
+        if not HIGHEST_PRIORITY <= priority <= LOWEST_PRIORITY:
+            raise InvalidRequest(
+                f"priority must lie in {HIGHEST_PRIORITY} (served first) to {LOWEST_PRIORITY}, "
+                f"not {priority}",
+                param="priority",
+            )
+        if deadline_ms is None:
+            return cls(tenant=tenant, priority=priority)
+        if isinstance(deadline_ms, bool) or not 0 < deadline_ms <= MAX_DEADLINE_MS:
+            raise InvalidRequest(
+                f"deadline_ms must lie in 1 to {MAX_DEADLINE_MS} milliseconds, not {deadline_ms!r}",
+                param="deadline_ms",
+            )
+        deadline = time.monotonic() + deadline_ms / 1000
+        return cls(tenant=tenant, priority=priority, deadline=deadline)
+
+    def check_time(self) -> None:
+        """Raises DeadlineExceeded once the deadline has passed."""
+        if self.time_left_ms(time.monotonic()) == 0:
+            raise DeadlineExceeded("the request's deadline passed before it was accepted")
