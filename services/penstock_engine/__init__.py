@@ -6,9 +6,10 @@ from_workers    what workers say, and what it does
 scheduler       which tokens the next step computes, and what its result means
 draft           a step while it is decided, and while it is in flight
 request         requests, sequences and the table of their states
-queue           the sequences that wait
+queue           the sequences that wait; fair_queue: in a line for each tenant
+door            who is let in; deadlines: whose time is over
 stopping        when a sequence has ended; endings: its one terminal output
-policies/       order, admission, preemption, shares of the step: small objects
+policies/       whose turn it is and who makes way (fcfs, priority, fair), admission: small objects
 kv/             the block pool and the block tables
 audit           proves the books
 process         sockets and clock around the core

@@ -59,12 +59,15 @@ class FairQueue(Waiting):
         account.num_waiting += 1
         account.tokens_waiting += sequence.num_tokens
         if account.num_waiting == 1:
+            self._accounts.num_waiting += 1
             self._accounts.waiting.add(account)
 
     def _leave(self, sequence: Sequence) -> None:
         account = self._accounts[sequence.request.tenant]
         account.num_waiting -= 1
         account.tokens_waiting -= sequence.num_tokens
+        if not account.num_waiting:
+            self._accounts.num_waiting -= 1
         account.line.tidy(account.num_waiting)
         if self._holding() is not None:
             self._passes += 1

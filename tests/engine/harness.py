@@ -203,7 +203,11 @@ class Harness:
             return
         live = Counter(s.request.tenant for s in scheduler.running.values())
         live += Counter(s.request.tenant for s in scheduler.queue.sequences())
-        assert {a.name: a.open for a in scheduler.policy.accounts.all()} == dict(live)
+        accounts = scheduler.policy.accounts
+        assert {a.name: a.open for a in accounts.all()} == dict(live)
+        waiting = Counter(s.request.tenant for s in scheduler.queue.sequences())
+        assert {a.name: a.num_waiting for a in accounts.all() if a.num_waiting} == dict(waiting)
+        assert accounts.num_waiting == len(waiting)
 
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):

@@ -74,7 +74,7 @@ def _allowed(policy: str, priority: int) -> int:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mix=streams, watched=streams, slots=st.integers(1, 8), budget=st.integers(4, 256))
 def test_nobody_starves(policy: str, mix: Mix, watched: Mix, slots: int, budget: int) -> None:
     until_all_end(policy, mix, watched, slots, budget)

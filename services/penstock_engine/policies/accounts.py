@@ -129,12 +129,18 @@ class Accounts:
         self._now = 0
         """The virtual time of the whole: what those that wait have been given at least."""
         self.waiting = Earliest()
+        self.num_waiting = 0
+        """Tenants that wait; the queue keeps it."""
 
     def __getitem__(self, name: str) -> Account:
         return self._accounts[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._accounts
+
+    def owes(self, to: Account) -> bool:
+        """Whether some tenant has been given more than `to`."""
+        return any(account.time > to.time for account in self._accounts.values())
 
     def all(self) -> list[Account]:
         """Those with work, first served first."""
@@ -170,10 +176,10 @@ class Accounts:
     def charge(self, name: str, cost: int) -> None:
         """A tenant has been given something."""
         account = self._accounts[name]
-        account.time += account.price(cost)
-        if self.waiting.peek() is None:
+        account.time += cost * SCALE // account.weight
+        if not self.num_waiting and account.time > self._now:
             # Nobody waits: whoever comes is level with who has had most, less the credit.
-            self._now = max(self._now, account.time)
+            self._now = account.time
 
     def _open(self, name: str) -> Account:
         account = self._debtors.pop(name, None)

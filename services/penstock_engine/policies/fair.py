@@ -156,6 +156,8 @@ class FairShare(FirstCome):
         """From tenants that have been given more and hold more, the latest first, and only while
         they go on holding no less than the head's tenant with it: so this is never undone."""
         mine = self.accounts[head.request.tenant]
+        if not self.accounts.owes(mine):
+            return None
         held = _blocks_by_tenant(running) if shortage.blocks > 0 else _slots_by_tenant(running)
         by_slots = shortage.blocks <= 0
         asked = held.get(mine.name, 0) + (1 if by_slots else shortage.needed)
