@@ -49,6 +49,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 vocab_size=self.model.config.vocab_size,
                 max_waiting_requests=settings.max_waiting_requests,
                 max_num_seqs=settings.max_num_seqs,
+                max_grammar_bytes=self.config.grammar.max_grammar_bytes,
             ),
             generation=self.model.generation,
             add_bos=self.model.add_bos,
@@ -70,6 +71,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             numa_node=config.worker.numa_node,
+            grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
         )
 
 

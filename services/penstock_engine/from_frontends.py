@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.protocol.common import Grammar
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
-from penstock.protocol.to_frontend import Accepted, Rejected
+from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.context import ContextLimit
 from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
+from penstock_engine.grammars import Grammars
 from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
@@ -38,6 +40,7 @@ class FromFrontends:
         scheduler: Scheduler,
         frontends: Frontends,
         workers: Workers,
+        grammars: Grammars,
         effects: Effects,
         after_error: Callable[[], None],
     ) -> None:
@@ -46,9 +49,10 @@ class FromFrontends:
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
+        self._grammars = grammars
         self._effects = effects
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends)
+        self._endings = Endings(scheduler, frontends, grammars)
         self._context = ContextLimit(facts, scheduler)
         self._bounds = QueueBounds(facts.config.scheduler)
         self._arrivals = 0
@@ -125,6 +129,7 @@ class FromFrontends:
             vocab_size=self._facts.model.config.vocab_size,
             max_len=self._context.tokens,
             room=self._context.words,
+            max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
         )
 
     def _refusal(self, submit: Submit, now: float) -> Rejected | None:
@@ -134,10 +139,22 @@ class FromFrontends:
             return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
         queue = self._scheduler.queue
         full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
+        if full is None and submit.grammar is not None:
+            full = self._grammar_refusal(submit.grammar)
         if full is None or submit.resumed:
             return None
         wait_ms = round(1000 * self.rate.retry_after(now, queue))
         return Rejected(submit.request, "overloaded", full, wait_ms)
+
+    def _grammar_refusal(self, definition: Grammar) -> str | None:
+        """Why a request with that grammar can't be taken now: what waits for one is not queued."""
+        most = self._facts.config.scheduler
+        waiting, tokens = self._grammars.num_waiting, self._grammars.waiting_tokens
+        if waiting >= most.max_waiting_requests or tokens >= most.max_waiting_tokens:
+            return f"{waiting} sequences ({tokens} tokens) are waiting for their grammars"
+        if self._grammars.is_full(definition):
+            return f"{self._facts.config.grammar.max_grammars} grammars are in use; no more may be"
+        return None
 
     def _accept(self, frontend: FrontendSession, submit: Submit) -> None:
         self._arrivals += 1
@@ -149,13 +166,21 @@ class FromFrontends:
         )
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
+        if submit.grammar is not None:
+            self._grammars.hold(request, submit.grammar)
+            if self._grammars.is_ready(request):
+                frontend.reply(Prepared(submit.request))
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
             end = verdict(sequence, self._context.tokens)
             if end is not None:
                 self._endings.end(sequence, end[0], stop_token=end[1])
-            elif not self._endings.end_if_poison(sequence):
+            elif self._endings.end_if_poison(sequence):
+                continue
+            elif self._grammars.is_ready(request):
                 self._scheduler.add(sequence)
+            else:
+                self._grammars.park(sequence)
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
         request = frontend.requests.get(finish.request)

@@ -16,6 +16,7 @@ class State(enum.Enum):
     """Where a sequence is in its life."""
 
     WAITING = "waiting"
+    WAITING_FOR_GRAMMAR = "waiting for grammar"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
@@ -36,11 +37,12 @@ FINISH_REASONS: dict[State, FinishReason] = {
 _ENDS = tuple(FINISH_REASONS)
 
 TRANSITIONS: dict[State, tuple[State, ...]] = {
-    # It gets a slot, or ends before it ran.
-    State.WAITING: (State.RUNNING, *_ENDS),
+    # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first.
+    State.WAITING: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
+    State.WAITING_FOR_GRAMMAR: (State.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
     State.RUNNING: (State.PREEMPTED, State.WAITING, *_ENDS),
-    State.PREEMPTED: (State.RUNNING, *_ENDS),
+    State.PREEMPTED: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
     **dict.fromkeys(_ENDS, ()),
 }
 
@@ -56,11 +58,13 @@ class Request:
     first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
     stops: the request's own stop ids.  open: sequences that have not ended.
     num_queued: sequences in the waiting queue; the queue keeps it.
+    grammar: its number, which Grammars gives and takes; None where the output is free.
     """
 
     __slots__ = (
         "arrival",
         "eos",
+        "grammar",
         "name",
         "num_queued",
         "number",
@@ -87,6 +91,7 @@ class Request:
         self.stops = frozenset(submit.stopping.stop_token_ids)
         self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
         self.num_queued = 0
+        self.grammar: int | None = None
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }
@@ -104,6 +109,7 @@ class Sequence:
     in_flight: steps in flight that work on it.
     last_work: grows with the step, and the place in it, that the sequence was last served in.
     slot, table: None and empty unless the worker holds it.
+    deferrals: steps in a row that gave no token because its mask was late.
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
@@ -111,6 +117,7 @@ class Sequence:
 
     __slots__ = (
         "deaths",
+        "deferrals",
         "delivered",
         "emitted",
         "in_flight",
@@ -145,6 +152,7 @@ class Sequence:
         self.table: BlockTable | None = None
         self.ticket = 0
         self.deaths = deaths
+        self.deferrals = 0
         self.suspect_until = self.num_tokens if deaths else 0
 
     @property
@@ -158,6 +166,7 @@ class Sequence:
     def append(self, token: int) -> None:
         self.emitted.append(token)
         self.num_tokens += 1
+        self.deferrals = 0
 
     def move(self, state: State) -> None:
         """Changes the state. Raises IllegalTransition."""
@@ -172,7 +181,7 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         self.num_tokens = self.num_expected = len(self.request.prompt) + len(self.emitted)
-        self.num_computed = self.num_scheduled = self.last_work = 0
+        self.num_computed = self.num_scheduled = self.last_work = self.deferrals = 0
 
 
 def worker_sampling(

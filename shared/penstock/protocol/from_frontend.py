@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -32,6 +32,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     deaths: engine cores that died since the request last gained a token.
     resumed: it had been accepted before, by this engine core or another, so it is not refused for
     lack of room.
+    grammar: what every sequence's output must look like.  Then Prepared comes before any output, or
+    a terminal output whose code says what is wrong with the grammar.
     """
 
     request: int
@@ -42,6 +44,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     stopping: Stopping
     deaths: int = 0
     resumed: bool = False
+    grammar: Grammar | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

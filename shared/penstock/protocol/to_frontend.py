@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import FinishReason, TokenLogprobs
+from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     max_waiting_requests: int
     max_num_seqs: int
+    max_grammar_bytes: int = 65_536
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
@@ -58,12 +59,20 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     retry_after_ms: int = 0
 
 
+class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    """The grammar of an accepted request was compiled: what comes next is its output. Said again
+    where another worker had to compile it once more."""
+
+    request: int
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     """What one sequence gained in a step.
 
     tokens: new ids, in order.  logprobs: one per token when asked for.
     finish: set on the terminal output, which comes exactly once.
     stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
+    error_code: set with `error` where the request itself is to blame.
     """
 
     request: int
@@ -73,6 +82,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     finish: FinishReason | None = None
     stop_token: int | None = None
     error: str | None = None
+    error_code: ErrorCode | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -103,4 +113,4 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     draining: bool = False
 
 
-ToFrontend = Welcome | Accepted | Rejected | Outputs | Status
+ToFrontend = Welcome | Accepted | Rejected | Prepared | Outputs | Status

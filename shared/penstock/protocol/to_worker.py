@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Grammar, TokenSampling
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """First message to a worker: load this, size the pool, answer Ready (or Fault).
 
     model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
-    numa_node: None means any.
+    numa_node: None means any.  grammar_mask_budget_ms: that a step's logits may wait for masks.
     """
 
     version: int
@@ -26,6 +26,23 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     max_num_batched_tokens: int
     max_model_len: int
     numa_node: int | None = None
+    grammar_mask_budget_ms: float = 10.0
+
+
+class CompileGrammar(msgspec.Struct, frozen=True, tag="compile_grammar"):
+    """Answered by GrammarReady or GrammarFailed, while steps go on.
+
+    grammar: a number that the engine has not used before in this session.
+    """
+
+    grammar: int
+    definition: Grammar
+
+
+class DropGrammar(msgspec.Struct, frozen=True, tag="drop_grammar"):
+    """No sequence will be admitted with this grammar any more; not answered."""
+
+    grammar: int
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
@@ -34,6 +51,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     tokens: prompt and emitted ids.  num_prompt: how many of them are prompt.
     index: the sequence's index in its request (the c of the draw (seed, c, i)).
     blocks: its block table so far, physical block numbers in token order.
+    grammar: number of the grammar that its output follows; it is ready.
     """
 
     slot: int
@@ -42,6 +60,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     index: int
     sampling: TokenSampling
     blocks: list[int]
+    grammar: int | None = None
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
@@ -75,4 +94,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave, now."""
 
 
-ToWorker = Setup | Plan | Stop
+ToWorker = Setup | Plan | CompileGrammar | DropGrammar | Stop
