@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
 
 
 class Choices(Protocol):
@@ -25,6 +26,7 @@ def make_harness(choose: Choices) -> Harness:
         max_waiting_requests=choose.whole(2, 12),
         max_waiting_tokens=choose.whole(20, 300),
         max_steps_in_flight=choose.whole(1, 3),
+        max_grammars=choose.whole(1, 6),
     )
 
 
@@ -35,11 +37,14 @@ class Walker:
         self.h = harness
         self.choose = choose
         self.operations = 0
+        harness.compile_at_once = False
+        harness.late = lambda: choose.whole(0, 3) == 0
         self.walks = {
             "submit": (30, self.submit),
             "step": (100, self.step),
             "abort": (5, self.abort),
             "finish": (5, self.finish),
+            "compile": (12, self.compile),
             "resume": (6, self.resume),
             "connect": (4, self.connect),
             "disconnect": (2, self.disconnect),
@@ -65,7 +70,23 @@ class Walker:
         prompt = [whole(0, VOCAB - 1) for _ in range(whole(1, longest))]
         if whole(0, 30) == 0:
             self.h.fail_prompts.add(tuple(prompt))
-        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), **self._ends())
+        ends = self._ends()
+        grammar = self._grammar() if whole(0, 3) == 0 else None
+        if grammar is not None and whole(0, 9):
+            ends["ignore_eos"] = False
+        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), grammar=grammar, **ends)
+
+    def _grammar(self) -> Grammar:
+        """Few enough that requests share them; one in six is bad."""
+        kind = "lark" if self.choose.whole(0, 5) == 0 else "regex"
+        return Grammar(kind, str(self.choose.whole(0, 9)))
+
+    def compile(self) -> None:
+        """The worker is done with one of the grammars that it was asked for, not always the first;
+        sometimes much later than it should."""
+        if self.h.worker is not None and self.h.worker.asked:
+            asked = list(self.h.worker.asked)
+            self.h.compiles(asked[self.choose.whole(0, len(asked) - 1)])
 
     def _ends(self) -> dict[str, Any]:
         whole = self.choose.whole
@@ -102,6 +123,7 @@ class Walker:
             min_tokens=stopping.min_tokens,
             ignore_eos=stopping.ignore_eos,
             stop_token_ids=stopping.stop_token_ids,
+            grammar=old.submit.grammar,
         )
 
     def abort(self) -> None:
@@ -165,8 +187,11 @@ class Walker:
 
     def end(self) -> None:
         """Drains the system, and checks what must hold of everything that ever happened."""
+        self.h.compile_at_once = True
         if self.h.worker is None:
             self.h.start_worker(32)
+        for number in list(self.h.worker.asked):
+            self.h.compiles(number)
         self.h.run()
         self.h.settle()
         pool = self.h.core.scheduler.pool
@@ -186,7 +211,17 @@ class Walker:
                 assert error is not None
                 fails = tuple(request.submit.prompt) in self.h.fail_prompts
                 poison = "died" in error and score.deaths >= 2
-                assert fails or poison or "KV pool" in error
+                assert fails or poison or "KV pool" in error or self._grammars_fault(request, score)
+
+    def _grammars_fault(self, request: RequestScore, score: SequenceScore) -> bool:
+        """Compiling took too long, or it is bad; masks were late too often."""
+        grammar, error = request.submit.grammar, score.terminal.error
+        if grammar is None:
+            return False
+        bad = grammar.kind == "lark" and "bad" in error
+        code = score.terminal.error_code
+        assert code == ("invalid_grammar" if bad else "complex_grammar")
+        return bad or "compile" in error or "late" in error
 
     def _front(self) -> Front | None:
         fronts = self.h.fronts

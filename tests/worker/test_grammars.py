@@ -83,7 +83,7 @@ def test_a_late_mask_defers_its_slot_and_no_other(model: DecoderModel) -> None:
         driver._step([job for job in (bound, free) if not job.done])
     assert (bound.deferred, bound.tokens) == (9, [])
     assert (free.tokens, free.steps) == (free_alone.tokens, 9)
-    assert evens.made == 3  # One each: the computation went on, and wasn't begun again.
+    assert evens.made == 2  # One each: the computation went on, and wasn't begun again.
     evens.open.set()
     driver.run([bound])
     assert bound.tokens == undisturbed.tokens
@@ -98,10 +98,10 @@ def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     assert compile_now(grammars, 2, Grammar("lark", "quick")) is None
     runner = make_runner(model, grammars=grammars)
     driver = Driver(runner)
-    waits = [Job(prompt, 20, GREEDY, grammar=1) for prompt in PROMPTS[:3]]
+    waits = [Job(prompt, 20, GREEDY, grammar=1) for prompt in PROMPTS[:2]]
     goes = Job(PROMPTS[3], 8, GREEDY, grammar=2)
     slow.open.clear()
-    driver._step(list(waits))  # All three are late; two of them sit in the quick lane.
+    driver._step(list(waits))  # Both are late, and sit in the quick lane.
     slow.open.set()
     while any(not grammars._held[job.slot].mask.done() for job in waits):
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     slow.open.set()
     assert goes.done
     assert goes.deferred == 0
-    assert [len(job.tokens) for job in waits] == [1, 1, 1]
+    assert [len(job.tokens) for job in waits] == [1, 1]
 
 
 def test_a_matcher_that_meets_a_limit_fails_its_slot_only(model: DecoderModel) -> None:
