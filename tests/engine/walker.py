@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol
 
 from penstock.protocol.common import Grammar
@@ -37,8 +38,10 @@ class Walker:
         self.h = harness
         self.choose = choose
         self.operations = 0
+        self.met = Counter[str]()
+        """How often something happened that walks are for."""
         harness.compile_at_once = False
-        harness.late = lambda: choose.whole(0, 3) == 0
+        harness.late = self._late
         self.walks = {
             "submit": (30, self.submit),
             "step": (100, self.step),
@@ -55,6 +58,11 @@ class Walker:
             "wait": (3, self.wait),
         }
         self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+
+    def _late(self) -> bool:
+        late = self.choose.whole(0, 3) == 0
+        self.met["deferred"] += late
+        return late
 
     def walk(self) -> None:
         """One operation."""
@@ -86,6 +94,7 @@ class Walker:
         sometimes much later than it should."""
         if self.h.worker is not None and self.h.worker.asked:
             asked = list(self.h.worker.asked)
+            self.met["compiled for many"] += self.h.core.grammars.num_waiting > 1
             self.h.compiles(asked[self.choose.whole(0, len(asked) - 1)])
 
     def _ends(self) -> dict[str, Any]:
@@ -169,6 +178,10 @@ class Walker:
         return self.choose.whole(one, 3 * one)
 
     def kill(self) -> None:
+        if self.h.worker is not None:
+            running = self.h.core.scheduler.running.values()
+            self.met["killed under a grammar"] += any(s.request.grammar for s in running)
+            self.met["killed while compiling"] += bool(self.h.worker.asked)
         self.h.kill_worker()
 
     def unfit(self) -> None:

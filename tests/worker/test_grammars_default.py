@@ -135,16 +135,11 @@ def test_outputs_conform_and_do_not_depend_on_the_company(
 
 
 def test_any_json_object(compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer) -> None:
-    """The model may go on for ever inside of it: what there is must be the beginning of one."""
     ids = default_tokenizer.encode('As JSON, {"a": 1}: ')
     job = Job(ids, 60, TokenSampling(0, temperature=0.0), grammar=5, ends=(2,))
     run(compiler, model, [job], 5.0)
-    text = default_tokenizer.decode(job.tokens)
-    assert text.startswith("{")
-    assert text.count('"') >= 2
-    with pytest.raises(ValueError, match="Unterminated|Expecting|EOF") as failed:
-        json.loads(text + "\n]")
-    assert failed.value.pos >= len(text.rstrip()) - 60
+    assert job.tokens[-1] == 2
+    assert conforms(5, default_tokenizer.decode(job.tokens[:-1]))
 
 
 @pytest.mark.parametrize("words", BAD)
