@@ -7,8 +7,6 @@ until room is needed.
 
 from __future__ import annotations
 
-import enum
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 
@@ -16,6 +14,7 @@ from penstock.config import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.effects import Effects
+from penstock_engine.grammar_entry import Entry, Stage, digest_of
 from penstock_engine.kv.pool import BrokenBooks
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
@@ -26,45 +25,6 @@ MAX_COMPILING = 4
 
 MAX_DEATHS = 2
 """Workers that may die while they compile a grammar; after that it isn't compiled again."""
-
-
-class Stage(enum.Enum):
-    """Where a grammar is in its life."""
-
-    WANTED = "wanted"
-    COMPILING = "compiling"
-    READY = "ready"
-    GONE = "gone"
-
-
-class Entry:
-    """One grammar.
-
-    number: its name between engine and worker.  holders: open requests that follow it.
-    waiting: sequences that can't run before it is ready, in the order in which they came.
-    deadline: when compiling it will have taken too long.  deaths: workers that it took along.
-    """
-
-    __slots__ = (
-        "deadline",
-        "deaths",
-        "definition",
-        "digest",
-        "holders",
-        "number",
-        "stage",
-        "waiting",
-    )
-
-    def __init__(self, number: int, digest: bytes, definition: Grammar) -> None:
-        self.number = number
-        self.digest = digest
-        self.definition = definition
-        self.stage = Stage.WANTED
-        self.holders = 0
-        self.waiting: dict[Sequence, None] = {}
-        self.deadline = 0.0
-        self.deaths = 0
 
 
 class Grammars:
@@ -96,12 +56,12 @@ class Grammars:
 
     def is_full(self, definition: Grammar) -> bool:
         """Whether there is no room for a new request's grammar."""
-        known = _digest(definition) in self._by_digest
+        known = digest_of(definition) in self._by_digest
         return not known and not self._idle and len(self._entries) >= self._settings.max_grammars
 
     def hold(self, request: Request, definition: Grammar) -> None:
         """The request follows this grammar until `release`."""
-        digest = _digest(definition)
+        digest = digest_of(definition)
         entry = self._by_digest.get(digest)
         if entry is None:
             self._make_room()
@@ -209,9 +169,11 @@ class Grammars:
         return [] if entry is None else list(entry.waiting)
 
     def overdue(self, now: float) -> Entry | None:
-        """One that has been compiling for too long: whoever waits for it is to be ended."""
+        """Gives up one that takes too long to compile; the caller ends whoever waits for it."""
         entry = next(iter(self._compiling.values()), None)
-        return entry if entry is not None and now >= entry.deadline else None
+        if entry is None or now < entry.deadline:
+            return None
+        return self._compiling.pop(entry.number)
 
     def next_deadline(self) -> float:
         """When `overdue` will have something to say; infinite where nothing is compiling."""
@@ -262,7 +224,3 @@ class Grammars:
         if told and worker is not None:
             message = DropGrammar(entry.number)
             self._effects.to_workers.append((worker.session, message, ()))
-
-
-def _digest(definition: Grammar) -> bytes:
-    return hashlib.sha256(f"{definition.kind}\0{definition.text}".encode()).digest()

@@ -109,7 +109,8 @@ class Sequence:
     in_flight: steps in flight that work on it.
     last_work: grows with the step, and the place in it, that the sequence was last served in.
     slot, table: None and empty unless the worker holds it.
-    deferrals: steps in a row that gave no token because its mask was late.
+    deferrals: steps in a row that gave no token because its mask was late; it begins below 0 where
+    emitted tokens must be replayed before the first mask.
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
@@ -152,7 +153,7 @@ class Sequence:
         self.table: BlockTable | None = None
         self.ticket = 0
         self.deaths = deaths
-        self.deferrals = 0
+        self.deferrals = -len(self.emitted)
         self.suspect_until = self.num_tokens if deaths else 0
 
     @property
@@ -181,7 +182,8 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         self.num_tokens = self.num_expected = len(self.request.prompt) + len(self.emitted)
-        self.num_computed = self.num_scheduled = self.last_work = self.deferrals = 0
+        self.num_computed = self.num_scheduled = self.last_work = 0
+        self.deferrals = -len(self.emitted)
 
 
 def worker_sampling(

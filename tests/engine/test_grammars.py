@@ -272,6 +272,27 @@ def test_a_mask_that_is_late_now_and_then_changes_nothing() -> None:
     assert {terminal(request).finish for request in [*requests, one]} == {"stop"}
 
 
+def test_replaying_what_was_emitted_may_take_its_time() -> None:
+    """The first mask after a resume comes when all tokens before it were replayed."""
+    h, front = make()
+    h.compile_at_once = True
+    request = submit(h, front, Grammar("regex", "30"), max_tokens=40)
+    while len(request.sequences[0].tokens) < 10:
+        h.run_step()
+    h.kill_worker()
+    h.start_worker()
+    h.late = lambda: True
+    for _ in range(Scheduler.MAX_DEFERRALS + 8):
+        h.run_step()
+    assert request.sequences[0].terminal is None
+    h.late = lambda: False
+    h.run_step()
+    h.late = lambda: True
+    for _ in range(Scheduler.MAX_DEFERRALS):
+        h.run_step()
+    assert terminal(request).error_code == "complex_grammar"
+
+
 def test_only_a_grammars_sequence_may_be_deferred() -> None:
     h, front = make()
     request = submit(h, front, None)
