@@ -67,6 +67,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, frozen=True):
     def grammar_within(self, max_bytes: int) -> Grammar:
         """`definition`. Raises InvalidRequest where it is larger than the engine takes."""
         definition = self.definition()
+        if not max_bytes:
+            _refuse("this engine core is too old for them")
         size = len(definition.text.encode())
         if size > max_bytes:
             _refuse(f"it has {size} bytes; at most {max_bytes} are allowed")

@@ -71,6 +71,12 @@ def test_size_is_counted_in_bytes():
         wanted.grammar_within(99)
 
 
+def test_an_engine_that_knows_no_grammars_is_not_sent_any():
+    """It would ignore the field, and answer freely."""
+    with pytest.raises(InvalidRequest, match="too old"):
+        StructuredOutputs(json_object=True).grammar_within(0)
+
+
 def test_sampling_params_say_what_does_not_go_together():
     with pytest.raises(InvalidRequest, match="ignore_eos can't be combined"):
         SamplingParams(ignore_eos=True, structured_outputs=StructuredOutputs(regex="a"))

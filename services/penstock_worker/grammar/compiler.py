@@ -22,6 +22,9 @@ MAX_ITEMS_IN_ROW = 1000
 """Ways in which the output so far may be read at once. The library's own limit is 2,000, where the
 most ambiguous grammars hold the lock for 90 ms a token; 1,000 is 20 ms."""
 
+MAX_LEXER_STATES = 50_000
+"""Of a matcher; each takes up to 2 kB."""
+
 WHITESPACE = r"[\x20\x0A\x0D\x09]{0,16}"
 """Between the parts of a JSON text. Bounded: small models go on with spaces for ever."""
 
@@ -66,7 +69,9 @@ class Compiler:
                         f"structured output doesn't work with this model here: {error}"
                     ) from error
                 limits = library.LLParserLimits(
-                    max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False
+                    max_items_in_row=MAX_ITEMS_IN_ROW,
+                    max_lexer_states=MAX_LEXER_STATES,
+                    verbose_errors=False,
                 )
                 self._loaded = library, tokenizer, limits
             return self._loaded

@@ -11,13 +11,16 @@ from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that the front end checks first and the engine checks again."""
+    """Bounds that the front end checks first and the engine checks again.
+
+    max_grammar_bytes: 0 is said by engines that know no structured output.
+    """
 
     max_model_len: int
     vocab_size: int
     max_waiting_requests: int
     max_num_seqs: int
-    max_grammar_bytes: int = 65_536
+    max_grammar_bytes: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
