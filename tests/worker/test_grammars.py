@@ -116,6 +116,24 @@ def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     assert [len(job.tokens) for job in waits] == [1, 1]
 
 
+def test_nobody_waits_for_a_matcher_that_was_slow(model: DecoderModel) -> None:
+    """The budget is longer than this test may take: were it waited for, this would not end."""
+    evens = Evens(TINY.vocab_size)
+    driver = Driver(make(model, evens, budget=1000.0))
+    slow, free = Job(PROMPTS[0], 9, GREEDY, grammar=1), Job(PROMPTS[3], 9, GREEDY)
+    driver._step([slow, free])
+    driver.runner.grammars._held[slow.slot].mask.result(30)
+    evens.open.clear()
+    driver._step([slow, free])
+    driver.runner.grammars._held[slow.slot].slow = True
+    driver._step([slow, free])
+    assert (slow.deferred, len(free.tokens)) == (1, 3)
+    evens.open.set()
+    driver.run([slow])  # Alone it is waited for: nobody else is kept.
+    assert slow.deferred == 1
+    assert follows(slow)
+
+
 def test_a_matcher_that_meets_a_limit_fails_its_slot_only(model: DecoderModel) -> None:
     driver = Driver(make(model, Evens(TINY.vocab_size, last=4)))
     bound, free = Job(PROMPTS[0], 9, GREEDY, grammar=1), Job(PROMPTS[3], 9, GREEDY)

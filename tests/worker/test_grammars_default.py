@@ -12,7 +12,7 @@ import pytest
 from penstock.model_config import PreparedModel
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.text.tokenizer import Tokenizer
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import GrammarError, Grammars
 from penstock_worker.grammar.compiler import Compiler
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
@@ -149,6 +149,28 @@ def test_what_cannot_be_compiled_is_explained(compiler: Compiler, words: str) ->
     assert reason is not None
     assert words in reason
     assert len(reason) <= 500
+
+
+def test_a_schema_that_admits_everything(compiler: Compiler) -> None:
+    grammars = Grammars(compiler, budget=1.0)
+    assert compile_now(grammars, 1, Grammar("json_schema", "true")) is None
+
+
+def test_a_schema_with_many_optional_properties(
+    compiler: Compiler, default_tokenizer: Tokenizer
+) -> None:
+    """Each costs four ways of reading: some 250 are within the limit, and more are an error."""
+    for count in (240, 400):
+        properties = {f"p{at}": {"type": "integer"} for at in range(count)}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        matcher = compiler(Grammar("json_schema", json.dumps(schema))).matcher()
+        beginning = default_tokenizer.encode('{"p1": 5, "p7": 3, "p')
+        if count == 240:
+            matcher.advance(beginning)
+            assert matcher.allowed().any()
+        else:
+            with pytest.raises(GrammarError, match="max is 1000"):
+                matcher.advance(beginning)
 
 
 def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:

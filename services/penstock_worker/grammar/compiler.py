@@ -20,7 +20,8 @@ from penstock_worker.grammar.interface import GrammarError
 
 MAX_ITEMS_IN_ROW = 1000
 """Ways in which the output so far may be read at once. The library's own limit is 2,000, where the
-most ambiguous grammars hold the lock for 90 ms a token; 1,000 is 20 ms."""
+most ambiguous grammars hold the lock for 90 ms a token; 1,000 is 20 ms, and is met by a JSON schema
+of some 250 optional properties in one object."""
 
 MAX_LEXER_STATES = 50_000
 """Of a matcher; each takes up to 2 kB."""
@@ -130,7 +131,9 @@ def _source(library: Any, definition: Grammar) -> str:
 
 
 def _from_schema(library: Any, schema: str) -> str:
-    json.loads(schema)  # Its complaints name the place; the library's name one in its own text.
+    # Its complaints name the place; the library's name one in a text of its own.
+    if json.loads(schema) is True:
+        schema = "{}"  # The same, and the library takes options for objects only.
     options = {"whitespace_pattern": WHITESPACE}
     return str(library.grammar_from_json_schema(schema, overrides=options))
 
