@@ -6,6 +6,7 @@ from_workers    what workers say, and what it does
 scheduler       which tokens the next step computes, and what its result means
 draft           a step while it is decided, and while it is in flight
 request         requests, sequences and the table of their states
+grammars        what structured output follows: compiled by the worker, waited for here
 queue           the sequences that wait; fair_queue: in a line for each tenant
 door            who is let in; deadlines: whose time is over
 stopping        when a sequence has ended; endings: its one terminal output

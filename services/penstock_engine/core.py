@@ -16,6 +16,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.from_frontends import FromFrontends
 from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
+from penstock_engine.grammars import Grammars
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.workers import Workers
@@ -47,7 +48,15 @@ class EngineCore:
         self.frontends = Frontends()
         self.workers = Workers()
         self._effects = Effects()
-        parts = (facts, self.scheduler, self.frontends, self.workers, self._effects)
+        self.grammars = Grammars(facts.config.grammar, self.scheduler, self.workers, self._effects)
+        parts = (
+            facts,
+            self.scheduler,
+            self.frontends,
+            self.workers,
+            self.grammars,
+            self._effects,
+        )
         self._from_frontends = FromFrontends(*parts, after_error=self._audit)
         self._from_workers = FromWorkers(*parts, after_error=self._rebuild)
         self._status_due = 0.0
@@ -90,6 +99,7 @@ class EngineCore:
         if not self.scheduler.has_work:
             self.workers.progressed(now)
             self._audit_when_idle(now)
+        self._from_workers.compile_grammars(now)
         self._plan()
         self.frontends.flush(self._effects, self._due_status(now))
         return self._effects.take()
@@ -97,7 +107,8 @@ class EngineCore:
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
         first = self._from_frontends.next_deadline()
-        return self._status_due if first is None else min(first, self._status_due)
+        due = min(self._status_due, self.grammars.next_deadline())
+        return due if first is None else min(first, due)
 
     def _plan(self) -> None:
         try:
@@ -120,7 +131,7 @@ class EngineCore:
             ready=health[0],
             reason=health[1],
             fingerprint=None if ready is None else ready.fingerprint,
-            waiting=scheduler.queue.num_sequences,
+            waiting=scheduler.queue.num_sequences + self.grammars.num_waiting,
             running=len(scheduler.running),
             blocks_total=0 if pool is None else pool.num_blocks,
             blocks_free=0 if pool is None else pool.num_free,
@@ -138,7 +149,7 @@ class EngineCore:
     def check(self) -> None:
         """Proves all books. Raises BrokenBooks. Linear in everything that the core holds."""
         audit.check(self.scheduler)
-        audit.check_requests(self.scheduler, self.frontends.requests())
+        audit.check_requests(self.scheduler, self.grammars, self.frontends.requests())
 
     def _audit_when_idle(self, now: float) -> None:
         """The cheap part of the books, once in a while, after something ran."""

@@ -43,7 +43,9 @@ class StepInFlight:
                 raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
             if outcome.error is not None:
                 continue
-            if (token is not None) != samples:
+            if outcome.deferred and token is None and samples and sequence.request.grammar:
+                continue
+            if (token is not None) != samples or outcome.deferred:
                 raise UnfitResult(
                     f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
                 )
@@ -124,4 +126,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         index=sequence.index,
         sampling=sequence.request.sampling,
         blocks=list(sequence.table.blocks),
+        grammar=sequence.request.grammar,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import ErrorCode, TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock_engine.frontends import Frontends
+from penstock_engine.grammars import Grammars
 from penstock_engine.request import FINISH_REASONS, Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 
@@ -20,8 +21,9 @@ POISON = (
 class Endings:
     """The only caller of Scheduler.finish, so that books and outputs can't part."""
 
-    def __init__(self, scheduler: Scheduler, frontends: Frontends) -> None:
+    def __init__(self, scheduler: Scheduler, frontends: Frontends, grammars: Grammars) -> None:
         self._scheduler = scheduler
+        self._grammars = grammars
         self._frontends = frontends
 
     def end(
@@ -33,13 +35,17 @@ class Endings:
         logprobs: list[TokenLogprobs] | None = None,
         stop_token: int | None = None,
         error: str | None = None,
+        error_code: ErrorCode | None = None,
     ) -> None:
         """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
+        if sequence.state is State.WAITING_FOR_GRAMMAR:
+            self._grammars.unpark(sequence)
         self._scheduler.finish(sequence, state)
         request = sequence.request
         request.open -= 1
         if not request.open:
             self._frontends.open_requests.ended(request)
+            self._grammars.release(request)
         frontend = self._frontends.get(request.session)
         if frontend is None:
             return
@@ -54,7 +60,8 @@ class Endings:
                 FINISH_REASONS[state],
                 stop_token,
                 error,
-                request.take_cached_tokens(),
+                cached_tokens=request.take_cached_tokens(),
+                error_code=error_code,
             )
         )
 

@@ -55,6 +55,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 vocab_size=self.model.config.vocab_size,
                 max_waiting_requests=settings.max_waiting_requests,
                 max_num_seqs=settings.max_num_seqs,
+                max_grammar_bytes=self.config.grammar.max_grammar_bytes,
             ),
             generation=self.model.generation,
             add_bos=self.model.add_bos,
@@ -79,6 +80,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             numa_node=config.worker.numa_node,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             quantization=config.model.quantization,
+            grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock import logs
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
-from penstock.protocol.to_frontend import Accepted, Rejected
+from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.context import ContextLimit
 from penstock_engine.deadlines import Deadlines
 from penstock_engine.door import Door
@@ -15,6 +15,7 @@ from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
+from penstock_engine.grammars import Grammars
 from penstock_engine.kv.keys import root_key
 from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.request import Request, State
@@ -38,6 +39,7 @@ class FromFrontends:
         scheduler: Scheduler,
         frontends: Frontends,
         workers: Workers,
+        grammars: Grammars,
         effects: Effects,
         after_error: Callable[[], None],
     ) -> None:
@@ -46,9 +48,10 @@ class FromFrontends:
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
+        self._grammars = grammars
         self._effects = effects
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends)
+        self._endings = Endings(scheduler, frontends, grammars)
         self._context = ContextLimit(facts, scheduler)
         self._deadlines = Deadlines()
         self._door = Door(facts, scheduler, frontends, workers, self.rate)
@@ -121,7 +124,7 @@ class FromFrontends:
         except InvalidRequest as error:
             frontend.reply(Rejected(submit.request, "invalid", error.message))
             return
-        refusal = self._door.refusal(submit, now)
+        refusal = self._door.refusal(submit, now) or self._grammar_refusal(submit, now)
         if refusal is not None:
             frontend.reply(refusal)
         else:
@@ -135,8 +138,24 @@ class FromFrontends:
             vocab_size=self._facts.model.config.vocab_size,
             max_len=self._context.tokens,
             room=self._context.words,
+            max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
         )
         self._door.check_priority(submit)
+
+    def _grammar_refusal(self, submit: Submit, now: float) -> Rejected | None:
+        """Why a request with a grammar can't be taken now: what waits for one is not queued."""
+        if submit.grammar is None or submit.resumed:
+            return None
+        most, full = self._facts.config.scheduler, None
+        waiting, tokens = self._grammars.num_waiting, self._grammars.waiting_tokens
+        if waiting >= most.max_waiting_requests or tokens >= most.max_waiting_tokens:
+            full = f"{waiting} sequences ({tokens} tokens) are waiting for their grammars"
+        elif self._grammars.is_full(submit.grammar):
+            full = f"{self._facts.config.grammar.max_grammars} grammars are in use; no more may be"
+        if full is None:
+            return None
+        wait_ms = round(1000 * self.rate.retry_after(now, self._scheduler.queue))
+        return Rejected(submit.request, "overloaded", full, wait_ms)
 
     def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         self._arrivals += 1
@@ -152,13 +171,21 @@ class FromFrontends:
         self._deadlines.watch(request)
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
+        if submit.grammar is not None:
+            self._grammars.hold(request, submit.grammar)
+            if self._grammars.is_ready(request):
+                frontend.reply(Prepared(submit.request))
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
             end = verdict(sequence, self._context.tokens)
             if end is not None:
                 self._endings.end(sequence, end[0], stop_token=end[1])
-            elif not self._endings.end_if_poison(sequence):
+            elif self._endings.end_if_poison(sequence):
+                continue
+            elif self._grammars.is_ready(request):
                 self._scheduler.add(sequence)
+            else:
+                self._grammars.park(sequence)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""

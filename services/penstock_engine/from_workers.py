@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock import logs
+from penstock.protocol.common import ErrorCode
 from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
+    GrammarFailed,
+    GrammarReady,
     Progress,
     Ready,
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_frontend import SequenceOutput
+from penstock.protocol.to_frontend import Prepared, SequenceOutput
 from penstock_engine.context import ContextLimit
 from penstock_engine.draft import UnfitResult
 from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import Frontends
+from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.request import State
+from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
 from penstock_engine.workers import Workers, WorkerSession
@@ -41,6 +45,7 @@ class FromWorkers:
         scheduler: Scheduler,
         frontends: Frontends,
         workers: Workers,
+        grammars: Grammars,
         effects: Effects,
         after_error: Callable[[], None],
     ) -> None:
@@ -49,9 +54,10 @@ class FromWorkers:
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
+        self._grammars = grammars
         self._effects = effects
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends)
+        self._endings = Endings(scheduler, frontends, grammars)
         self._context = ContextLimit(facts, scheduler)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
@@ -78,6 +84,11 @@ class FromWorkers:
         match message:
             case Result() if worker.ready is not None:
                 self._take_result(message, now)
+            case GrammarReady() if worker.ready is not None:
+                self._grammar_ready(message.grammar)
+            case GrammarFailed() if worker.ready is not None:
+                waiting = self._grammars.failed(message.grammar)
+                self._fail(waiting, message.reason, "invalid_grammar")
             case Progress() if worker.ready is not None:
                 self._workers.take_progress(worker, message, now)
             case Ready() if worker.ready is None:
@@ -104,6 +115,9 @@ class FromWorkers:
         self._workers.current = None
         for sequence in self._scheduler.detach():
             self._endings.end_if_poison(sequence)
+        for entry in self._grammars.worker_lost():
+            reason = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            self._fail(list(entry.waiting), reason, "complex_grammar")
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
         if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
@@ -122,13 +136,35 @@ class FromWorkers:
             max_model_len=limit,
             load_seconds=ready.load_seconds,
         )
-        for sequence in self._scheduler.queue.sequences():
+        for sequence in [*self._scheduler.queue.sequences(), *self._grammars.parked()]:
             if sequence.num_tokens >= limit:
                 error = (
                     f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
                     f"{self._context.words} {limit}"
                 )
                 self._endings.end(sequence, State.FINISHED_FAILED, error=error)
+
+    def compile_grammars(self, now: float) -> None:
+        """Has wanted grammars compiled, and gives up those that take too long."""
+        while (entry := self._grammars.overdue(now)) is not None:
+            seconds = self._facts.config.grammar.grammar_compile_timeout
+            reason = f"the grammar could not be compiled within {seconds:g} s"
+            self._fail(list(entry.waiting), reason, "complex_grammar")
+        self._grammars.send_wanted(now)
+
+    def _grammar_ready(self, number: int) -> None:
+        told: dict[Request, None] = {}
+        for sequence in self._grammars.ready(number):
+            told[sequence.request] = None
+            self._scheduler.add(sequence)
+        for request in told:
+            frontend = self._frontends.get(request.session)
+            if frontend is not None:
+                frontend.reply(Prepared(request.number))
+
+    def _fail(self, sequences: list[Sequence], error: str, code: ErrorCode) -> None:
+        for sequence in sequences:
+            self._endings.end(sequence, State.FINISHED_FAILED, error=error, error_code=code)
 
     def _take_fault(self, fault: Fault) -> None:
         log.error("worker fault", message=fault.message, final=fault.final)
@@ -161,7 +197,8 @@ class FromWorkers:
         for sequence, outcome in self._scheduler.apply(result):
             token = outcome.token
             if token is None:
-                end_sequence(sequence, State.FINISHED_FAILED, error=outcome.error)
+                error, code = outcome.error, outcome.error_code
+                end_sequence(sequence, State.FINISHED_FAILED, error=error, error_code=code)
                 continue
             logprobs = None if outcome.logprobs is None else [outcome.logprobs]
             end = verdict(sequence, limit)

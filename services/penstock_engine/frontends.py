@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
+    Prepared,
     Rejected,
     SequenceOutput,
     Status,
@@ -15,6 +16,8 @@ from penstock.protocol.to_frontend import (
 from penstock_engine.effects import Effects, Frames
 from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request import Request
+
+Reply = Welcome | Accepted | Rejected | Prepared
 
 MAX_FRONTENDS = 1024
 """Sessions at once; one more is refused."""
@@ -32,10 +35,10 @@ class FrontendSession:
         self.session = session
         self.name = name
         self.requests: dict[int, Request] = {}
-        self.replies: list[tuple[Welcome | Accepted | Rejected, Frames]] = []
+        self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
 
-    def reply(self, message: Welcome | Accepted | Rejected, frames: Frames = ()) -> None:
+    def reply(self, message: Reply, frames: Frames = ()) -> None:
         """Answers come before the outputs of the same flush: Accepted precedes what it promises."""
         self.replies.append((message, frames))
 

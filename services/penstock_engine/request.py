@@ -17,6 +17,7 @@ class State(enum.Enum):
     """Where a sequence is in its life."""
 
     WAITING = "waiting"
+    WAITING_FOR_GRAMMAR = "waiting for grammar"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
@@ -37,11 +38,12 @@ FINISH_REASONS: dict[State, FinishReason] = {
 _ENDS = tuple(FINISH_REASONS)
 
 TRANSITIONS: dict[State, tuple[State, ...]] = {
-    # It gets a slot, or ends before it ran.
-    State.WAITING: (State.RUNNING, *_ENDS),
+    # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first.
+    State.WAITING: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
+    State.WAITING_FOR_GRAMMAR: (State.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
     State.RUNNING: (State.PREEMPTED, State.WAITING, *_ENDS),
-    State.PREEMPTED: (State.RUNNING, *_ENDS),
+    State.PREEMPTED: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
     **dict.fromkeys(_ENDS, ()),
 }
 
@@ -61,6 +63,7 @@ class Request:
     the KV cache when its first sequence started; None before.
     tenant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time is over,
     on the same clock, or None.
+    grammar: its number, which Grammars gives and takes; None where the output is free.
     """
 
     __slots__ = (
@@ -70,6 +73,7 @@ class Request:
         "cached_told",
         "deadline",
         "eos",
+        "grammar",
         "name",
         "num_queued",
         "number",
@@ -114,6 +118,7 @@ class Request:
         self.root = root
         self.cached_tokens: int | None = None
         self.cached_told = False
+        self.grammar: int | None = None
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }
@@ -138,6 +143,8 @@ class Sequence:
     in_flight: steps in flight that work on it.
     last_work: grows with the step, and the place in it, that the sequence was last served in.
     slot, table: None and empty unless the worker holds it.
+    deferrals: steps in a row that gave no token because its mask was late; it begins below 0 where
+    emitted tokens must be replayed before the first mask.
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
@@ -149,6 +156,7 @@ class Sequence:
 
     __slots__ = (
         "deaths",
+        "deferrals",
         "delivered",
         "emitted",
         "in_flight",
@@ -191,6 +199,7 @@ class Sequence:
         self.num_preemptions = 0
         self.tokens_at_start = self.num_tokens
         self.deaths = deaths
+        self.deferrals = -len(self.emitted)
         self.suspect_until = self.num_tokens if deaths else 0
 
     @property
@@ -217,6 +226,7 @@ class Sequence:
     def append(self, token: int) -> None:
         self.emitted.append(token)
         self.num_tokens += 1
+        self.deferrals = 0
 
     def move(self, state: State) -> None:
         """Changes the state. Raises IllegalTransition."""
@@ -234,6 +244,7 @@ class Sequence:
         self.num_computed = self.num_scheduled = self.num_published = self.last_work = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.
         del self.keys[:]
+        self.deferrals = -len(self.emitted)
 
 
 def worker_sampling(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from penstock.config import SchedulerSettings
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
@@ -38,6 +40,9 @@ class Scheduler:
     FOLLOWED_TOKENS = 512
     """A step of more tokens is not followed before it is settled: the pause after it is a small
     part of it, and a request that arrives meanwhile would have to wait for its follower too."""
+
+    MAX_DEFERRALS = 32
+    """Steps in a row that may pass a sequence by because the mask of its grammar is late."""
 
     def __init__(
         self,
@@ -139,6 +144,11 @@ class Scheduler:
         self.policy.joined(sequence)
         self.queue.push(sequence)
 
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes a waiting sequence out, to be added again when it may run."""
+        self.queue.remove(sequence)
+        self.policy.left(sequence)
+
     def finish(self, sequence: Sequence, state: State) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
         sequence.move(state)
@@ -210,8 +220,13 @@ class Scheduler:
         return room and latest.tokens <= self.FOLLOWED_TOKENS and not suspects
 
     def _behind(self, sequence: Sequence) -> int:
-        """Tokens that the next step may compute: none where the last one is on its way."""
+        """Tokens that the next step may compute: none where the last one is on its way.
+
+        Nor where one is on its way that a grammar's mask may defer: it is not followed.
+        """
         if sequence.num_expected >= min(sequence.most_tokens, self._longest):
+            return 0
+        if sequence.request.grammar is not None and sequence.num_expected > sequence.num_tokens:
             return 0
         return sequence.num_expected - sequence.num_scheduled
 
@@ -423,6 +438,10 @@ class Scheduler:
             if outcome.error is not None:
                 advanced.append((sequence, outcome))
                 continue
+            if outcome.deferred:
+                if self._defer(sequence, end):
+                    advanced.append((sequence, _too_slow(outcome)))
+                continue
             sequence.num_computed = end
             if self._reuse is not None:
                 self._reuse.computed(sequence)
@@ -435,6 +454,16 @@ class Scheduler:
         self._in_flight.popleft()
         self.num_steps += 1
         return advanced
+
+    def _defer(self, sequence: Sequence, end: int) -> bool:
+        """No token came: the last of those before `end` is computed again, with its logits.
+
+        Nothing follows the step (see _behind).  Returns whether that was so too often in a row.
+        """
+        sequence.num_computed = sequence.num_scheduled = end - 1
+        sequence.num_expected = sequence.num_tokens
+        sequence.deferrals += 1
+        return sequence.deferrals >= self.MAX_DEFERRALS
 
     def _exonerate(self, sequence: Sequence) -> None:
         if sequence.num_computed >= sequence.suspect_until:
@@ -457,3 +486,11 @@ class Scheduler:
         self.free_slots.append(sequence.slot)
         self._released.append(sequence.slot)
         sequence.slot = sequence.table = None
+
+
+def _too_slow(outcome: SlotResult) -> SlotResult:
+    error = (
+        f"the mask of the request's grammar was late {Scheduler.MAX_DEFERRALS} steps in a row: "
+        "the grammar is too ambiguous or too complex"
+    )
+    return msgspec.structs.replace(outcome, error=error, error_code="complex_grammar")

@@ -8,13 +8,16 @@ from penstock_engine.request import Sequence, State
 def verdict(sequence: Sequence, max_len: int) -> tuple[State, int | None] | None:
     """How the sequence ends with the tokens that it has, or None: it goes on.
 
-    The order is EOS, stop ids, max_tokens, context full; ids don't count before min_tokens.  The
-    second value is the stop id that ended it (None for EOS).  max_len: tokens of the context,
-    prompt and output.
+    The order is EOS, stop ids, max_tokens, context full; ids don't count before min_tokens, but for
+    EOS under a grammar, which comes that early only where nothing else is allowed.  The second
+    value is the stop id that ended it (None for EOS).  max_len: tokens of the context, prompt and
+    output.
     """
     request = sequence.request
     emitted = sequence.emitted
     count = len(emitted)
+    if count and request.grammar is not None and emitted[-1] in request.eos:
+        return State.FINISHED_STOPPED, None
     if count > request.stopping.min_tokens:
         last = emitted[-1]
         if last in request.eos:

@@ -17,7 +17,9 @@ MAX_TENANT_LENGTH = 64
 MAX_COUNT = 2**31 - 1
 
 
-def check_submit(submit: Submit, *, vocab_size: int, max_len: int, room: str) -> None:
+def check_submit(
+    submit: Submit, *, vocab_size: int, max_len: int, room: str, max_grammar_bytes: int
+) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed.
 
     max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
@@ -45,6 +47,7 @@ def check_submit(submit: Submit, *, vocab_size: int, max_len: int, room: str) ->
     _check_length(submit, max_len, room)
     _check_ids("prompt", submit.prompt, vocab_size)
     _check_sequences(submit, vocab_size)
+    _check_grammar(submit, max_grammar_bytes)
 
 
 def _check_length(submit: Submit, max_len: int, room: str) -> None:
@@ -82,6 +85,22 @@ def _check_sequences(submit: Submit, vocab_size: int) -> None:
                 f"more than max_tokens, {most}"
             )
         _check_ids("emitted", opened.emitted, vocab_size)
+
+
+def _check_grammar(submit: Submit, max_bytes: int) -> None:
+    if submit.grammar is None:
+        return
+    size = len(submit.grammar.text.encode())
+    if size > max_bytes:
+        raise InvalidRequest(
+            f"the grammar has {size} bytes; at most {max_bytes} are allowed",
+            param="structured_outputs",
+        )
+    if submit.stopping.ignore_eos:
+        raise InvalidRequest(
+            "ignore_eos can't be combined with structured outputs: they end with the EOS token",
+            param="ignore_eos",
+        )
 
 
 def _check_sampling(sampling: TokenSampling) -> None:

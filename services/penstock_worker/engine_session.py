@@ -56,11 +56,16 @@ class Activity:
 
 
 class EngineSession:
-    """inbox: Heard, for the main thread.  activity: what it does."""
+    """inbox: Heard, for the main thread.  activity: what it does.
+
+    aside: called by this thread with each message first; whether that has taken it, so that it
+    doesn't wait behind a step.
+    """
 
     def __init__(self, endpoint: str, rank: int, settings: TransportSettings) -> None:
         self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.activity = Activity()
+        self.aside: Callable[[Heard], bool] = lambda heard: False
         self._settings = settings
         self._endpoint = endpoint
         self._rank = rank
@@ -119,7 +124,9 @@ class EngineSession:
                     self._session += 1
                 else:
                     first = isinstance(event, Opened)
-                    self.inbox.put(Heard(self._session, event.message, first))
+                    heard = Heard(self._session, event.message, first)
+                    if not self.aside(heard):
+                        self.inbox.put(heard)
             self._report_progress(link, now)
             self._flush(link)
             if stopping:

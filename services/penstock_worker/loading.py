@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
@@ -17,6 +18,8 @@ from penstock_worker.block_copies import BlockCopies
 from penstock_worker.cpu import usable_threads
 from penstock_worker.fingerprint import fingerprint
 from penstock_worker.forward import Forward, Recipe, choose
+from penstock_worker.grammar import Grammars
+from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.runner import Runner
 from penstock_worker.sampler import choose as choose_sampler
@@ -58,6 +61,14 @@ def load(setup: Setup) -> Loaded:
         vocab=prepared.config.vocab_size,
         tokens=setup.max_model_len,
     )
+    grammars = Grammars(
+        Compiler(
+            Path(setup.model_dir) / "tokenizer.json",
+            prepared.config.vocab_size,
+            prepared.generation.eos_token_ids,
+        ),
+        budget=setup.grammar_mask_budget_ms / 1000,
+    )
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
@@ -77,7 +88,9 @@ def load(setup: Setup) -> Loaded:
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
-    runner = Runner(forward, sampler, Slots(bounds), copies=copies, threads=shares)
+    runner = Runner(
+        forward, sampler, Slots(bounds), copies=copies, grammars=grammars, threads=shares
+    )
     return Loaded(setup, runner, ready)
 
 

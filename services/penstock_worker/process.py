@@ -12,7 +12,14 @@ from penstock import logs
 from penstock.config import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.protocol.from_worker import Fault, Result
-from penstock.protocol.to_worker import Plan, Setup, Stop, ToWorker
+from penstock.protocol.to_worker import (
+    CompileGrammar,
+    DropGrammar,
+    Plan,
+    Setup,
+    Stop,
+    ToWorker,
+)
 from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.numa import Placement
 
@@ -75,6 +82,7 @@ class Worker:
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
+        session.aside = self._take_aside
         self._placement = Placement()
         self._loaded: Loaded | None = None
         self._current: int | None = None
@@ -104,6 +112,8 @@ class Worker:
                     self._set_up(heard.session, message)
                 case Plan() if not heard.first:
                     self._execute(heard.session, message)
+                case DropGrammar() if self._loaded is not None:
+                    self._loaded.runner.grammars.drop(message.grammar)
                 case _:
                     raise RuntimeError(f"{type(message).__name__} came out of turn")
         except FINAL as error:
@@ -115,6 +125,18 @@ class Worker:
                 heard.session, Fault(f"{type(error).__name__}: {error}", final=False)
             )
             self._forget()
+
+    def _take_aside(self, heard: Heard) -> bool:
+        """Grammars are compiled while a step goes on. In the session's thread."""
+        loaded, session, message = self._loaded, heard.session, heard.message
+        if not isinstance(message, CompileGrammar) or loaded is None or session != self._current:
+            return False
+        loaded.runner.grammars.compile(
+            message.grammar,
+            message.definition,
+            lambda answer: self._session.send(session, answer),
+        )
+        return True
 
     def _forget(self) -> None:
         """Drop everything that belongs to a session, but not the weights."""

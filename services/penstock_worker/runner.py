@@ -29,6 +29,7 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.grammar import Grammars
 from penstock_worker.sampler import Ask, Choice, Sampler
 from penstock_worker.slots import PlanError, Slots
 
@@ -41,6 +42,7 @@ Observer = Callable[[int, int, Tensor], None]
 class Runner:
     """forward, slots and copies agree on the number and size of KV blocks.
 
+    grammars: of structured output; the session compiles there, the runner follows.
     threads: that call `forward` at once, each with torch's own count set to 1.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
@@ -52,6 +54,7 @@ class Runner:
         slots: Slots,
         *,
         copies: BlockCopies | None = None,
+        grammars: Grammars | None = None,
         threads: int = 1,
         observer: Observer | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class Runner:
         self._sampler = sampler
         self._slots = slots
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
+        self.grammars = grammars or Grammars()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._observer = observer
@@ -73,10 +77,12 @@ class Runner:
         """End the threads; a step that is being computed is given up as soon as may be."""
         self._forward.cancel()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self.grammars.close()
 
     def reset(self) -> None:
         """Forget every sequence: a new session with the engine begins."""
         self._slots.clear()
+        self.grammars.reset()
         self._last_step = 0
 
     def execute(self, plan: Plan) -> Result:
@@ -91,6 +97,7 @@ class Runner:
             )
         self._copies.make(plan.copies)
         self._slots.apply(plan)
+        self.grammars.apply(plan)
         self._last_step = plan.step
         able = [work for work in plan.work if self._slots[work.slot].failed is None]
         outcomes: dict[int, SlotResult] = {}
@@ -98,8 +105,8 @@ class Runner:
             outcomes |= part
         results = []
         for work in plan.work:
-            error = self._slots[work.slot].failed
-            results.append(SlotResult(work.slot, error=error) if error else outcomes[work.slot])
+            outcome = outcomes.get(work.slot)
+            results.append(outcome or SlotResult(work.slot, error=self._slots[work.slot].failed))
         return Result(plan.step, results)
 
     def _attempt(self, works: list[SlotWork]) -> dict[int, SlotResult]:
@@ -131,11 +138,21 @@ class Runner:
             everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
             self._observe(self._observer, works, everything)
             logits = everything[torch.from_numpy(rows)]
-        slots = [self._slots[work.slot] for work, _ in sampling]
-        asks = [Ask(slot.sampling, slot.index, slot.emitted) for slot in slots]
-        choices = self._sampler.sample(logits, asks) if asks else []
-        chosen = {work.slot: choice for (work, _), choice in zip(sampling, choices, strict=True)}
+        chosen = self._choose(logits, [work.slot for work, _ in sampling])
         return {work.slot: self._settle(work, chosen.get(work.slot)) for work in works}
+
+    def _choose(self, logits: Tensor, numbers: list[int]) -> dict[int, Choice]:
+        """The next token of each of these slots; logits: [slots, vocab]."""
+        if not numbers:
+            return {}
+        masks = self.grammars.masks(numbers)
+        asks = []
+        for number in numbers:
+            slot, mask = self._slots[number], masks.get(number)
+            allowed = None if mask is None else mask.allowed
+            asks.append(Ask(slot.sampling, slot.index, slot.emitted, allowed))
+        chosen = dict(zip(numbers, self._sampler.sample(logits, asks), strict=True))
+        return chosen | {number: mask.judge(chosen[number]) for number, mask in masks.items()}
 
     def _ends(self, work: SlotWork) -> bool:
         """Whether the work reaches the end of its slot's tokens, so that the next is sampled."""
@@ -158,12 +175,16 @@ class Runner:
     def _settle(self, work: SlotWork, choice: Choice | None) -> SlotResult:
         slot = self._slots[work.slot]
         slot.computed = work.start + work.count
+        if choice is not None and choice.deferred:
+            slot.computed -= 1  # Its logits are wanted again.
+            return SlotResult(work.slot, deferred=True)
         if choice is None:
             return SlotResult(work.slot)
         if choice.token is None:
             slot.failed = choice.error
-            return SlotResult(work.slot, error=choice.error)
+            return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
         slot.tokens.append(choice.token)
+        self.grammars.advance(work.slot, choice.token)
         return SlotResult(work.slot, choice.token, choice.logprobs)
 
     def _observe(self, observer: Observer, works: list[SlotWork], logits: Tensor) -> None:

@@ -13,13 +13,15 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.llm import LLM, AsyncLLM
     from penstock.sampling_params import SamplingParams
+    from penstock.structured_outputs import StructuredOutputs
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "__version__"]
 
 _HOMES = {
     "LLM": "penstock.llm",
     "AsyncLLM": "penstock.llm",
     "SamplingParams": "penstock.sampling_params",
+    "StructuredOutputs": "penstock.structured_outputs",
 }
 
 

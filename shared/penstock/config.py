@@ -139,6 +139,24 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
 
 
+class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Structured output: bounds on what a client's grammar may cost."""
+
+    max_grammar_bytes: Annotated[
+        int, Meta(ge=64, le=16_777_216, description="Longest grammar or schema, bytes.")
+    ] = 65_536
+    max_grammars: Annotated[
+        int, Meta(ge=1, le=65_536, description="Compiled grammars that a worker keeps.")
+    ] = 256
+    grammar_compile_timeout: Annotated[
+        float, Meta(gt=0, le=600, description="Seconds that a grammar may take to compile.")
+    ] = 10.0
+    grammar_mask_budget_ms: Annotated[
+        float,
+        Meta(ge=0, le=1000, description="Milliseconds that a step may wait for its masks."),
+    ] = 10.0
+
+
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sessions between the processes. Times in seconds."""
 
@@ -160,6 +178,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache: CacheSettings = CacheSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    grammar: GrammarSettings = GrammarSettings()
     transport: TransportSettings = TransportSettings()
 
 

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.structured_outputs import StructuredOutputs
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -28,6 +29,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     stop: strings that end the text; not part of it.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
+    structured_outputs: what the text must look like; see StructuredOutputs.
     """
 
     n: int = 1
@@ -43,6 +45,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -66,6 +69,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
         _flag("skip_special_tokens", self.skip_special_tokens)
         _check_stop(self.stop_strings)
         _check_stop_ids(self.stop_token_ids)
+        _check_structured(self.structured_outputs, self.ignore_eos)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -120,3 +124,18 @@ def _check_stop_ids(ids: list[int] | None) -> None:
         )
     for token in ids:
         _whole("stop_token_ids", token, 0, 2**31 - 1)
+
+
+def _check_structured(wanted: StructuredOutputs | None, ignore_eos: bool) -> None:
+    if wanted is None:
+        return
+    if not isinstance(wanted, StructuredOutputs):
+        raise InvalidRequest(
+            f"structured_outputs must be StructuredOutputs(...), not {type(wanted).__name__}",
+            param="structured_outputs",
+        )
+    if ignore_eos:
+        raise InvalidRequest(
+            "ignore_eos can't be combined with structured_outputs: they end with the EOS token",
+            param="ignore_eos",
+        )

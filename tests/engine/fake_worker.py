@@ -7,23 +7,36 @@ so a block that was handed to two sequences, or read after it was freed, is foun
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.protocol.common import TokenLogprobs, TokenSampling
-from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import Copy, NewSequence, Plan, Setup
+from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
+from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
+from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
 
 VOCAB = 40
 EOS = (0, 7)
 
 
 def next_token(
-    prompt: list[int], emitted: list[int], index: int, sampling: TokenSampling, ends: frozenset[int]
+    prompt: list[int],
+    emitted: list[int],
+    index: int,
+    sampling: TokenSampling,
+    ends: frozenset[int],
+    grammar: Grammar | None = None,
 ) -> int:
-    """The model: a pure function of the sequence. `ends` are held back before min_tokens."""
+    """The model: a pure function of the sequence. `ends` are held back before min_tokens.
+
+    A grammar's text is a number: so many tokens that aren't EOS, then EOS.
+    """
     text = f"{prompt}|{emitted}|{sampling.seed}|{index}"
     token = hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % VOCAB
-    while len(emitted) < sampling.min_tokens and token in ends:
+    if grammar is not None and len(emitted) >= int(grammar.text):
+        return EOS[0]
+    early = ends if len(emitted) < sampling.min_tokens else frozenset()
+    forbidden = early if grammar is None else early | frozenset(EOS)
+    while token in forbidden:
         token = (token + 1) % VOCAB
     return token
 
@@ -33,6 +46,7 @@ class Slot:
     new: NewSequence
     tokens: list[int]
     blocks: list[int]
+    grammar: Grammar | None = None
     computed: int | None = None
     """None before the first work, which may begin after what was found in the cache."""
 
@@ -51,6 +65,27 @@ class FakeWorker:
     num_host_blocks: int = 0
     last_step: int = 0
     log: list[Plan] = field(default_factory=list)
+    asked: dict[int, Grammar] = field(default_factory=dict)
+    grammars: dict[int, Grammar] = field(default_factory=dict)
+    late: Callable[[], bool] = lambda: False
+
+    def hears(self, message: CompileGrammar | DropGrammar) -> None:
+        """Nothing is compiled until `compiles` says so."""
+        if isinstance(message, CompileGrammar):
+            assert message.grammar not in {**self.asked, **self.grammars}
+            self.asked[message.grammar] = message.definition
+        else:
+            known = self.asked.pop(message.grammar, None) or self.grammars.pop(message.grammar)
+            assert known is not None
+
+    def compiles(self, number: int) -> GrammarReady | GrammarFailed:
+        """Grammars of the kind `lark` are bad ones."""
+        definition = self.asked.pop(number)
+        if definition.kind == "lark":
+            self.asked[number] = definition  # The engine drops it.
+            return GrammarFailed(number, "this grammar is bad")
+        self.grammars[number] = definition
+        return GrammarReady(number)
 
     def execute(self, plan: Plan) -> Result:
         assert plan.step == self.last_step + 1
@@ -83,7 +118,8 @@ class FakeWorker:
         assert 0 <= new.slot < self.setup.max_num_seqs
         assert new.slot not in self.slots
         assert 1 <= new.num_prompt <= len(new.tokens)
-        self.slots[new.slot] = Slot(new, list(new.tokens), list(new.blocks))
+        grammar = None if new.grammar is None else self.grammars[new.grammar]
+        self.slots[new.slot] = Slot(new, list(new.tokens), list(new.blocks), grammar)
 
     def _check_blocks(self) -> None:
         # Blocks may be shared: that what lies in them is each owner's own is checked at each work.
@@ -115,13 +151,16 @@ class FakeWorker:
         slot.computed = end
         if end < len(slot.tokens):
             return SlotResult(number)
+        if slot.grammar is not None and self.late():
+            slot.computed -= 1
+            return SlotResult(number, deferred=True)
         return self._sample(slot, number, prompt)
 
     def _sample(self, slot: Slot, number: int, prompt: list[int]) -> SlotResult:
         sampling = slot.new.sampling
         emitted = slot.tokens[slot.new.num_prompt :]
         held_back = frozenset(sampling.held_back)
-        token = next_token(prompt, emitted, slot.new.index, sampling, held_back)
+        token = next_token(prompt, emitted, slot.new.index, sampling, held_back, slot.grammar)
         slot.tokens.append(token)
         logprobs = None
         if sampling.logprobs is not None:

@@ -7,26 +7,34 @@ it runs alone (`undisturbed`), and keeps score of what each front end was told.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.config import (
+    CacheSettings,
+    EngineConfig,
+    GrammarSettings,
+    ModelSettings,
+    SchedulerSettings,
+)
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
+    Prepared,
     Rejected,
     SequenceOutput,
     Status,
     ToFrontend,
     Welcome,
 )
-from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.protocol.to_worker import CompileGrammar, DropGrammar, Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
@@ -50,6 +58,7 @@ def facts(
     block_size: int = 4,
     num_kv_blocks: int | None = None,
     prefix_caching: bool = True,
+    max_grammars: int = 8,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -89,6 +98,7 @@ def facts(
             enable_prefix_caching=prefix_caching,
         ),
         scheduler=SchedulerSettings(**settings),
+        grammar=GrammarSettings(max_grammars=max_grammars),
     )
     return EngineFacts(
         config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
@@ -103,8 +113,10 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
     ends = eos | frozenset(stopping.stop_token_ids)
     emitted: list[int] = []
     while len(emitted) < stopping.max_tokens and len(submit.prompt) + len(emitted) < max_len:
-        token = next_token(submit.prompt, emitted, index, sampling, ends)
+        token = next_token(submit.prompt, emitted, index, sampling, ends, submit.grammar)
         emitted.append(token)
+        if submit.grammar is not None and token in eos:
+            return emitted, "stop", None
         if len(emitted) > stopping.min_tokens:
             if token in eos:
                 return emitted, "stop", None
@@ -132,6 +144,7 @@ class RequestScore:
     rejected: Rejected | None = None
     aborted: bool = False
     cached: int | None = None
+    prepared: bool = False
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
 
 
@@ -159,6 +172,8 @@ class Harness:
         self.setup: Setup | None = None
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
+        self.compile_at_once = True
+        self.late: Callable[[], bool] = lambda: False
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
         self.num_reused = 0
@@ -181,6 +196,7 @@ class Harness:
         for session, message, _ in effects.to_workers:
             if session == self.worker_session:
                 self._worker_gets(over_the_wire(message, ToWorker))
+        due = list(self.worker.asked) if self.worker is not None and self.compile_at_once else []
         for session, message, frames in effects.to_frontends:
             front = next(front for front in self.fronts if front.session == session)
             self._front_gets(front, over_the_wire(message, ToFrontend), frames)
@@ -195,6 +211,13 @@ class Harness:
             front.ended = reason
             self._drop(front)
             self.core.frontend_ended(session, reason, self.now)
+        for number in due:
+            self.compiles(number)
+
+    def compiles(self, number: int) -> None:
+        """The worker is done with a grammar, unless it was dropped meanwhile."""
+        if self.worker is not None and number in self.worker.asked:
+            self.worker_says(self.worker.compiles(number))
 
     def _check_accounts(self) -> None:
         """A tenant has an account for as long as it has sequences; nobody else has."""
@@ -212,6 +235,9 @@ class Harness:
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
+        elif isinstance(message, (CompileGrammar, DropGrammar)):
+            assert self.worker is not None
+            self.worker.hears(message)
         else:
             assert isinstance(message, Plan)
             assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight
@@ -270,6 +296,9 @@ class Harness:
             case Rejected(request):
                 assert not front.requests[request].accepted
                 front.requests[request].rejected = message
+            case Prepared(request):
+                assert front.requests[request].accepted
+                front.requests[request].prepared = True
             case Outputs(outputs):
                 assert outputs
                 for output in outputs:
@@ -278,6 +307,7 @@ class Harness:
     def _take(self, request: RequestScore, output: SequenceOutput) -> None:
         assert request.accepted
         score = request.sequences[output.sequence]
+        assert request.prepared or not output.tokens or request.submit.grammar is None
         assert score.terminal is None, "an output after the terminal one"
         if output.cached_tokens is not None:
             assert request.cached is None, "told twice"
@@ -360,6 +390,7 @@ class Harness:
         salt: str = "",
         logprobs: int | None = None,
         settle: bool = True,
+        grammar: Grammar | None = None,
         sampling: dict[str, Any] | None = None,
         tenant: str = "",
         priority: int = 0,
@@ -378,10 +409,11 @@ class Harness:
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
-            salt,
-            tenant,
-            priority,
-            time_left_ms,
+            cache_salt=salt,
+            tenant=tenant,
+            priority=priority,
+            time_left_ms=time_left_ms,
+            grammar=grammar,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)
@@ -427,6 +459,7 @@ class Harness:
         self.worker = FakeWorker(
             self.setup, num_blocks or 1000, self.fail_prompts, num_host_blocks=host_blocks
         )
+        self.worker.late = lambda: self.late()
         ready = Ready(
             num_kv_blocks=self.worker.num_blocks,
             device="cpu",

@@ -40,9 +40,10 @@ def test_only_listed_transitions_happen(start: State, end: State) -> None:
     sequence = make_sequence()
     sequence.state = start
     legal = {
-        State.WAITING: {State.RUNNING},
+        State.WAITING: {State.RUNNING, State.WAITING_FOR_GRAMMAR},
+        State.WAITING_FOR_GRAMMAR: {State.WAITING},
         State.RUNNING: {State.WAITING, State.PREEMPTED},
-        State.PREEMPTED: {State.RUNNING},
+        State.PREEMPTED: {State.RUNNING, State.WAITING_FOR_GRAMMAR},
     }
     if start in legal and end in legal[start] | set(FINISH_REASONS):
         sequence.move(end)

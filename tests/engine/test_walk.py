@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,12 +55,17 @@ def test_long_histories(seed: int) -> None:
 def test_long_histories_meet_what_they_are_for() -> None:
     """Else the test above would prove little."""
     preemptions = deaths = ended = reused = 0
+    met = Counter[str]()
     for seed in range(10):
         walker = seeded_walk(seed, 1000)
+        met += walker.met
         preemptions += walker.h.core.scheduler.num_preemptions
         reused += walker.h.num_reused
         for front in walker.h.fronts + walker.h.gone:
             for request in front.requests.values():
+                if request.submit.grammar is not None:
+                    terminals = [s.terminal for s in request.sequences.values() if s.terminal]
+                    met.update(f"grammar: {t.error_code or t.finish}" for t in terminals)
                 deaths += sum(score.deaths for score in request.sequences.values())
                 ended += sum(
                     score.terminal is not None and score.terminal.finish in ("stop", "length")
@@ -69,6 +75,16 @@ def test_long_histories_meet_what_they_are_for() -> None:
     assert reused > 500
     assert deaths > 50
     assert ended > 500
+    for what, least in {
+        "deferred": 100,
+        "compiled for many": 20,
+        "killed under a grammar": 5,
+        "killed while compiling": 5,
+        "grammar: stop": 50,
+        "grammar: invalid_grammar": 20,
+        "grammar: complex_grammar": 1,
+    }.items():
+        assert met[what] >= least, (what, met)
 
 
 def seeded_walk(seed: int, length: int) -> Walker:

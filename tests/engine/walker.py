@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol
 
+from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
 
 
 class Choices(Protocol):
@@ -33,6 +35,7 @@ def make_harness(choose: Choices, policy: str | None = None) -> Harness:
         max_steps_in_flight=choose.whole(1, 3),
         prefix_caching=choose.whole(0, 3) > 0,
         preemption_mode=("auto", "recompute", "swap")[choose.whole(0, 2)],
+        max_grammars=choose.whole(1, 6),
     )
 
 
@@ -43,11 +46,16 @@ class Walker:
         self.h = harness
         self.choose = choose
         self.operations = 0
+        self.met = Counter[str]()
+        """How often something happened that walks are for."""
+        harness.compile_at_once = False
+        harness.late = self._late
         self.walks = {
             "submit": (30, self.submit),
             "step": (100, self.step),
             "abort": (5, self.abort),
             "finish": (5, self.finish),
+            "compile": (12, self.compile),
             "resume": (6, self.resume),
             "connect": (4, self.connect),
             "disconnect": (2, self.disconnect),
@@ -58,6 +66,11 @@ class Walker:
             "wait": (3, self.wait),
         }
         self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+
+    def _late(self) -> bool:
+        late = self.choose.whole(0, 3) == 0
+        self.met["deferred"] += late
+        return late
 
     def walk(self) -> None:
         """One operation."""
@@ -75,7 +88,12 @@ class Walker:
             self.h.fail_prompts.add(tuple(prompt))
         salt = ("", "", "x", "y")[whole(0, 3)]
         ends = {**self._ends(), **self._terms()}
-        self.h.submit(front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, **ends)
+        grammar = self._grammar() if whole(0, 3) == 0 else None
+        if grammar is not None and whole(0, 9):
+            ends["ignore_eos"] = False
+        self.h.submit(
+            front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, grammar=grammar, **ends
+        )
 
     def _prompt(self, length: int) -> list[int]:
         """Half of them begin as others do."""
@@ -93,6 +111,19 @@ class Walker:
             "priority": whole(-2, 3) if asks and whole(0, 1) else 0,
             "time_left_ms": whole(0, 20_000) if whole(0, 4) == 0 else None,
         }
+
+    def _grammar(self) -> Grammar:
+        """Few enough that requests share them; one in six is bad."""
+        kind = "lark" if self.choose.whole(0, 5) == 0 else "regex"
+        return Grammar(kind, str(self.choose.whole(0, 9)))
+
+    def compile(self) -> None:
+        """The worker is done with one of the grammars that it was asked for, not always the first;
+        sometimes much later than it should."""
+        if self.h.worker is not None and self.h.worker.asked:
+            asked = list(self.h.worker.asked)
+            self.met["compiled for many"] += self.h.core.grammars.num_waiting > 1
+            self.h.compiles(asked[self.choose.whole(0, len(asked) - 1)])
 
     def _ends(self) -> dict[str, Any]:
         whole = self.choose.whole
@@ -133,6 +164,7 @@ class Walker:
             tenant=old.submit.tenant,
             priority=old.submit.priority,
             time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),
+            grammar=old.submit.grammar,
         )
 
     def _left_ms(self, deadline: float) -> int:
@@ -181,6 +213,10 @@ class Walker:
         return self.choose.whole(one, 3 * one)
 
     def kill(self) -> None:
+        if self.h.worker is not None:
+            running = self.h.core.scheduler.running.values()
+            self.met["killed under a grammar"] += any(s.request.grammar for s in running)
+            self.met["killed while compiling"] += bool(self.h.worker.asked)
         self.h.kill_worker()
 
     def _host_size(self) -> int:
@@ -202,8 +238,11 @@ class Walker:
 
     def end(self) -> None:
         """Drains the system, and checks what must hold of everything that ever happened."""
+        self.h.compile_at_once = True
         if self.h.worker is None:
             self.h.start_worker(32)
+        for number in list(self.h.worker.asked):
+            self.h.compiles(number)
         self.h.run()
         self.h.settle()
         pool = self.h.core.scheduler.pool
@@ -223,7 +262,17 @@ class Walker:
                 assert error is not None
                 fails = tuple(request.submit.prompt) in self.h.fail_prompts
                 poison = "died" in error and score.deaths >= 2
-                assert fails or poison or "KV pool" in error
+                assert fails or poison or "KV pool" in error or self._grammars_fault(request, score)
+
+    def _grammars_fault(self, request: RequestScore, score: SequenceScore) -> bool:
+        """Compiling took too long, or it is bad; masks were late too often."""
+        grammar, error = request.submit.grammar, score.terminal.error
+        if grammar is None:
+            return False
+        bad = grammar.kind == "lark" and "bad" in error
+        code = score.terminal.error_code
+        assert code == ("invalid_grammar" if bad else "complex_grammar")
+        return bad or "compile" in error or "late" in error
 
     def _front(self) -> Front | None:
         fronts = self.h.fronts

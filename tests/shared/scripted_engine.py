@@ -101,7 +101,11 @@ class ScriptedEngine:
             digest=self.digest,
             created=0,
             limits=Limits(
-                max_model_len=100, vocab_size=256, max_waiting_requests=8, max_num_seqs=4
+                max_model_len=100,
+                vocab_size=256,
+                max_waiting_requests=8,
+                max_num_seqs=4,
+                max_grammar_bytes=65_536,
             ),
             generation=GenerationDefaults(eos_token_ids=(0,)),
             add_bos=False,

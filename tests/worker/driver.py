@@ -13,6 +13,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.grammar import Grammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.runner import Observer, Runner
 from penstock_worker.sampler import choose
@@ -31,12 +32,14 @@ def make_runner(
     max_tokens: int = 2048,
     threads: int = 1,
     observer: Observer | None = None,
+    grammars: Grammars | None = None,
 ) -> Runner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
-        return Runner(forward, choose(threads), Slots(bounds), observer=observer)
+        slots_ = Slots(bounds)
+        return Runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
@@ -46,17 +49,29 @@ def make_runner(
         dtype=model.embedding.dtype,
     )
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
-    return Runner(forward, choose(1), Slots(bounds), threads=threads, observer=observer)
+    return Runner(
+        forward,
+        choose(1),
+        Slots(bounds),
+        threads=threads,
+        observer=observer,
+        grammars=grammars,
+    )
 
 
 @dataclass
 class Job:
-    """A sequence to run until it has `wanted` new tokens. index: in its request."""
+    """A sequence to run until it has `wanted` new tokens, or one of `ends`.
+
+    index: in its request.  grammar: number of a compiled one.  steps: that it was in.
+    """
 
     prompt: list[int]
     wanted: int
     sampling: TokenSampling = GREEDY
     index: int = 0
+    grammar: int | None = None
+    ends: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     error: str | None = None
@@ -64,10 +79,13 @@ class Job:
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
     preempted: int = 0
+    deferred: int = 0
+    steps: int = 0
 
     @property
     def done(self) -> bool:
-        return self.error is not None or len(self.tokens) >= self.wanted
+        ended = bool(self.tokens) and self.tokens[-1] in self.ends
+        return ended or self.error is not None or len(self.tokens) >= self.wanted
 
 
 class Driver:
@@ -135,7 +153,15 @@ class Driver:
             if job.slot is None:
                 job.slot = self.free_slots.pop()
                 admitted.append(
-                    NewSequence(job.slot, known, len(job.prompt), job.index, job.sampling, blocks)
+                    NewSequence(
+                        slot=job.slot,
+                        tokens=known,
+                        num_prompt=len(job.prompt),
+                        index=job.index,
+                        sampling=job.sampling,
+                        blocks=blocks,
+                        grammar=job.grammar,
+                    )
                 )
                 blocks = []
             work.append(SlotWork(job.slot, job.computed, count, blocks))
@@ -151,6 +177,13 @@ class Driver:
             job.computed += did.count
             ends = job.computed == len(job.prompt) + len(job.tokens)
             job.error = outcome.error
+            job.steps += 1
+            if outcome.deferred:
+                assert ends
+                assert job.grammar is not None
+                job.deferred += 1
+                job.computed -= 1
+                continue
             assert (outcome.token is not None) == (ends and outcome.error is None)
             if outcome.token is not None:
                 job.tokens.append(outcome.token)

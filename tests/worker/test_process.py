@@ -16,16 +16,25 @@ import zmq
 
 from penstock.config import TransportSettings
 from penstock.model_config import GenerationDefaults, PreparedModel
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
+    GrammarFailed,
     Progress,
     Ready,
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
+from penstock.protocol.to_worker import (
+    CompileGrammar,
+    DropGrammar,
+    NewSequence,
+    Plan,
+    Setup,
+    SlotWork,
+    Stop,
+)
 from penstock.transport.events import Ended, Opened
 from penstock.transport.hub import Hub
 from tests.worker.checkpoints import TINY, tiny_files
@@ -251,3 +260,21 @@ class Also(Ending):
 
     def __call__(self, event: Any) -> bool:
         return self._wanted(event)
+
+
+def test_grammars_are_compiled_while_a_step_goes_on(engine: Engine, setup: Setup) -> None:
+    """This model has no EOS token, so the answer is a refusal; it comes before the step's end."""
+    engine.set_up(setup)
+    engine.send(first_plan([1 + n % 200 for n in range(6000)]))
+    engine.send(CompileGrammar(1, Grammar("regex", "a")))
+    order: list[type] = []
+
+    def done(event: Any) -> bool:
+        order.append(type(getattr(event, "message", None)))
+        return Result in order and GrammarFailed in order
+
+    engine.wait(done)
+    assert order.index(GrammarFailed) < order.index(Result)
+    engine.send(DropGrammar(1))
+    engine.send(first_plan([1, 2, 3], step=2, slot=1))
+    assert engine.hear(Result).step == 2

@@ -37,7 +37,7 @@ class Row(NamedTuple):
     top_p: float = 1.0
     min_p: float = 0.0
     draw: float = 0.0
-    held_back: tuple[int, ...] = ()
+    held_back: Sequence[int] | np.ndarray = ()
     logprobs: int | None = None
 
 
@@ -108,22 +108,36 @@ def sample(
 
 def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
     """([rows] DRAW, the held-back ids of all rows)."""
-    packed, held_back, first_top = [], [], 0
+    packed, first_held, first_top = [], 0, 0
+    held_back = [_NOTHING]
     for row in rows:
-        held = [token for token in row.held_back if 0 <= token < vocab]
+        held = _within(row.held_back, vocab)
         logprobs = NO_LOGPROBS if row.logprobs is None else min(row.logprobs, vocab)
         if logprobs < 0 and row.logprobs is not None:
             raise ValueError(f"logprobs must be None or at least 0, not {row.logprobs}")
         packed.append(
             (
                 *(row.temperature, row.top_p, row.min_p, row.draw),
-                *(min(max(row.top_k, 0), vocab), logprobs, len(held_back), len(held)),
+                *(min(max(row.top_k, 0), vocab), logprobs, first_held, len(held)),
                 *(first_top, 0),
             )
         )
-        held_back += held
+        if len(held):
+            held_back.append(held)
+            first_held += len(held)
         first_top += max(logprobs, 0)
-    return np.array(packed, dtype=DRAW), np.array(held_back, dtype=np.int32)
+    return np.array(packed, dtype=DRAW), np.concatenate(held_back)
+
+
+def _within(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
+    """Ids of the vocabulary. A grammar holds back most of it: no loop over them in Python."""
+    if not len(ids):
+        return _NOTHING
+    given = np.asarray(ids, dtype=np.int64)
+    return given[(given >= 0) & (given < vocab)].astype(np.int32)
+
+
+_NOTHING = np.zeros(0, np.int32)
 
 
 _RANGES = {

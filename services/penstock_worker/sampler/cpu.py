@@ -53,7 +53,7 @@ def _row(ask: Ask, draw: float) -> Row:
         sampling.top_p,
         sampling.min_p,
         draw,
-        ask.held_back,
+        ask.held_back(),
         sampling.logprobs,
     )
 

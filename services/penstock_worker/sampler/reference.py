@@ -51,20 +51,21 @@ def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
 def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
     """likeliest: of the row as it is, before ids are held back."""
     sampling = ask.sampling
-    if ask.held_back:
-        logits = _without(logits, ask.held_back)
+    held_back = np.asarray(ask.held_back(), dtype=np.int64)
+    if len(held_back):
+        logits = _without(logits, held_back)
     if sampling.temperature == 0.0:
-        return int(logits.numpy().argmax()) if ask.held_back else likeliest
+        return int(logits.numpy().argmax()) if len(held_back) else likeliest
     cuts = ops.SamplingCuts(
         sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
     )
     return ops.sample_row(logits, cuts, draw)
 
 
-def _without(logits: Tensor, held_back: tuple[int, ...]) -> Tensor:
+def _without(logits: Tensor, held_back: np.ndarray) -> Tensor:
     """logits with some ids impossible, unless no id would be left."""
     masked = logits.clone()
-    masked[[token for token in held_back if token < logits.shape[0]]] = float("-inf")
+    masked[torch.from_numpy(held_back[held_back < logits.shape[0]])] = float("-inf")
     return masked if bool(torch.isfinite(masked).any()) else logits
 
 

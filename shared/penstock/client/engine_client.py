@@ -29,6 +29,7 @@ from penstock.protocol.from_frontend import FromFrontend, Hello
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
+    Prepared,
     Rejected,
     Status,
     ToFrontend,
@@ -136,7 +137,7 @@ class EngineClient:
         name: str,
         terms: Terms = NO_TERMS,
     ) -> Generation:
-        """Returns once the engine has accepted the request.
+        """Returns once the engine has accepted the request, and compiled its grammar if it has one.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
@@ -146,12 +147,17 @@ class EngineClient:
         if not self.connected or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
         check_prompt(prompt_token_ids, welcome)
+        wanted = params.structured_outputs
+        grammar = (
+            None if wanted is None else wanted.grammar_within(welcome.limits.max_grammar_bytes)
+        )
         generation = Generation(
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
             sampling=token_sampling(params, welcome.seed),
             stopping=stopping(params, len(prompt_token_ids), welcome.limits.max_model_len),
+            grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
             send=self._send,
@@ -161,6 +167,7 @@ class EngineClient:
         self._send(generation.submission())
         try:
             await generation.accepted
+            await generation.prepared
         except asyncio.CancelledError:
             generation.abort()
             raise
@@ -229,8 +236,12 @@ class EngineClient:
                 self.status, self._status_at = message, now
             case Accepted(request):
                 generation = self._open.get(request)
-                if generation is not None and not generation.accepted.done():
-                    generation.accepted.set_result(None)
+                if generation is not None:
+                    generation.take_accepted()
+            case Prepared(request):
+                generation = self._open.get(request)
+                if generation is not None:
+                    generation.take_prepared()
             case Rejected(request):
                 self._rejected(self._open.get(request), message)
             case Welcome():

@@ -13,8 +13,15 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from penstock.client.sequence_text import SequenceText
-from penstock.errors import DeadlineExceeded, PenstockError
-from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
+from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
+from penstock.protocol.common import (
+    ErrorCode,
+    FinishReason,
+    Grammar,
+    Stopping,
+    TokenLogprobs,
+    TokenSampling,
+)
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.sampling_params import SamplingParams
@@ -28,7 +35,8 @@ class SequenceDelta(msgspec.Struct, kw_only=True):
     text: ready to show (never half a character, never part of a stop string); it may lag behind
     token_ids, and catches up with the last delta.  logprobs: one per token id when asked for.
     finish_reason: set on the sequence's last delta.  stop_reason: the stop string or stop token id
-    that ended it (None for EOS).  error: why, when finish_reason is "error".
+    that ended it (None for EOS).  error: why, when finish_reason is "error"; error_code: set too
+    where the request itself is to blame.
     """
 
     index: int
@@ -38,6 +46,7 @@ class SequenceDelta(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    error_code: ErrorCode | None = None
 
     def absorb(self, later: SequenceDelta) -> None:
         """Appends a later delta of the same sequence to this one."""
@@ -48,6 +57,7 @@ class SequenceDelta(msgspec.Struct, kw_only=True):
         self.finish_reason = later.finish_reason
         self.stop_reason = later.stop_reason
         self.error = later.error
+        self.error_code = later.error_code
 
 
 class _Sequence:
@@ -76,6 +86,7 @@ class Generation:
         params: SamplingParams,
         sampling: TokenSampling,
         stopping: Stopping,
+        grammar: Grammar | None = None,
         tokenizer: Tokenizer,
         terms: Terms,
         send: Callable[[FromFrontend], bool],
@@ -89,7 +100,11 @@ class Generation:
         self.deaths = 0
         self.cached_tokens: int | None = None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first output can come: at Accepted, or where there is a grammar, when that
+        was compiled.  An exception: the request will not run."""
         self._sampling = sampling
+        self._grammar = grammar
         self._stopping = stopping
         self._send = send
         self._on_closed = on_closed
@@ -127,7 +142,18 @@ class Generation:
             tenant=self.terms.tenant,
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
+            grammar=self._grammar,
         )
+
+    def take_accepted(self) -> None:
+        """The engine has promised to run it."""
+        _settle(self.accepted)
+        if self._grammar is None:
+            _settle(self.prepared)
+
+    def take_prepared(self) -> None:
+        """The engine has its grammar."""
+        _settle(self.prepared)
 
     def abort(self) -> None:
         """Ends the request here and in the engine. Does nothing when it is over."""
@@ -150,8 +176,10 @@ class Generation:
         if self.finished:
             return
         self._failure = error
-        if not self.accepted.done():
-            self.accepted.set_exception(error)
+        for promise in (self.accepted, self.prepared):
+            if not promise.done():
+                promise.set_exception(error)
+                promise.exception()  # Who awaits it hears of it; nobody has to.
         self._open.clear()
         self._close()
 
@@ -162,6 +190,10 @@ class Generation:
         sequence = self._open.get(output.sequence)
         if sequence is None:
             return  # It ended here at a stop string, before the engine heard of it.
+        if output.error_code is not None and not self.prepared.done():
+            # Nothing was sent to the client yet: it is simply a bad request.
+            self.fail(InvalidRequest(output.error or "", param="structured_outputs"))
+            return
         delta = self._delta(sequence, output)
         if delta.finish_reason is not None:
             del self._open[output.sequence]
@@ -206,6 +238,7 @@ class Generation:
             finish_reason=output.finish if stop is None else "stop",
             stop_reason=output.stop_token if stop is None else stop,
             error=output.error,
+            error_code=output.error_code,
         )
 
     def _stopped_by_string(
@@ -239,7 +272,12 @@ class Generation:
 
     def _close(self) -> None:
         self._open.clear()
-        if not self.accepted.done():
-            self.accepted.set_result(None)
+        _settle(self.accepted)
+        _settle(self.prepared)
         self._wake.set()
         self._on_closed(self)
+
+
+def _settle(promise: asyncio.Future[None]) -> None:
+    if not promise.done():
+        promise.set_result(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -36,6 +36,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     tenant: who asks (the digest of an API key; empty: nobody in particular).
     priority: the lower value is served earlier, as in vLLM.
     time_left_ms: until the request's deadline, when this was sent; None: it has none.
+    grammar: what every sequence's output must look like.  Then Prepared comes before any output, or
+    a terminal output whose code says what is wrong with the grammar.
     """
 
     request: int
@@ -50,6 +52,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     tenant: str = ""
     priority: int = 0
     time_left_ms: int | None = None
+    grammar: Grammar | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import ErrorCode, TokenLogprobs
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -30,12 +30,17 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     """What a slot's work gave. token: None if it was not the end of the slot's tokens.
-    error: the work failed, the slot's KV is void; the other slots are not concerned."""
+    error: the work failed, the slot's KV is void; the other slots are not concerned.
+    deferred: the mask of the slot's grammar was not there in time.  No token was sampled, and the
+    last token of the work is to be computed again; those before it are computed.
+    error_code: set with `error` where the request itself is to blame."""
 
     slot: int
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    deferred: bool = False
+    error_code: ErrorCode | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -44,6 +49,19 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     step: int
     slots: list[SlotResult]
     compute_seconds: float = 0.0
+
+
+class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
+    """A CompileGrammar was done: sequences may be admitted with this grammar."""
+
+    grammar: int
+
+
+class GrammarFailed(msgspec.Struct, frozen=True, tag="grammar_failed"):
+    """A CompileGrammar can't be done. reason: for the client who wrote it."""
+
+    grammar: int
+    reason: str
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -61,4 +79,4 @@ class Fault(msgspec.Struct, frozen=True, tag="fault"):
     final: bool
 
 
-FromWorker = WorkerHello | Ready | Result | Progress | Fault
+FromWorker = WorkerHello | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault

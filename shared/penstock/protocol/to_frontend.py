@@ -7,16 +7,20 @@ from typing import Literal
 import msgspec
 
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import FinishReason, TokenLogprobs
+from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that the front end checks first and the engine checks again."""
+    """Bounds that the front end checks first and the engine checks again.
+
+    max_grammar_bytes: 0 is said by engines that know no structured output.
+    """
 
     max_model_len: int
     vocab_size: int
     max_waiting_requests: int
     max_num_seqs: int
+    max_grammar_bytes: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
@@ -58,6 +62,13 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     retry_after_ms: int = 0
 
 
+class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    """The grammar of an accepted request was compiled: what comes next is its output. Said again
+    where another worker had to compile it once more."""
+
+    request: int
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     """What one sequence gained in a step.
 
@@ -66,6 +77,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
     cached_tokens: in the request's first output: how many of the prompt's were found in the KV
     cache when it started; else None.
+    error_code: set with `error` where the request itself is to blame.
     """
 
     request: int
@@ -76,6 +88,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     stop_token: int | None = None
     error: str | None = None
     cached_tokens: int | None = None
+    error_code: ErrorCode | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -110,4 +123,4 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     compute_seconds: float = 0.0
 
 
-ToFrontend = Welcome | Accepted | Rejected | Outputs | Status
+ToFrontend = Welcome | Accepted | Rejected | Prepared | Outputs | Status

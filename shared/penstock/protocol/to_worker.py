@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Grammar, TokenSampling
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
@@ -14,6 +14,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
 
     model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
     numa_node: None means any.  host_kv_bytes: memory for the host tier, 0 for none.
+    grammar_mask_budget_ms: that a step's logits may wait for masks.
     """
 
     version: int
@@ -31,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
     host_kv_bytes: int = 0
+    grammar_mask_budget_ms: float = 10.0
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -42,12 +44,29 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     target: int
 
 
+class CompileGrammar(msgspec.Struct, frozen=True, tag="compile_grammar"):
+    """Answered by GrammarReady or GrammarFailed, while steps go on.
+
+    grammar: a number that the engine has not used before in this session.
+    """
+
+    grammar: int
+    definition: Grammar
+
+
+class DropGrammar(msgspec.Struct, frozen=True, tag="drop_grammar"):
+    """No sequence will be admitted with this grammar any more; not answered."""
+
+    grammar: int
+
+
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     """A sequence that takes a slot, in full; later plans only say what changed.
 
     tokens: prompt and emitted ids.  num_prompt: how many of them are prompt.
     index: the sequence's index in its request (the c of the draw (seed, c, i)).
     blocks: its block table so far, physical block numbers in token order.
+    grammar: number of the grammar that its output follows; it is ready.
     """
 
     slot: int
@@ -56,6 +75,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     index: int
     sampling: TokenSampling
     blocks: list[int]
+    grammar: int | None = None
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
@@ -90,4 +110,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave, now."""
 
 
-ToWorker = Setup | Plan | Stop
+ToWorker = Setup | Plan | CompileGrammar | DropGrammar | Stop

@@ -1,0 +1,53 @@
+"""One grammar, as the engine core knows it."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+from penstock.protocol.common import Grammar
+from penstock_engine.request import Sequence
+
+
+class Stage(enum.Enum):
+    """Where a grammar is in its life."""
+
+    WANTED = "wanted"
+    COMPILING = "compiling"
+    READY = "ready"
+    GONE = "gone"
+
+
+class Entry:
+    """One grammar.
+
+    number: its name between engine and worker.  holders: open requests that follow it.
+    waiting: sequences that can't run before it is ready, in the order in which they came.
+    deadline: when compiling it will have taken too long.  deaths: workers that it took along.
+    """
+
+    __slots__ = (
+        "deadline",
+        "deaths",
+        "definition",
+        "digest",
+        "holders",
+        "number",
+        "stage",
+        "waiting",
+    )
+
+    def __init__(self, number: int, digest: bytes, definition: Grammar) -> None:
+        self.number = number
+        self.digest = digest
+        self.definition = definition
+        self.stage = Stage.WANTED
+        self.holders = 0
+        self.waiting: dict[Sequence, None] = {}
+        self.deadline = 0.0
+        self.deaths = 0
+
+
+def digest_of(definition: Grammar) -> bytes:
+    """Equal for equal grammars."""
+    return hashlib.sha256(f"{definition.kind}\0{definition.text}".encode()).digest()

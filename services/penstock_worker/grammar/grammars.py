@@ -1,0 +1,171 @@
+"""Compiled grammars, the slots' matchers, and the threads that work on both.
+
+A slot's next mask is begun as soon as its last token is known, and is computed while the next
+forward pass runs.  When the logits are there, a step waits for masks no longer than its budget; a
+slot whose mask is late has no token in this step, and the computation goes on for the next one.
+A matcher that was slow last time works in a lane of its own and is not waited for as long as
+anybody else is in the step: so the quick ones are never behind it, and nobody waits for it twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import numpy as np
+
+from penstock import logs
+from penstock.protocol.common import Grammar
+from penstock.protocol.from_worker import GrammarFailed, GrammarReady
+from penstock.protocol.to_worker import Plan
+from penstock_worker.grammar.interface import Compile, Compiled, GrammarError, Matcher, unsupported
+from penstock_worker.grammar.mask import Mask
+from penstock_worker.slots import PlanError
+
+log = logs.get(__name__)
+
+COMPILERS = 2
+QUICK_THREADS = 2
+SLOW_NICENESS = 10
+"""Of the threads that compile or compute slow masks: steps come first."""
+
+Tell = Callable[[GrammarReady | GrammarFailed], None]
+
+
+class _Held:
+    """A slot's matcher. One job at a time works on it.
+
+    slow: its last job took longer than a step may wait.  late: a step has gone without its mask.
+    """
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+        self.matcher: Matcher | None = None
+        self.slow = False
+        self.late = False
+        self.mask: Future[np.ndarray]
+
+
+class Grammars:
+    """budget: seconds that a step may wait for masks.
+
+    `compile`, `drop` and `reset` are the session's; `apply`, `masks` and `advance` the runner's.
+    """
+
+    def __init__(self, compile: Compile = unsupported, *, budget: float = 0.0) -> None:
+        self._compile = compile
+        self._budget = budget
+        self._compiled: dict[int, Compiled] = {}
+        self._held: dict[int, _Held] = {}
+        self._compilers = ThreadPoolExecutor(COMPILERS, "grammar-compile", _step_back)
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, "grammar-mask")
+        self._slow = ThreadPoolExecutor(1, "grammar-slow", _step_back)
+
+    # ---- grammars
+
+    def compile(self, number: int, definition: Grammar, tell: Tell) -> None:
+        """Returns at once; `tell` is called from another thread. From any thread."""
+        self._compilers.submit(self._compile_one, self._compiled, number, definition, tell)
+
+    def drop(self, number: int) -> None:
+        """Sequences that follow it go on."""
+        self._compiled.pop(number, None)
+
+    def reset(self) -> None:
+        """Another session with the engine begins: its numbers mean other grammars."""
+        for slot in list(self._held):
+            self._release(slot)
+        self._compiled = {}
+
+    def close(self) -> None:
+        """End the threads, without waiting for what they do."""
+        self.reset()
+        for pool in (self._compilers, self._quick, self._slow):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile_one(
+        self, compiled: dict[int, Compiled], number: int, definition: Grammar, tell: Tell
+    ) -> None:
+        begun = time.monotonic()
+        try:
+            compiled[number] = self._compile(definition)
+        except GrammarError as error:
+            tell(GrammarFailed(number, str(error)))
+        except BaseException as error:  # A library written in Rust may panic: no Exception.
+            log.error("a grammar can't be compiled", exception=True)
+            tell(GrammarFailed(number, f"{type(error).__name__}: {error}"))
+        else:
+            log.info("grammar compiled", kind=definition.kind, seconds=time.monotonic() - begun)
+            tell(GrammarReady(number))
+
+    # ---- slots
+
+    def apply(self, plan: Plan) -> None:
+        """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""
+        for slot in plan.released:
+            self._release(slot)
+        for new in plan.admitted:
+            if new.grammar is None:
+                continue
+            compiled = self._compiled.get(new.grammar)
+            if compiled is None:
+                raise PlanError(f"slot {new.slot}: grammar {new.grammar} is not compiled")
+            held = self._held[new.slot] = _Held(compiled)
+            self._begin(held, new.tokens[new.num_prompt :])
+
+    def advance(self, slot: int, token: int) -> None:
+        """The slot has a new token; the mask of the one after it is begun."""
+        held = self._held.get(slot)
+        if held is not None:
+            self._begin(held, [token])
+
+    def masks(self, slots: Sequence[int]) -> dict[int, Mask]:
+        """Masks of those slots that have a grammar. Waits for them, within the budget."""
+        held = {slot: self._held[slot] for slot in slots if slot in self._held}
+        if not held:
+            return {}
+        wanted = [one.mask for one in held.values() if not one.slow and not one.late]
+        if not wanted and len(held) == len(slots):
+            wanted = [one.mask for one in held.values()]  # Nobody else is kept waiting.
+        wait(wanted, timeout=self._budget)
+        return {slot: self._mask(one) for slot, one in held.items()}
+
+    def _mask(self, held: _Held) -> Mask:
+        if not held.mask.done():
+            held.late = True
+            return Mask()
+        error = held.mask.exception()
+        if error is not None:
+            return Mask(error=f"the output can't follow its grammar any further: {error}")
+        return Mask(held.mask.result())
+
+    def _begin(self, held: _Held, tokens: Sequence[int]) -> None:
+        lane = self._slow if held.slow else self._quick
+        held.late = False
+        held.mask = lane.submit(self._work, held, tokens)
+
+    def _work(self, held: _Held, tokens: Sequence[int]) -> np.ndarray:
+        begun = time.monotonic()
+        try:
+            if held.matcher is None:
+                held.matcher = held.compiled.matcher()
+            held.matcher.advance(tokens)
+            return held.matcher.allowed()
+        finally:
+            held.slow = time.monotonic() - begun > self._budget
+
+    def _release(self, slot: int) -> None:
+        held = self._held.pop(slot, None)
+        if held is not None:
+            held.mask.cancel()
+
+
+def _step_back() -> None:
+    """Makes the calling thread give way to those that compute steps."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)
+    except OSError as error:
+        log.warning("a thread's priority can't be lowered", reason=str(error))

@@ -1,0 +1,41 @@
+"""What the worker needs from a grammar library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from penstock.protocol.common import Grammar
+
+
+class GrammarError(Exception):
+    """A grammar can't be compiled, or can't go on. The message is for the client."""
+
+
+class Matcher(Protocol):
+    """Follows one sequence. Used by one thread at a time."""
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """The sequence has gained these tokens. Raises GrammarError if they don't fit."""
+
+    def allowed(self) -> np.ndarray:
+        """[vocab] bool: ids that may come next, at least one; EOS where the output may end, and
+        nothing else where it must.  Raises GrammarError where a limit is met."""
+
+
+class Compiled(Protocol):
+    """A grammar that many sequences may follow."""
+
+    def matcher(self) -> Matcher:
+        """One at the beginning of an output. From any thread."""
+
+
+Compile = Callable[[Grammar], Compiled]
+"""Raises GrammarError. Called from several threads."""
+
+
+def unsupported(definition: Grammar) -> Compiled:
+    """The Compile of a worker that has no grammar library."""
+    raise GrammarError(f"this worker can't compile a {definition.kind} grammar")

@@ -1,0 +1,29 @@
+"""What is known of a slot's next token when its logits are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock_worker.sampler.interface import Choice
+
+NO_TOKEN = "the model gave no finite logit to any token that the grammar allows"
+
+
+@dataclass(frozen=True)
+class Mask:
+    """allowed: [vocab] bool; None where it is late, or there is an error."""
+
+    allowed: np.ndarray | None = None
+    error: str | None = None
+
+    def judge(self, choice: Choice) -> Choice:
+        """What becomes of the sampler's choice for the row."""
+        if self.error is not None:
+            return Choice(error=self.error, error_code="complex_grammar")
+        if self.allowed is None:
+            return Choice(deferred=True)
+        if choice.token is not None and not self.allowed[choice.token]:
+            return Choice(error=NO_TOKEN)
+        return choice

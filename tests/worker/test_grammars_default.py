@@ -1,0 +1,198 @@
+"""llguidance and the default model, on the kernels that serve it: outputs conform, whatever else
+goes on; a grammar whose masks grow slow is deferred, then fails, and holds nobody up."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.common import Grammar, TokenSampling
+from penstock.text.tokenizer import Tokenizer
+from penstock_worker.grammar import GrammarError, Grammars
+from penstock_worker.grammar.compiler import Compiler
+from tests.worker.cpu_model import CPUModel
+from tests.worker.driver import Driver, Job, make_runner
+from tests.worker.grammar_tools import compile_now
+
+pytestmark = pytest.mark.timeout(240)
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "colour": {"enum": ["red", "green"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "colour", "tags"],
+    "additionalProperties": False,
+}
+CHOICES = ['yes "indeed"\n', "日本🙂", "no\\way", "yes"]
+SUMS = 'start: NUMBER ("+" NUMBER)~2..4 "=" NUMBER\nNUMBER: /[0-9]{1,3}/\n'
+GRAMMARS = {
+    1: Grammar("json_schema", json.dumps(PERSON)),
+    2: Grammar("regex", r"[A-Z][a-z]{2,9} (is|was) \d{2,4}\."),
+    3: Grammar("choice", json.dumps(CHOICES)),
+    4: Grammar("lark", SUMS),
+    5: Grammar("json_object"),
+}
+BAD = {
+    "Invalid type: foo": Grammar("json_schema", '{"type": "foo"}'),
+    "double quotes: line 1": Grammar("json_schema", "{"),
+    "/nope": Grammar("json_schema", '{"$ref": "#/nope"}'),
+    "recursion limit": Grammar("json_schema", '{"type":"array","items":' * 300 + "{}" + "}" * 300),
+    "unclosed group": Grammar("regex", "(a"),
+    "unknown name": Grammar("lark", "start: nothing"),
+    "at least one string": Grammar("choice", "[]"),
+}
+AMBIGUOUS = Grammar("lark", 'start: e\ne: e e e | e e | "a" | "b"\n')
+PROMPT = "Describe a person: "
+
+
+def conforms(number: int, text: str) -> bool:
+    """By none of the code under test."""
+    if number == 1:
+        person = json.loads(text)
+        assert list(person) == list(PERSON["properties"])
+        assert len(person["name"]) <= 20
+        assert type(person["age"]) is int
+        assert 0 <= person["age"] <= 150
+        assert person["colour"] in ("red", "green")
+        assert 1 <= len(person["tags"]) <= 3
+        assert {type(tag) for tag in person["tags"]} == {bool}
+        return True
+    if number == 2:
+        return re.fullmatch(GRAMMARS[2].text, text) is not None
+    if number == 3:
+        return text in CHOICES
+    if number == 4:
+        return re.fullmatch(r"\d{1,3}(\+\d{1,3}){2,4}=\d{1,3}", text) is not None
+    return isinstance(json.loads(text), dict)
+
+
+@pytest.fixture(scope="module")
+def compiler(default_folder: Path, default_model: PreparedModel) -> Compiler:
+    eos = default_model.generation.eos_token_ids
+    return Compiler(default_folder / "tokenizer.json", default_model.config.vocab_size, eos)
+
+
+@pytest.fixture(scope="module")
+def model(default_model: PreparedModel) -> CPUModel:
+    return CPUModel(default_model.config, default_model.weights, "auto")
+
+
+def jobs(tokenizer: Tokenizer, eos: tuple[int, ...]) -> list[Job]:
+    ids = tokenizer.encode(PROMPT)
+    made = [
+        Job(ids, 120, TokenSampling(seed, temperature=1.0, logprobs=2), grammar=number, ends=eos)
+        for number in GRAMMARS
+        if number != 5
+        for seed in (1, 2)
+    ]
+    greedy = TokenSampling(0, temperature=0.0, logprobs=2)
+    made += [Job(ids, 120, greedy, grammar=number, ends=eos) for number in (1, 2, 3, 4)]
+    return [*made, Job(ids, 40, greedy)]
+
+
+def run(
+    compiler: Compiler, model: CPUModel, work: list[Job], patience: float, **options: int
+) -> list[Job]:
+    grammars = Grammars(compiler, budget=patience)
+    for number, definition in GRAMMARS.items():
+        assert compile_now(grammars, number, definition) is None
+    runner = make_runner(model, grammars=grammars, threads=2)
+    try:
+        return Driver(runner, **options).run(work)
+    finally:
+        runner.close()
+
+
+def test_outputs_conform_and_do_not_depend_on_the_company(
+    compiler: Compiler,
+    model: CPUModel,
+    default_model: PreparedModel,
+    default_tokenizer: Tokenizer,
+) -> None:
+    eos = default_model.generation.eos_token_ids
+    alone = [run(compiler, model, [job], 5.0)[0] for job in jobs(default_tokenizer, eos)]
+    for job in alone:
+        assert job.error is None
+        if job.grammar is not None:
+            assert job.tokens[-1] in eos, default_tokenizer.decode(job.tokens)
+            assert conforms(job.grammar, default_tokenizer.decode(job.tokens[:-1]))
+    crowded = run(
+        compiler, model, jobs(default_tokenizer, eos), 0.0, budget=24, preempt_every=4, seed=3
+    )
+    assert sum(job.preempted for job in crowded) > 10
+    for one, other in zip(alone, crowded, strict=True):
+        assert other.error is None
+        assert other.tokens == one.tokens
+        assert other.logprobs == one.logprobs
+
+
+def test_any_json_object(compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer) -> None:
+    ids = default_tokenizer.encode('As JSON, {"a": 1}: ')
+    job = Job(ids, 60, TokenSampling(0, temperature=0.0), grammar=5, ends=(2,))
+    run(compiler, model, [job], 5.0)
+    assert job.tokens[-1] == 2
+    assert conforms(5, default_tokenizer.decode(job.tokens[:-1]))
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_cannot_be_compiled_is_explained(compiler: Compiler, words: str) -> None:
+    grammars = Grammars(compiler, budget=1.0)
+    reason = compile_now(grammars, 1, BAD[words])
+    assert reason is not None
+    assert words in reason
+    assert len(reason) <= 500
+
+
+def test_a_schema_that_admits_everything(compiler: Compiler) -> None:
+    grammars = Grammars(compiler, budget=1.0)
+    assert compile_now(grammars, 1, Grammar("json_schema", "true")) is None
+
+
+def test_a_schema_with_many_optional_properties(
+    compiler: Compiler, default_tokenizer: Tokenizer
+) -> None:
+    """Each costs four ways of reading: some 250 are within the limit, and more are an error."""
+    for count in (240, 400):
+        properties = {f"p{at}": {"type": "integer"} for at in range(count)}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        matcher = compiler(Grammar("json_schema", json.dumps(schema))).matcher()
+        beginning = default_tokenizer.encode('{"p1": 5, "p7": 3, "p')
+        if count == 240:
+            matcher.advance(beginning)
+            assert matcher.allowed().any()
+        else:
+            with pytest.raises(GrammarError, match="max is 1000"):
+                matcher.advance(beginning)
+
+
+def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:
+    grammars = Grammars(Compiler(default_folder / "tokenizer.json", 49152, ()), budget=1.0)
+    assert "EOS" in compile_now(grammars, 1, GRAMMARS[2])
+
+
+def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(
+    compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer
+) -> None:
+    """Every step gives the plain request its token; the other misses more and more of them."""
+    ids = default_tokenizer.encode(PROMPT)
+    [undisturbed] = run(compiler, model, [Job(ids, 300, TokenSampling(0, temperature=0.0))], 0.0)
+    grammars = Grammars(compiler, budget=0.002)
+    assert compile_now(grammars, 1, AMBIGUOUS) is None
+    driver = Driver(make_runner(model, grammars=grammars, threads=2))
+    plain = Job(ids, 300, TokenSampling(0, temperature=0.0))
+    slow = Job(ids, 400, TokenSampling(1, temperature=0.0), grammar=1)
+    driver.run([plain, slow])
+    driver.runner.close()
+    assert plain.tokens == undisturbed.tokens
+    assert plain.steps == undisturbed.steps == 300
+    assert slow.deferred > 20
+    assert "its grammar any further" in slow.error
+    assert set(default_tokenizer.decode(slow.tokens)) <= {"a", "b"}
