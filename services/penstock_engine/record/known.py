@@ -1,0 +1,104 @@
+"""The classes that a snapshot may hold: nothing else is written, and nothing else is rebuilt.
+
+A class that the core begins to use is added here; a test walks a busy core and names those that
+are missing.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from types import ModuleType
+
+import msgspec
+
+from penstock import config, model_config
+from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
+from penstock_engine import (
+    context,
+    core,
+    draft,
+    effects,
+    endings,
+    facts,
+    from_frontends,
+    from_workers,
+    frontends,
+    queue,
+    request,
+    scheduler,
+    workers,
+)
+from penstock_engine.kv import pool, table
+from penstock_engine.policies import admission, order, preemption, shares
+
+_MESSAGES = (config, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
+"""Modules whose msgspec structs are all values, and known."""
+
+_STATE: tuple[type, ...] = (
+    admission.Headroom,
+    admission.QueueBounds,
+    admission.ServiceRate,
+    context.ContextLimit,
+    core.EngineCore,
+    draft.StepInFlight,
+    effects.Effects,
+    endings.Endings,
+    facts.EngineFacts,
+    from_frontends.FromFrontends,
+    from_workers.FromWorkers,
+    frontends.Frontends,
+    frontends.FrontendSession,
+    order.FirstComeFirstServed,
+    pool.BlockPool,
+    preemption.LatestFirst,
+    queue.WaitingQueue,
+    request.Request,
+    request.Sequence,
+    request.State,
+    scheduler.Scheduler,
+    shares.PrefillShare,
+    table.BlockTable,
+    workers.Workers,
+    workers.WorkerSession,
+)
+
+
+def _structs(module: ModuleType) -> list[type]:
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, msgspec.Struct)
+        and value.__module__ == module.__name__
+    ]
+
+
+def name_of(cls: type) -> str:
+    """The name by which a snapshot calls a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+KNOWN: dict[str, type] = {
+    name_of(cls): cls
+    for cls in (*_STATE, *(struct for module in _MESSAGES for struct in _structs(module)))
+}
+
+
+def is_struct(cls: type) -> bool:
+    return issubclass(cls, msgspec.Struct)
+
+
+def is_enum(cls: type) -> bool:
+    return issubclass(cls, enum.Enum)
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """Names of all slots of a class and its bases; of a struct: its fields."""
+    if is_struct(cls):
+        return tuple(cls.__struct_fields__)  # type: ignore[attr-defined]
+    found: list[str] = []
+    for base in reversed(cls.__mro__):
+        slots = base.__dict__.get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
