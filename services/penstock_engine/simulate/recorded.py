@@ -25,10 +25,15 @@ class Traffic:
         self._found: list[Open] = []
 
     @property
+    def begun(self) -> float:
+        """The engine's clock at the first arrival of those that ended."""
+        return min((one.arrival for one in self._found), default=0.0)
+
+    @property
     def trace(self) -> list[TraceRequest]:
         """Times count from the first arrival."""
         ended = sorted(self._found, key=lambda one: one.arrival)
-        begun = ended[0].arrival if ended else 0.0
+        begun = self.begun
         return [
             TraceRequest(one.arrival - begun, one.prompt, one.tokens, one.tenant, one.priority)
             for one in ended

@@ -107,8 +107,8 @@ def latency(histogram: Histogram) -> Latency:
     def of(value: float) -> float | None:
         return None if math.isnan(value) else 1000 * value
 
-    shares = [of(histogram.percentile(percent)) for percent in PERCENTILES]
-    return Latency(of(histogram.mean), *shares, histogram.count)
+    p50, p90, p99 = (of(histogram.percentile(percent)) for percent in PERCENTILES)
+    return Latency(of(histogram.mean), p50, p90, p99, histogram.count)
 
 
 def as_text(report: Report) -> str:
@@ -120,7 +120,8 @@ def as_text(report: Report) -> str:
         f"{report.output_tokens_per_second:,.1f} output tokens/s",
         f"SLO (first token ≤ {report.slo_ttft_ms:g} ms, between tokens ≤ {report.slo_itl_ms:g} ms "
         f"on average): met by {100 * report.slo_attainment:.2f} %",
-        f"preemptions: {report.preemptions:,}; prompt tokens from the prefix index: "
+        f"preemptions: {report.preemptions:,}; workers died: {report.worker_deaths:,}; "
+        "prompt tokens from the prefix index: "
         f"{100 * _share(report.cached_tokens, report.prompt_tokens):.1f} %; "
         f"steps: {report.steps:,}",
         "",

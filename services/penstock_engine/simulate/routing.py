@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from array import array
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.errors import InvalidRequest
@@ -104,14 +105,16 @@ class PrefixAware:
         self._total -= 1
 
 
-ROUTERS = {"round-robin": RoundRobin, "least-loaded": LeastLoaded, "prefix-aware": PrefixAware}
+ROUTERS: dict[str, Callable[[int, int], Router]] = {
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "prefix-aware": PrefixAware,
+}
 
 
 def make_router(name: str, replicas: int, block_size: int) -> Router:
     """Raises InvalidRequest for a name that isn't in ROUTERS."""
     if name not in ROUTERS:
-        raise InvalidRequest(
-            f"no routing policy is called {name!r}; there are {', '.join(ROUTERS)}"
-        )
-    made: Router = ROUTERS[name](replicas, block_size)
-    return made
+        known = ", ".join(ROUTERS)
+        raise InvalidRequest(f"no routing policy is called {name!r}; there are {known}")
+    return ROUTERS[name](replicas, block_size)
