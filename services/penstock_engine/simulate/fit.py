@@ -1,8 +1,9 @@
 """A step's cost from a recording: least squares over its steps, no array library needed.
 
-What is minimised is the sum of squared *relative* errors, so that the many short steps count as
-much as the few long ones; no coefficient may be negative.  The slowest twentieth of what fits
-worst is left out in a second pass: a step that something else on the machine held up says nothing.
+What is minimised is the sum of squared errors, each relative to what the pass before predicted, so
+that the many short steps count as much as the few long ones; relative to what was measured would
+favour the steps that happened to be quick.  No coefficient may be negative.  The hundredth that
+fits worst is left out: a step that was held up by something else says nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ from penstock_engine.simulate.cost import TERMS, FittedCost, StepCost, extent
 
 MAX_STEPS = 500_000
 FEWEST_STEPS = 20
-KEPT = 0.95
-"""Share of the steps that the second pass keeps."""
+KEPT = 0.99
+"""Share of the steps that the later passes keep."""
+
+PASSES = 4
+
+SHORTEST = 1e-6
+"""Milliseconds that a step is taken for at least, where an error is relative to it."""
 
 Row = tuple[float, float, float, float]
 """1, tokens, sequences, pairs: what TERMS are multiplied with."""
@@ -58,10 +64,11 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
         raise InvalidRequest(
             f"the recording holds {len(steps)} measured steps; at least {FEWEST_STEPS} are needed"
         )
-    first = _least_squares(steps)
-    best = sorted(steps, key=lambda step: abs(_error(first, step)))
+    values = _least_squares(steps, [step.compute for step in steps])
+    best = sorted(steps, key=lambda step: abs(_error(values, step)))
     kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
-    values = _least_squares(kept)
+    for _ in range(PASSES):
+        values = _least_squares(kept, [max(_predict(values, step), SHORTEST) for step in kept])
     errors = sorted(abs(_error(values, step)) for step in kept)
     total = sum(step.compute for step in kept)
     predicted = sum(_predict(values, step) for step in kept)
@@ -122,19 +129,20 @@ def _error(values: list[float], step: Measured) -> float:
     return _predict(values, step) / step.compute - 1
 
 
-def _least_squares(steps: list[Measured]) -> list[float]:
+def _least_squares(steps: list[Measured], sizes: list[float]) -> list[float]:
     """Non-negative: of every choice of terms, solved exactly, the best whose terms are positive.
 
-    There are four terms, so all choices are looked at.
+    There are four terms, so all choices are looked at.  sizes: what each error is relative to.
     """
     size = len(TERMS)
     scale = [max(step.row[at] for step in steps) or 1.0 for at in range(size)]
     gram = [[0.0] * size for _ in range(size)]
     moment = [0.0] * size
-    for step in steps:
-        row = [term / factor / step.compute for term, factor in zip(step.row, scale, strict=True)]
+    for step, size_of in zip(steps, sizes, strict=True):
+        wanted = step.compute / size_of
+        row = [term / factor / size_of for term, factor in zip(step.row, scale, strict=True)]
         for at, one in enumerate(row):
-            moment[at] += one
+            moment[at] += one * wanted
             for other in range(at, size):
                 gram[at][other] += one * row[other]
     for at in range(size):
@@ -148,7 +156,7 @@ def _least_squares(steps: list[Measured]) -> list[float]:
             )
             if found is None or min(found) < 0:
                 continue
-            # |1 - Xv|² less the constant: -2 v·m + v·G v, which is -v·m at the minimum.
+            # |y - Xv|² less the constant: -2 v·m + v·G v, which is -v·m at the minimum.
             loss = -sum(value * moment[at] for value, at in zip(found, chosen, strict=True))
             if loss < least:
                 least, best = loss, [0.0] * size
