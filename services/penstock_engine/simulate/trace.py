@@ -53,9 +53,8 @@ def read_trace(path: str) -> Iterator[TraceRequest]:
                 except msgspec.DecodeError as error:
                     raise InvalidRequest(f"{path}, line {number}: {error}") from None
                 if not math.isfinite(request.at) or request.at < latest:
-                    raise InvalidRequest(
-                        f"{path}, line {number}: it arrives at {request.at:g} s, before {latest:g}"
-                    )
+                    order = f"it arrives at {request.at:g} s, before {latest:g} s"
+                    raise InvalidRequest(f"{path}, line {number}: {order}")
                 latest = request.at
                 yield request
     except OSError as error:
