@@ -1,7 +1,7 @@
 """The classes that a snapshot may hold: nothing else is written, and nothing else is rebuilt.
 
-A class that the core begins to use is added here; a test walks a busy core and names those that
-are missing.
+A module whose classes the core begins to use is added here; a test walks a busy core and names the
+classes that are missing.
 """
 
 from __future__ import annotations
@@ -35,42 +35,38 @@ from penstock_engine.policies import admission, order, preemption, shares
 _MESSAGES = (config, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
 """Modules whose msgspec structs are all values, and known."""
 
-_STATE: tuple[type, ...] = (
-    admission.Headroom,
-    admission.QueueBounds,
-    admission.ServiceRate,
-    context.ContextLimit,
-    core.EngineCore,
-    draft.StepInFlight,
-    effects.Effects,
-    endings.Endings,
-    facts.EngineFacts,
-    from_frontends.FromFrontends,
-    from_workers.FromWorkers,
-    frontends.Frontends,
-    frontends.FrontendSession,
-    order.FirstComeFirstServed,
-    pool.BlockPool,
-    preemption.LatestFirst,
-    queue.WaitingQueue,
-    request.Request,
-    request.Sequence,
-    request.State,
-    scheduler.Scheduler,
-    shares.PrefillShare,
-    table.BlockTable,
-    workers.Workers,
-    workers.WorkerSession,
+_STATE = (
+    admission,
+    context,
+    core,
+    draft,
+    effects,
+    endings,
+    facts,
+    from_frontends,
+    from_workers,
+    frontends,
+    order,
+    pool,
+    preemption,
+    queue,
+    request,
+    scheduler,
+    shares,
+    table,
+    workers,
 )
+"""Modules whose classes make up a core's state."""
 
 
-def _structs(module: ModuleType) -> list[type]:
+def _classes(module: ModuleType) -> list[type]:
+    """Those that the module defines, and that objects of the core can be of."""
     return [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
-        and issubclass(value, msgspec.Struct)
         and value.__module__ == module.__name__
+        and not issubclass(value, BaseException)
     ]
 
 
@@ -79,14 +75,14 @@ def name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-KNOWN: dict[str, type] = {
-    name_of(cls): cls
-    for cls in (*_STATE, *(struct for module in _MESSAGES for struct in _structs(module)))
-}
-
-
 def is_struct(cls: type) -> bool:
     return issubclass(cls, msgspec.Struct)
+
+
+KNOWN: dict[str, type] = {
+    **{name_of(cls): cls for module in _STATE for cls in _classes(module)},
+    **{name_of(cls): cls for module in _MESSAGES for cls in _classes(module) if is_struct(cls)},
+}
 
 
 def is_enum(cls: type) -> bool:

@@ -1,8 +1,9 @@
-"""What must not be written: a cache salt is a secret, a tenant is somebody's name.
+"""What must not be written: a cache salt is a secret.
 
-They are replaced before the core sees them, not when they are written.  So its state, the keys of
-its prefix index included, never holds the originals, and a replay decides alike; equal values stay
-equal, different ones different, which is all that the core wants of them.
+Salts are replaced before the core sees them, not when they are written.  So its state, the keys of
+its prefix index included, never holds the originals, and a replay decides alike; equal salts stay
+equal, different ones different, which is all that the core wants of them.  A tenant's name stays:
+it is a digest of an API key already, and settings name tenants by it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from penstock.protocol.from_frontend import Submit
 
-FIELDS = tuple(name for name in ("cache_salt", "tenant") if name in Submit.__struct_fields__)
+FIELDS = tuple(name for name in Submit.__struct_fields__ if "salt" in name)
 """Fields of Submit that are replaced where they are not empty."""
 
 

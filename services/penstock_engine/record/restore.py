@@ -70,7 +70,7 @@ class _Restorer:
             return bytearray(node[1])
         if kind == "e":
             return _member(node[1], node[2])
-        if kind in ("t", "f", "r", "m"):
+        if kind in ("t", "f", "r", "m", "n"):
             return _UNSET
         raise SnapshotError(f"no kind of node is called {kind!r}")
 
@@ -108,6 +108,8 @@ class _Restorer:
             return tuple(values)
         if kind == "f":
             return frozenset(values)
+        if kind == "n":
+            return tuple.__new__(_named_tuple(node[1]), values)
         cls, names = self._shapes[node[1]]
         # A struct is a value, and has no other way to be made than from its fields.
         return cls(**dict(zip(names, values, strict=True)))
@@ -153,6 +155,13 @@ def _shape(name: str, names: list[str]) -> tuple[type, list[str]]:
     if missing and is_struct(cls):
         raise SnapshotError(f"{name} lacks {missing[0]!r}: another version wrote this")
     return cls, names
+
+
+def _named_tuple(name: str) -> type[tuple[Any, ...]]:
+    cls = KNOWN.get(name)
+    if cls is None or not issubclass(cls, tuple):
+        raise SnapshotError(f"{name} is no named tuple that is known to snapshots")
+    return cls
 
 
 def _member(name: str, member: str) -> Any:

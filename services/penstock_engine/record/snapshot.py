@@ -8,6 +8,7 @@ are no difficulty.
     ["o", shape, values]      an object of ours: shape is an index into the table of shapes
     ["r", shape, values]      a msgspec struct
     ["e", class, name]        a member of an enumeration
+    ["n", class, values]      a named tuple
     ["m", [owner], name]      a bound method
     ["l" | "t" | "s" | "f", values]     list, tuple, set, frozenset
     ["d" | "O", keys, values]           dict, OrderedDict, in their order
@@ -121,6 +122,8 @@ class _Walk:
             raise SnapshotError(f"the class {name} is not known to snapshots")
         if is_enum(kind):
             return lambda value: ["e", name, value.name]
+        if issubclass(kind, tuple):
+            return lambda value: ["n", name, self._values(value)]
         self._slots[kind] = slots_of(kind)
         return self._struct if is_struct(kind) else self._object
 

@@ -1,0 +1,60 @@
+"""The engine's real process, recorded: what it wrote replays, also after it was killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config import RecordSettings
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.replay import replay
+from tests.engine import harness
+from tests.engine.test_process import PROGRAM, SETTINGS, Engine, run_one, write_prepared
+
+
+class RecordedEngine(Engine):
+    """Records into a folder beside its sockets."""
+
+    def start(self) -> subprocess.Popen[str]:
+        config = msgspec.structs.replace(
+            harness.facts().config,
+            transport=SETTINGS,
+            record=RecordSettings(record_dir=str(self.folder / "log")),
+        )
+        arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
+        )
+        return self.process
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[RecordedEngine]:
+    running = RecordedEngine(write_prepared(tmp_path))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_process_recorded_replays(engine: RecordedEngine, signum: signal.Signals) -> None:
+    process = engine.start()
+    engine.until(engine.ready)
+    for number in range(1, 5):
+        run_one(engine, number)
+    process.send_signal(signum)
+    process.communicate(timeout=10)
+    (path,) = log_files([str(engine.folder / "log")])
+    done = replay(path)
+    assert done.difference is None
+    # What was recorded in the last quarter of a second may be lost with a process that is killed.
+    assert done.steps > 10
+    if signum == signal.SIGTERM:
+        assert done.torn is None
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
