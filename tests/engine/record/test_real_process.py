@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.config import RecordSettings
 from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import HAND_OVER_SECONDS
 from penstock_engine.record.replay import replay
 from tests.engine import harness
 from tests.engine.test_process import PROGRAM, SETTINGS, Engine, run_one, write_prepared
@@ -47,12 +49,14 @@ def test_what_a_process_recorded_replays(engine: RecordedEngine, signum: signal.
     engine.until(engine.ready)
     for number in range(1, 5):
         run_one(engine, number)
+    # What was recorded in the last quarter of a second may be lost with a process that is killed.
+    later = time.monotonic() + 2 * HAND_OVER_SECONDS
+    engine.until(lambda: time.monotonic() > later)
     process.send_signal(signum)
     process.communicate(timeout=10)
     (path,) = log_files([str(engine.folder / "log")])
     done = replay(path)
     assert done.difference is None
-    # What was recorded in the last quarter of a second may be lost with a process that is killed.
     assert done.steps > 10
     if signum == signal.SIGTERM:
         assert done.torn is None
