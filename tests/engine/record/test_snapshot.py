@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import types
 from array import array
@@ -168,7 +169,7 @@ def test_attributes_that_a_class_lacks_are_refused(old: bytes, new: bytes) -> No
 @given(st.binary(max_size=60), st.integers(0, 3000))
 @settings(max_examples=80, deadline=None)
 def test_damage_is_a_snapshot_error(noise: bytes, at: int) -> None:
-    data = bytearray(_SMALL)
+    data = bytearray(small())
     at = min(at, len(data) - 1)
     data[at : at + len(noise)] = noise
     try:
@@ -177,7 +178,9 @@ def test_damage_is_a_snapshot_error(noise: bytes, at: int) -> None:
         pass
 
 
-_SMALL = snapshot(seeded_walk(1, 60).h.core)
+@functools.cache
+def small() -> bytes:
+    return snapshot(seeded_walk(1, 60).h.core)
 
 
 def test_a_tuple_that_holds_itself_is_refused() -> None:
