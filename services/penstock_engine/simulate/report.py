@@ -58,6 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tenants: dict[str, TenantReport]
     digest: str
     wall_seconds: float
+    cpu_seconds: float
     simulated_requests_per_wall_second: float
 
 
@@ -99,6 +100,7 @@ def report_of(simulation: Simulation) -> Report:
         },
         digest=metrics.digest(),
         wall_seconds=wall,
+        cpu_seconds=simulation.cpu_seconds,
         simulated_requests_per_wall_second=_share(metrics.submitted, wall),
     )
 
@@ -140,7 +142,7 @@ def as_text(report: Report) -> str:
         "",
         f"digest {report.digest}; books proved {report.checks:,} times; "
         f"{report.simulated_requests_per_wall_second:,.0f} requests per second of wall time "
-        f"({report.wall_seconds:.1f} s)",
+        f"({report.wall_seconds:.1f} s, of the processor {report.cpu_seconds:.1f} s)",
     ]
     return "\n".join(lines)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,34 +15,24 @@ from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import HAND_OVER_SECONDS
 from penstock_engine.record.replay import replay
 from tests.engine import harness
-from tests.engine.test_process import PROGRAM, SETTINGS, Engine, run_one, write_prepared
-
-
-class RecordedEngine(Engine):
-    """Records into a folder beside its sockets."""
-
-    def start(self) -> subprocess.Popen[str]:
-        config = msgspec.structs.replace(
-            harness.facts().config,
-            transport=SETTINGS,
-            record=RecordSettings(record_dir=str(self.folder / "log")),
-        )
-        arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
-        )
-        return self.process
+from tests.engine.test_process import Engine, run_one, write_prepared
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[RecordedEngine]:
-    running = RecordedEngine(write_prepared(tmp_path))
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Records into a folder beside its sockets."""
+    facts = harness.facts()
+    settings = RecordSettings(record_dir=str(tmp_path / "log"))
+    config = msgspec.structs.replace(facts.config, record=settings)
+    recorded = msgspec.structs.replace(facts, config=config)
+    monkeypatch.setattr(harness, "facts", lambda: recorded)
+    running = Engine(write_prepared(tmp_path))
     yield running
     running.close()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_what_a_process_recorded_replays(engine: RecordedEngine, signum: signal.Signals) -> None:
+def test_what_a_process_recorded_replays(engine: Engine, signum: signal.Signals) -> None:
     process = engine.start()
     engine.until(engine.ready)
     for number in range(1, 5):
