@@ -77,7 +77,7 @@ class Recorder:
         def call(*arguments: Any) -> Any:
             # Also when nothing is written any more: the core's state holds what came before.
             arguments = self._redaction.apply(arguments)
-            self._note((index, arguments))
+            self._note(index, arguments)
             try:
                 return handle(*arguments)
             except Exception as error:
@@ -93,11 +93,11 @@ class Recorder:
         try:
             effects = self._core.step(now)
         except Exception as error:
-            self._note((STEP, now, None))
+            self._note(STEP, now, None)
             self._raised(error)
             raise
         if self._writer.failed is None:
-            self._note((STEP, now, decision_of(effects)))
+            self._note(STEP, now, effects)
             due = now - self._handed_over >= HAND_OVER_SECONDS
             if due or len(self._pending) >= HAND_OVER_BYTES:
                 self._handed_over = now
@@ -109,16 +109,23 @@ class Recorder:
         self._hand_over()
         self._writer.close()
 
-    def _note(self, record: tuple[Any, ...]) -> None:
+    def _note(self, kind: int, *values: Any) -> None:
+        """Adds a record; what can't be written down ends the recording, never the core."""
         # Nothing comes before the first snapshot: the state that it shows has it already.
-        if self._writer.failed is None and self._number:
-            data = framed(self._encode(record))
-            self._pending += data
-            self._size += len(data)
+        if self._writer.failed is not None or not self._number:
+            return
+        try:
+            written = [decision_of(one) if isinstance(one, Effects) else one for one in values]
+            data = framed(self._encode((kind, *written)))
+        except Exception as error:
+            self._writer.stop(f"a record can't be written: {error!r}")
+            return
+        self._pending += data
+        self._size += len(data)
 
     def _raised(self, error: Exception) -> None:
         """The end of the process, most likely."""
-        self._note((RAISED, type(error).__name__))
+        self._note(RAISED, type(error).__name__)
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -13,14 +13,22 @@ VOCAB = 32_768
 _FILLER = 3
 _ALONE = [OpenSequence(0)]
 _GREEDY = TokenSampling(seed=0, temperature=0.0)
-_OPTIONAL = tuple(name for name in ("tenant", "priority") if name in Submit.__struct_fields__)
-"""What a Submit of this version can say of a request besides its tokens."""
+_OPTIONAL = tuple(
+    (ours, theirs)
+    for ours, theirs in (
+        ("tenant", "tenant"),
+        ("priority", "priority"),
+        ("deadline_ms", "time_left_ms"),
+    )
+    if theirs in Submit.__struct_fields__
+)
+"""What a Submit of this version can say of a request besides its tokens: (trace's, Submit's)."""
 
 
 def submit_of(request: TraceRequest, number: int) -> Submit:
     """The message. Tokens that nobody shares begin with the number, so that no two prompts have a
     block in common but those that the trace says."""
-    extra = {name: getattr(request, name) for name in _OPTIONAL if getattr(request, name)}
+    extra = {theirs: getattr(request, ours) for ours, theirs in _OPTIONAL if getattr(request, ours)}
     return Submit(
         number,
         str(number),

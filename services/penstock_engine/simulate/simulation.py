@@ -32,6 +32,10 @@ _RESULT, _WAKE, _DEATH = 0, 1, 2
 Progress = Callable[[float, Metrics], None]
 
 
+class Stuck(Exception):
+    """Requests are open, and neither the core nor a worker has anything to do: a lost request."""
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`."""
@@ -77,7 +81,8 @@ class Simulation:
                 self._plan_death(replica)
 
     def run(self, trace: Iterable[TraceRequest], progress: Progress | None = None) -> None:
-        """Until every request of the trace has ended. Raises BrokenBooks if a check fails."""
+        """Until every request of the trace has ended. Raises BrokenBooks if a check fails, Stuck if
+        a request never ends."""
         begun, cpu = time.perf_counter(), time.process_time()
         with _patient_collector():
             self._run(iter(trace), progress)
@@ -107,6 +112,8 @@ class Simulation:
             if check_every and self.events % check_every == 0:
                 replica.core.check()
                 self.checks += 1
+        if self._open:
+            raise Stuck(f"at {self.now:g} s there are open requests, and nothing will happen")
         self._check_all()
 
     @property

@@ -23,6 +23,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: seconds from the start, not before the line above.  prompt_tokens: how many, or their ids.
     output_tokens: exactly so many are generated.  tenant, priority: as a request would state them.
     prefix_group: requests of the same group begin with the same `prefix_tokens` tokens.
+    deadline_ms: after its arrival; the engine ends it then.
     """
 
     at: Annotated[float, Meta(ge=0)]
@@ -32,6 +33,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
     prefix_group: Annotated[int, Meta(ge=0)] | None = None
     prefix_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+    deadline_ms: Annotated[int, Meta(ge=1)] | None = None
 
     @property
     def num_prompt(self) -> int:

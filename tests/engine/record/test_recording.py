@@ -13,7 +13,7 @@ import pytest
 from penstock.config import RecordSettings
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
-from penstock_engine.record import redaction, writer
+from penstock_engine.record import recorder, redaction, writer
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
 from penstock_engine.record.recorder import STEP, Recorder, recording
 from penstock_engine.record.replay import replay
@@ -205,6 +205,18 @@ def test_a_state_that_cannot_be_written_stops_the_recording(tmp_path: Path, capl
         core.step(1.0)
         core.step(2.0)
     assert [record.getMessage() for record in caplog.records] == ["recording stopped"]
+
+
+def test_a_step_that_cannot_be_written_stops_the_recording(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    def broken(effects: Effects) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(recorder, "decision_of", broken)
+    recorded_walk(tmp_path, 3, 300).end()
+    warnings = [record for record in caplog.records if record.getMessage() == "recording stopped"]
+    assert len(warnings) == 1
 
 
 def test_without_a_folder_the_core_is_used_as_it_is() -> None:

@@ -17,7 +17,7 @@ from penstock_engine.kv.pool import BrokenBooks
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.prompts import _GREEDY as GREEDY
 from penstock_engine.simulate.report import Report, report_of
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.simulation import Options, Simulation, Stuck
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 from penstock_engine.simulate.worker import SimulatedWorker
@@ -170,6 +170,13 @@ def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
         Simulation(config(), Options(**options))
     with pytest.raises(InvalidRequest, match="--blocks"):
         Simulation(EngineConfig(), Options())
+
+
+def test_a_core_that_forgets_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock_engine.core.EngineCore._plan", lambda self: None)
+    monkeypatch.setattr("penstock_engine.core.EngineCore.next_deadline", lambda self: math.inf)
+    with pytest.raises(Stuck, match="open requests"):
+        simulate([TraceRequest(0.0, 30, 5)])
 
 
 def test_a_request_that_is_too_long_is_refused_and_the_rest_served() -> None:
