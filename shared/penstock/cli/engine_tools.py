@@ -46,8 +46,9 @@ def _add_simulate(commands: Any) -> None:
         help="run a trace through the engine core under a virtual clock",
         description="TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
         "priority, prefix_group, prefix_tokens, deadline_ms}, or "
-        "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also seed, prompt_sigma, max_prompt, output, "
-        "output_sigma, max_output, shared, groups, prefix, tenants=a:3+b:1, burst, period).",
+        "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
+        "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
+        "tenants=a:3+b:1, burst, period).",
     )
     parser.add_argument("trace", metavar="TRACE")
     add = parser.add_argument
