@@ -14,4 +14,7 @@ policies/       whose turn it is and who makes way (fcfs, priority, fair), admis
 kv/             the block pool and the block tables
 audit           proves the books
 process         sockets and clock around the core
+record/         writes down what a core is told, and replays it
+simulate/       the core under a virtual clock
+commands        what `penstock replay`, `simulate` and `fit-cost` do
 """

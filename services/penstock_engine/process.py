@@ -27,6 +27,7 @@ from penstock.transport.hub import Hub
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
 from penstock_engine.prepared import read_facts
+from penstock_engine.record.recorder import recording
 
 log = logs.get(__name__)
 
@@ -40,10 +41,9 @@ def main(
     StartupError where a folder can't be read or an endpoint can't be bound.
     """
     boot = secrets.token_bytes(8)
-    core = EngineCore(
-        read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
-    )
+    facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
     with (
+        recording(EngineCore(facts), config.record) as core,
         _wakeup() as wakeup,
         zmq.Context() as context,
         _bound(frontend_endpoint),

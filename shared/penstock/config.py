@@ -171,6 +171,22 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 67_108_864
 
 
+class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Recording what the engine core is told, for `penstock replay`."""
+
+    record_dir: Annotated[
+        str | None,
+        Meta(description="Folder for recordings, which hold prompts' token ids; default: none."),
+    ] = None
+    record_max_mib: Annotated[
+        int,
+        Meta(ge=1, le=65_536, description="MiB of events in a file; then a new one is begun."),
+    ] = 64
+    record_files: Annotated[
+        int, Meta(ge=1, le=10_000, description="Recordings kept in the folder, newest last.")
+    ] = 8
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything the engine core decides, and what it hands to its workers."""
 
@@ -180,6 +196,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker: WorkerSettings = WorkerSettings()
     grammar: GrammarSettings = GrammarSettings()
     transport: TransportSettings = TransportSettings()
+    record: RecordSettings = RecordSettings()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.cli import flags
+from penstock.cli import engine_tools, flags
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.version import __version__
 
@@ -52,6 +52,7 @@ def _parser() -> _Parser:
     _add_worker(commands)
     _add_prepare(commands)
     _add_doctor(commands)
+    engine_tools.add_commands(commands)
     _add_config_table(commands)
     return parser
 

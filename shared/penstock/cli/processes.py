@@ -1,6 +1,7 @@
 """The commands that are one process of the system: gateway, engine, worker, prepare.
 
-This is the one module of `penstock` that imports the services, each only in its own process.
+With `engine_tools` the only module of `penstock` that imports the services, each only in its own
+process.
 """
 
 from __future__ import annotations

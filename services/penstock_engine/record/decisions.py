@@ -1,0 +1,77 @@
+"""What a step decided: digests of all of it, and a summary that a person can compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import msgspec
+
+from penstock.protocol.to_frontend import Outputs
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_engine.effects import Effects
+
+PARTS = tuple(field.name for field in dataclasses.fields(Effects))
+_ENCODE = msgspec.msgpack.Encoder().encode
+_PLAN_FIELDS = Plan.__struct_fields__
+
+
+class Decision(msgspec.Struct, array_like=True):
+    """digests: of each of PARTS, empty where there was nothing.
+
+    plans: the fields of each plan, an admitted sequence shown as (slot, tokens).
+    told: what front ends got, as (session, kind of message, outputs in it).
+    """
+
+    digests: list[bytes]
+    plans: list[dict[str, Any]] = []
+    told: list[tuple[bytes, str, int]] = []
+
+
+def decision_of(effects: Effects) -> Decision | None:
+    """None: there was nothing to send."""
+    parts = [getattr(effects, name) for name in PARTS]
+    if not any(parts):
+        return None
+    return Decision(
+        [_digest(part) if part else b"" for part in parts],
+        [_plan(message) for _, message, _ in effects.to_workers if isinstance(message, Plan)],
+        [
+            (session, type(message).__name__, _count(message))
+            for session, message, _ in effects.to_frontends
+        ],
+    )
+
+
+def plain(value: Any) -> Any:
+    """As it looks after having been written and read, so that both sides compare."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,))
+
+
+def work_of(plan: dict[str, Any]) -> list[SlotWork]:
+    """The work of a plan that was read back."""
+    return msgspec.convert(plan["work"], list[SlotWork])
+
+
+def admitted_of(plan: dict[str, Any]) -> list[tuple[int, int]]:
+    """(slot, tokens) of the sequences that a plan admits, as read back."""
+    return [(slot, tokens) for slot, tokens in plan["admitted"]]
+
+
+def _digest(part: Any) -> bytes:
+    return hashlib.blake2b(_ENCODE(part), digest_size=16).digest()
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    fields = {name: getattr(plan, name) for name in _PLAN_FIELDS}
+    fields["admitted"] = [_admitted(new) for new in plan.admitted]
+    return fields
+
+
+def _admitted(new: NewSequence) -> tuple[int, int]:
+    return new.slot, len(new.tokens)
+
+
+def _count(message: Any) -> int:
+    return len(message.outputs) if isinstance(message, Outputs) else 0

@@ -1,0 +1,47 @@
+"""What must not be written: a cache salt is a secret.
+
+Salts are replaced before the core sees them, not when they are written.  So its state, the keys of
+its prefix index included, never holds the originals, and a replay decides alike; equal salts stay
+equal, different ones different, which is all that the core wants of them.  A tenant's name stays:
+it is a digest of an API key already, and settings name tenants by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+import msgspec
+
+from penstock.protocol.from_frontend import Submit
+
+FIELDS = tuple(name for name in Submit.__struct_fields__ if "salt" in name)
+"""Fields of Submit that are replaced where they are not empty."""
+
+
+class Redaction:
+    """Replaces text by a digest under a key that is drawn here, and is never written."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def apply(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An event's arguments, with any Submit among them redacted."""
+        if FIELDS and any(isinstance(argument, Submit) for argument in arguments):
+            return tuple(
+                self._submit(argument) if isinstance(argument, Submit) else argument
+                for argument in arguments
+            )
+        return arguments
+
+    def _submit(self, submit: Submit) -> Submit:
+        secret = {name: getattr(submit, name) for name in FIELDS}
+        changed = {name: self.digest(value) for name, value in secret.items() if value}
+        return msgspec.structs.replace(submit, **changed) if changed else submit
+
+    def digest(self, value: str | bytes) -> str | bytes:
+        """Of the same type: 32 hexadecimal digits, or 16 bytes."""
+        data = value.encode() if isinstance(value, str) else value
+        keyed = hashlib.blake2b(data, digest_size=16, key=self._key)
+        return keyed.hexdigest() if isinstance(value, str) else keyed.digest()

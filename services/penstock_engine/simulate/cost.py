@@ -1,0 +1,84 @@
+"""How long a step takes: linear in what it computes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.to_worker import SlotWork
+
+TERMS = ("base_ms", "token_ms", "sequence_ms", "context_ms")
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds: of every step, of each token, of each sequence, of each pair of a token and a
+    token that it attends to, and of what a step costs outside the model's computation."""
+
+    base_ms: float = 5.0
+    token_ms: float = 0.1
+    sequence_ms: float = 0.05
+    context_ms: float = 0.0
+    overhead_ms: float = 0.0
+
+    def seconds(self, tokens: int, sequences: int, pairs: int) -> float:
+        """Time that one step takes of the worker."""
+        return 0.001 * (
+            self.base_ms
+            + self.overhead_ms
+            + self.token_ms * tokens
+            + self.sequence_ms * sequences
+            + self.context_ms * pairs
+        )
+
+
+class FittedCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What `fit-cost` writes. error_percent: median of |predicted − measured| / measured."""
+
+    cost: StepCost
+    steps: int
+    error_percent: float
+    error_p95_percent: float
+    total_error_percent: float
+
+
+def parse(text: str) -> StepCost:
+    """`base=5,token=0.1,sequence=0.05,context=0.0001,overhead=0.5`, in milliseconds, or a file that
+    `penstock fit-cost` wrote. Raises InvalidRequest."""
+    if "=" not in text:
+        return _from_file(text)
+    values = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        try:
+            values[f"{name.strip()}_ms"] = float(value)
+        except ValueError:
+            values["?"] = math.nan
+    known = set(values) <= set(StepCost.__struct_fields__)
+    if not known or not all(math.isfinite(value) and value >= 0 for value in values.values()):
+        raise InvalidRequest(
+            f"step cost {text!r}; it takes base, token, sequence, context and overhead, each a "
+            "number of milliseconds ≥ 0, as in base=5,token=0.1"
+        )
+    return StepCost(**{**dict.fromkeys(StepCost.__struct_fields__, 0.0), **values})
+
+
+def _from_file(name: str) -> StepCost:
+    try:
+        return msgspec.json.decode(Path(name).read_bytes(), type=FittedCost).cost
+    except OSError as error:
+        raise InvalidRequest(f"step cost {name!r}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"step cost {name!r}: {error}") from None
+
+
+def extent(work: list[SlotWork]) -> tuple[int, int]:
+    """(tokens, pairs) of a step's work. Token t of a sequence attends to t + 1 tokens."""
+    tokens = pairs = 0
+    for part in work:
+        count = part.count
+        tokens += count
+        pairs += count * (2 * part.start + count + 1)
+    return tokens, pairs // 2

@@ -1,0 +1,181 @@
+"""A step's cost from a recording: least squares over its steps, no array library needed.
+
+What is minimised is the sum of squared errors, each relative to what the pass before predicted, so
+that the many short steps count as much as the few long ones; relative to what was measured would
+favour the steps that happened to be quick.  No coefficient may be negative.  The hundredth that
+fits worst is left out: a step that was held up by something else says nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.from_worker import Result
+from penstock_engine.record.decisions import work_of
+from penstock_engine.record.framing import Torn
+from penstock_engine.record.replay import Recorded, Recording
+from penstock_engine.simulate.cost import TERMS, FittedCost, StepCost, extent
+
+MAX_STEPS = 500_000
+FEWEST_STEPS = 20
+KEPT = 0.99
+"""Share of the steps that the later passes keep."""
+
+PASSES = 4
+
+SHORTEST = 1e-6
+"""Milliseconds that a step is taken for at least, where an error is relative to it."""
+
+Row = tuple[float, float, float, float]
+"""1, tokens, sequences, pairs: what TERMS are multiplied with."""
+
+
+class Measured:
+    """One step. compute: milliseconds by the worker's own clock.  rest: milliseconds of the
+    worker's time by the engine's clock that were not compute."""
+
+    __slots__ = ("compute", "rest", "row")
+
+    def __init__(self, row: Row, compute: float, rest: float) -> None:
+        self.row = row
+        self.compute = compute
+        self.rest = rest
+
+
+def measured_steps(paths: Iterable[Path]) -> list[Measured]:
+    """Of all recordings. Raises Damaged, OSError."""
+    found: list[Measured] = []
+    for path in paths:
+        with open(path, "rb") as file:
+            for one in _steps(Recording(path, file)):
+                found.append(one)
+                if len(found) >= MAX_STEPS:
+                    return found
+    return found
+
+
+def fit_cost(steps: list[Measured]) -> FittedCost:
+    """Raises InvalidRequest where there are too few steps."""
+    if len(steps) < FEWEST_STEPS:
+        raise InvalidRequest(
+            f"the recording holds {len(steps)} measured steps; at least {FEWEST_STEPS} are needed"
+        )
+    values = _least_squares(steps, [step.compute for step in steps])
+    best = sorted(steps, key=lambda step: abs(_error(values, step)))
+    kept = best[: max(FEWEST_STEPS, int(KEPT * len(best)))]
+    for _ in range(PASSES):
+        values = _least_squares(kept, [max(_predict(values, step), SHORTEST) for step in kept])
+    errors = sorted(abs(_error(values, step)) for step in kept)
+    total = sum(step.compute for step in kept)
+    predicted = sum(_predict(values, step) for step in kept)
+    overhead = max(0.0, statistics.median(step.rest for step in kept))
+    return FittedCost(
+        cost=StepCost(**dict(zip(TERMS, values, strict=True)), overhead_ms=overhead),
+        steps=len(steps),
+        error_percent=100 * statistics.median(errors),
+        error_p95_percent=100 * errors[int(0.95 * (len(errors) - 1))],
+        total_error_percent=100 * (predicted / total - 1),
+    )
+
+
+def _steps(recording: Recording) -> Iterator[Measured]:
+    """Pairs plans with results, by the step's number in the worker's session."""
+    plans: dict[int, tuple[Row, float]] = {}
+    finished = 0.0
+    try:
+        for record in recording.records():
+            if record.name == "worker_opened":
+                plans.clear()
+            elif record.name == "step" and record.decision is not None:
+                for plan in record.decision.plans:
+                    plans[plan["step"]] = (_row(plan), record.arguments[-1])
+            else:
+                result = _result(record)
+                if result is None:
+                    continue
+                now = record.arguments[-1]
+                sent = plans.pop(result.step, None)
+                if sent is not None and result.compute_seconds > 0:
+                    compute = 1000 * result.compute_seconds
+                    taken = 1000 * (now - max(finished, sent[1]))
+                    yield Measured(sent[0], compute, taken - compute)
+                finished = now
+    except Torn:
+        pass
+
+
+def _result(record: Recorded) -> Result | None:
+    if record.name != "worker_received":
+        return None
+    message = record.arguments[1]
+    return message if isinstance(message, Result) else None
+
+
+def _row(plan: dict[str, object]) -> Row:
+    work = work_of(plan)
+    tokens, pairs = extent(work)
+    return 1.0, float(tokens), float(len(work)), float(pairs)
+
+
+def _predict(values: list[float], step: Measured) -> float:
+    return sum(value * term for value, term in zip(values, step.row, strict=True))
+
+
+def _error(values: list[float], step: Measured) -> float:
+    return _predict(values, step) / step.compute - 1
+
+
+def _least_squares(steps: list[Measured], sizes: list[float]) -> list[float]:
+    """Non-negative: of every choice of terms, solved exactly, the best whose terms are positive.
+
+    There are four terms, so all choices are looked at.  sizes: what each error is relative to.
+    """
+    size = len(TERMS)
+    scale = [max(step.row[at] for step in steps) or 1.0 for at in range(size)]
+    gram = [[0.0] * size for _ in range(size)]
+    moment = [0.0] * size
+    for step, size_of in zip(steps, sizes, strict=True):
+        wanted = step.compute / size_of
+        row = [term / factor / size_of for term, factor in zip(step.row, scale, strict=True)]
+        for at, one in enumerate(row):
+            moment[at] += one * wanted
+            for other in range(at, size):
+                gram[at][other] += one * row[other]
+    for at in range(size):
+        for other in range(at):
+            gram[at][other] = gram[other][at]
+    best, least = [0.0] * size, 0.0
+    for count in range(1, size + 1):
+        for chosen in itertools.combinations(range(size), count):
+            found = _solve(
+                [[gram[i][j] for j in chosen] for i in chosen], [moment[i] for i in chosen]
+            )
+            if found is None or min(found) < 0:
+                continue
+            # |y - Xv|² less the constant: -2 v·m + v·G v, which is -v·m at the minimum.
+            loss = -sum(value * moment[at] for value, at in zip(found, chosen, strict=True))
+            if loss < least:
+                least, best = loss, [0.0] * size
+                for value, at in zip(found, chosen, strict=True):
+                    best[at] = value / scale[at]
+    return best
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Gaussian elimination with pivoting; None where the matrix is singular."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for at in range(size):
+        pivot = max(range(at, size), key=lambda row: abs(rows[row][at]))
+        if abs(rows[pivot][at]) < 1e-12 * max(abs(matrix[at][at]), 1e-300):
+            return None
+        rows[at], rows[pivot] = rows[pivot], rows[at]
+        for row in range(size):
+            if row != at:
+                factor = rows[row][at] / rows[at][at]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[at], strict=True)]
+    return [rows[at][size] / rows[at][at] for at in range(size)]

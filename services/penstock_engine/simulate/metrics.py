@@ -1,0 +1,153 @@
+"""What is kept of a run: counts, latencies, and a digest of when everything happened."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter
+
+from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from penstock_engine.simulate.histogram import Histogram
+from penstock_engine.simulate.series import Series
+
+MAX_TENANTS = 64
+"""Tenants whose latencies are told apart; further ones share the last place."""
+
+OTHERS = "(others)"
+
+_ENDED = struct.Struct("<qddq")
+
+
+class Slo:
+    """Seconds: to the first token, and between tokens on average. A request meets both or fails."""
+
+    __slots__ = ("itl", "ttft")
+
+    def __init__(self, ttft: float, itl: float) -> None:
+        self.ttft = ttft
+        self.itl = itl
+
+    def met(self, ttft: float, itl: float) -> bool:
+        return ttft <= self.ttft and itl <= self.itl
+
+
+class Open:
+    """A request that is under way. first, last: times of its first and latest token."""
+
+    __slots__ = ("arrival", "cached", "first", "last", "priority", "prompt", "tenant", "tokens")
+
+    def __init__(self, arrival: float, prompt: int, tenant: str, priority: int = 0) -> None:
+        self.arrival = arrival
+        self.prompt = prompt
+        self.tenant = tenant
+        self.priority = priority
+        self.first = self.last = 0.0
+        self.tokens = 0
+        self.cached = 0
+
+
+class Tenant:
+    """One tenant's part."""
+
+    __slots__ = ("completed", "e2e", "output_tokens", "ttft")
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.output_tokens = 0
+        self.ttft = Histogram()
+        self.e2e = Histogram()
+
+
+class Metrics:
+    """`rejected`, `ended` and `outputs` are told by the simulation as they happen.
+
+    A cached token is one that the core says it found in its prefix index.
+    """
+
+    def __init__(self, slo: Slo) -> None:
+        self.slo = slo
+        self.submitted = 0
+        self.rejected = 0
+        self.met = 0
+        self.finishes: Counter[str] = Counter()
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.ttft, self.itl, self.e2e = Histogram(), Histogram(), Histogram()
+        self.tenants: dict[str, Tenant] = {}
+        self.series = Series()
+        self.last = 0.0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def outputs(self, message: Outputs, requests: dict[int, Open], now: float) -> list[int]:
+        """What one step gave; returns the requests that ended. Runs once a token: keep it lean."""
+        ended: list[int] = []
+        gap, same, total = 0.0, 0, 0
+        for output in message.outputs:
+            request = requests[output.request]
+            count = len(output.tokens)
+            if count:
+                total += count
+                if request.tokens:
+                    # Most sequences of a step had their last token from the step before.
+                    since = (now - request.last) / count
+                    if since != gap:
+                        if same:
+                            self.itl.add(gap, same)
+                        gap, same = since, 0
+                    same += count
+                else:
+                    request.first = now
+                    request.cached = _cached(output)
+                    self.ttft.add(now - request.arrival)
+                request.last = now
+                request.tokens += count
+            if output.finish is not None:
+                self._end(output, request, now)
+                ended.append(output.request)
+        if same:
+            self.itl.add(gap, same)
+        self.output_tokens += total
+        self.series.add(now, total, len(requests))
+        return ended
+
+    def _end(self, output: SequenceOutput, request: Open, now: float) -> None:
+        self.finishes[str(output.finish)] += 1
+        self.prompt_tokens += request.prompt
+        self.cached_tokens += max(request.cached, _cached(output))
+        self.e2e.add(now - request.arrival)
+        self.last = now
+        if request.tokens and output.finish in ("stop", "length"):
+            itl = (request.last - request.first) / max(1, request.tokens - 1)
+            self.met += self.slo.met(request.first - request.arrival, itl)
+            self._tenant(request, now)
+        ended = _ENDED.pack(output.request, request.first, now, request.tokens)
+        self._digest.update(ended + str(output.finish).encode())
+
+    def _tenant(self, request: Open, now: float) -> None:
+        if not request.tenant:
+            return
+        name = request.tenant
+        if name not in self.tenants and len(self.tenants) >= MAX_TENANTS:
+            name = OTHERS
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = Tenant()
+        tenant.completed += 1
+        tenant.output_tokens += request.tokens
+        tenant.ttft.add(request.first - request.arrival)
+        tenant.e2e.add(now - request.arrival)
+
+    def refuse(self, number: int, now: float) -> None:
+        """The core refused it, and it is not sent again."""
+        self.rejected += 1
+        self._digest.update(_ENDED.pack(number, -1.0, now, 0))
+
+    def digest(self) -> str:
+        """Of every request's end and its time: equal runs have equal ones."""
+        return self._digest.hexdigest()
+
+
+def _cached(output: SequenceOutput) -> int:
+    """Prompt tokens that came from the prefix index, where the core tells."""
+    return int(getattr(output, "cached_tokens", None) or 0)

@@ -1,0 +1,132 @@
+"""One engine core with its modelled worker and one front end, which is the router."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.from_frontend import Hello, Submit
+from penstock.protocol.from_worker import Ready, Result, WorkerHello
+from penstock.protocol.to_frontend import Outputs, Rejected
+from penstock.protocol.to_worker import Plan
+from penstock_engine.core import EngineCore
+from penstock_engine.effects import Effects
+from penstock_engine.facts import EngineFacts
+from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.metrics import Metrics, Open
+from penstock_engine.simulate.worker import SimulatedWorker
+
+FRONTEND = b"f" * 16
+
+
+class Replica:
+    """Times are the simulation's, seconds.
+
+    requests: the open ones, by number.  busy_until: when the step under way ends; infinity when
+    there is none.  wake_at: when `step` has to be called even if nothing happens.
+    life: counts the worker's lives.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_cost",
+        "_metrics",
+        "_result",
+        "_seconds",
+        "_session",
+        "busy_until",
+        "core",
+        "ended",
+        "index",
+        "life",
+        "requests",
+        "wake_at",
+        "worker",
+    )
+
+    def __init__(self, index: int, facts: EngineFacts, cost: StepCost, metrics: Metrics) -> None:
+        blocks = facts.config.cache.num_kv_blocks
+        if blocks is None:
+            raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
+        self.index = index
+        self.core = EngineCore(facts)
+        self.requests: dict[int, Open] = {}
+        self.ended: list[int] = []
+        self.life = 0
+        self.busy_until = self.wake_at = math.inf
+        self._blocks = blocks
+        self._cost = cost
+        self._metrics = metrics
+        self._result: Result | None = None
+        self.core.frontend_opened(FRONTEND, Hello([1], "router", 0), 0.0)
+        self.start_worker(0.0)
+        self.step(0.0)
+
+    def start_worker(self, now: float) -> None:
+        """A worker with an empty pool; the steps of the one before are forgotten."""
+        settings = self.core.facts.config.scheduler
+        self.life += 1
+        self.busy_until = math.inf
+        self.worker = SimulatedWorker(self._cost, settings.max_num_seqs)
+        self._session = self.life.to_bytes(16, "big")
+        ready = Ready(
+            num_kv_blocks=self._blocks, device="simulated", fingerprint="", load_seconds=0.0
+        )
+        self.core.worker_opened(self._session, WorkerHello([1], 0, 0), now)
+        self.core.worker_received(self._session, ready, now)
+
+    def lose_worker(self, now: float) -> None:
+        """It dies; another is there at once."""
+        self.core.worker_ended(self._session, "it died", now)
+        self.start_worker(now)
+        self.step(now)
+
+    def submit(self, submit: Submit, request: Open, now: float) -> None:
+        self.requests[submit.request] = request
+        self.core.frontend_received(FRONTEND, submit, now)
+        self.step(now)
+
+    def finish_step(self, now: float) -> None:
+        """The step under way is done: its result reaches the core, the next one begins."""
+        result, worker = self._result, self.worker
+        if result is None:
+            raise RuntimeError(f"replica {self.index} has no step under way")
+        worker.plans.popleft()
+        self._begin(now)
+        self.core.worker_received(self._session, result, now)
+        self.step(now)
+
+    def step(self, now: float) -> None:
+        """Lets the core decide; `ended` has the requests that ended since it was last emptied."""
+        effects = self.core.step(now)
+        if effects.to_workers:
+            plans = self.worker.plans
+            for session, to_worker, _ in effects.to_workers:
+                if type(to_worker) is Plan and session == self._session:
+                    plans.append(to_worker)
+            if self.busy_until == math.inf:
+                self._begin(now)
+        if effects.to_frontends:
+            self._tell(effects, now)
+
+    def _begin(self, now: float) -> None:
+        """Starts on the first of the plans that wait, if there is one."""
+        plans = self.worker.plans
+        if not plans:
+            self._result, self.busy_until = None, math.inf
+            return
+        self._result, seconds = self.worker.execute(plans[0])
+        self.busy_until = now + seconds
+
+    def _tell(self, effects: Effects, now: float) -> None:
+        requests = self.requests
+        for _, message, _ in effects.to_frontends:
+            if type(message) is Outputs:
+                ended = self._metrics.outputs(message, requests, now)
+                for number in ended:
+                    del requests[number]
+                self.ended += ended
+            elif type(message) is Rejected:
+                self._metrics.refuse(message.request, now)
+                del requests[message.request]
+                self.ended.append(message.request)

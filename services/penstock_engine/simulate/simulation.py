@@ -1,0 +1,189 @@
+"""The events of all replicas in the order of their times; of equal times, in a fixed order."""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from penstock.config import EngineConfig
+from penstock.errors import InvalidRequest
+from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.metrics import Metrics, Open, Slo
+from penstock_engine.simulate.model import facts
+from penstock_engine.simulate.prompts import submit_of
+from penstock_engine.simulate.replica import Replica
+from penstock_engine.simulate.routing import make_router
+from penstock_engine.simulate.trace import TraceRequest
+
+MAX_REPLICAS = 100_000
+
+BEAT_INTERVAL = 60.0
+"""Seconds between reports of the core's state, which nobody here reads."""
+
+_RESULT, _WAKE, _DEATH = 0, 1, 2
+
+Progress = Callable[[float, Metrics], None]
+
+
+class Stuck(Exception):
+    """Requests are open, and neither the core nor a worker has anything to do: a lost request."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
+    deaths_per_hour: workers that die, of each replica, at times drawn from `seed`."""
+
+    cost: StepCost = StepCost()
+    replicas: int = 1
+    routing: str = "round-robin"
+    slo_ttft: float = 1.0
+    slo_itl: float = 0.1
+    check_every: int = 0
+    deaths_per_hour: float = 0.0
+    seed: int = 0
+
+
+class Simulation:
+    """`run` is its whole life.
+
+    events: handled so far.  checks: proofs of books, of which none has failed.
+    wall_seconds, cpu_seconds: that `run` took.
+    """
+
+    def __init__(self, config: EngineConfig, options: Options) -> None:
+        if not 1 <= options.replicas <= MAX_REPLICAS:
+            raise InvalidRequest(f"1 to {MAX_REPLICAS} replicas, not {options.replicas}")
+        self.options = options
+        self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
+        self.router = make_router(options.routing, options.replicas, config.cache.kv_block_size)
+        transport = msgspec.structs.replace(config.transport, beat_interval=BEAT_INTERVAL)
+        about = facts(msgspec.structs.replace(config, transport=transport))
+        self.replicas = [
+            Replica(index, about, options.cost, self.metrics) for index in range(options.replicas)
+        ]
+        self.now = 0.0
+        self.events = 0
+        self.checks = 0
+        self.deaths = 0
+        self.wall_seconds = self.cpu_seconds = 0.0
+        self._heap: list[tuple[float, int, int, int]] = []
+        """(time, kind, replica, life of its worker)"""
+        self._rng = random.Random(options.seed)
+        if options.deaths_per_hour > 0:
+            for replica in self.replicas:
+                self._plan_death(replica)
+
+    def run(self, trace: Iterable[TraceRequest], progress: Progress | None = None) -> None:
+        """Until every request of the trace has ended. Raises BrokenBooks if a check fails, Stuck if
+        a request never ends."""
+        begun, cpu = time.perf_counter(), time.process_time()
+        with _patient_collector():
+            self._run(iter(trace), progress)
+        self.wall_seconds = time.perf_counter() - begun
+        self.cpu_seconds = time.process_time() - cpu
+
+    def _run(self, trace: Iterator[TraceRequest], progress: Progress | None) -> None:
+        heap, check_every = self._heap, self.options.check_every
+        number = 0
+        arrival = next(trace, None)
+        while True:
+            if arrival is not None and (not heap or arrival.at <= heap[0][0]):
+                number += 1
+                self.now = arrival.at
+                replica = self._arrive(arrival, number)
+                arrival = next(trace, None)
+                if progress is not None and number % 10_000 == 0:
+                    progress(self.now, self.metrics)
+            elif heap and (arrival is not None or self._open):
+                at, kind, index, life = heapq.heappop(heap)
+                self.now = at
+                replica = self.replicas[index]
+                self._happen(replica, kind, life)
+            else:
+                break
+            self.events += 1
+            if check_every and self.events % check_every == 0:
+                replica.core.check()
+                self.checks += 1
+        if self._open:
+            raise Stuck(f"at {self.now:g} s there are open requests, and nothing will happen")
+        self._check_all()
+
+    @property
+    def _open(self) -> bool:
+        metrics = self.metrics
+        return metrics.submitted > metrics.rejected + metrics.finishes.total()
+
+    def _arrive(self, arrival: TraceRequest, number: int) -> Replica:
+        submit = submit_of(arrival, number)
+        replica = self.replicas[self.router.choose(submit.prompt)]
+        self.metrics.submitted += 1
+        self.router.assigned(replica.index)
+        busy_until = replica.busy_until
+        replica.submit(submit, Open(arrival.at, arrival.num_prompt, arrival.tenant), self.now)
+        self._after(replica, busy_until)
+        return replica
+
+    def _happen(self, replica: Replica, kind: int, life: int) -> None:
+        now, busy_until = self.now, replica.busy_until
+        if kind == _RESULT:
+            if life != replica.life:
+                return
+            busy_until = math.inf
+            replica.finish_step(now)
+        elif kind == _WAKE:
+            if now < replica.wake_at:
+                return
+            replica.wake_at = math.inf
+            replica.step(now)
+        else:
+            self.deaths += 1
+            busy_until = math.inf
+            replica.lose_worker(now)
+            self._plan_death(replica)
+        self._after(replica, busy_until)
+
+    def _after(self, replica: Replica, busy_until: float) -> None:
+        """Notes what the replica will do next. busy_until: as it was before."""
+        if replica.ended:
+            for _ in replica.ended:
+                self.router.left(replica.index)
+            replica.ended.clear()
+        if replica.busy_until != busy_until and replica.busy_until != math.inf:
+            heapq.heappush(self._heap, (replica.busy_until, _RESULT, replica.index, replica.life))
+        if replica.requests:
+            due = replica.core.next_deadline()
+            if due < replica.wake_at:
+                # A deadline that has passed already is met by the next moment's step.
+                replica.wake_at = max(due, self.now + 0.001)
+                heapq.heappush(self._heap, (replica.wake_at, _WAKE, replica.index, 0))
+
+    def _plan_death(self, replica: Replica) -> None:
+        after = self._rng.expovariate(self.options.deaths_per_hour / 3600)
+        heapq.heappush(self._heap, (self.now + after, _DEATH, replica.index, 0))
+
+    def _check_all(self) -> None:
+        for replica in self.replicas:
+            replica.core.check()
+            self.checks += 1
+
+
+@contextmanager
+def _patient_collector() -> Iterator[None]:
+    """The garbage collector looks at what is young, and seldom: a core's state is old."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

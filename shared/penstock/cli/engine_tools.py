@@ -1,0 +1,179 @@
+"""`penstock replay`, `penstock simulate` and `penstock fit-cost`: the engine core without a system.
+
+Only what is run is imported, and only when it is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.cli import flags
+from penstock.cli.config_tree import leaves, replace_settings
+from penstock.config import EngineConfig, ServeConfig
+from penstock.errors import InvalidRequest
+
+DIFFERENT = 1
+
+ROUTING = ("round-robin", "least-loaded", "prefix-aware")
+
+
+def add_commands(commands: Any) -> None:
+    _add_replay(commands)
+    _add_simulate(commands)
+    _add_fit_cost(commands)
+
+
+def _add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="feed a recording to the engine core and compare its decisions",
+        description="Exit status: 0 all decisions are alike, 1 one differs (it is shown), "
+        "2 a recording can't be read. Recordings are made by --record-dir.",
+    )
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="A recording, or a folder of them.")
+    parser.add_argument("--log", action="store_true", help="Show what the core logs, too.")
+    parser.set_defaults(run=_replay)
+
+
+def _add_simulate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        usage="penstock simulate TRACE [--flag VALUE ...]",
+        help="run a trace through the engine core under a virtual clock",
+        description="TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
+        "priority, prefix_group, prefix_tokens, deadline_ms}, or "
+        "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
+        "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
+        "tenants=a:3+b:1, burst, period).",
+    )
+    parser.add_argument("trace", metavar="TRACE")
+    add = parser.add_argument
+    add("--policy", metavar="POLICY", help="Scheduling policy; default: the engine's own.")
+    add(
+        "--blocks",
+        dest="setting_num_kv_blocks",
+        type=int,
+        default=2048,
+        metavar="BLOCKS",
+        help="KV blocks of each replica. Default: 2048.",
+    )
+    add(
+        "--step-cost",
+        default="base=5,token=0.1,sequence=0.05",
+        metavar="COST",
+        help="Milliseconds of a step: base, token, sequence, context (each pair of a token and one "
+        "that it attends to), overhead; or a file that fit-cost wrote. Default: %(default)s.",
+    )
+    add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")
+    add("--routing", choices=ROUTING, default=ROUTING[0], help="Default: %(default)s.")
+    add("--slo-ttft-ms", type=float, default=1000.0, metavar="MS", help="Default: %(default)g.")
+    add("--slo-itl-ms", type=float, default=100.0, metavar="MS", help="Default: %(default)g.")
+    add("--check-every", type=int, default=0, metavar="N", help="Prove the books every N events.")
+    add(
+        "--deaths-per-hour",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="Workers that die, of each replica.",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="Of those deaths.")
+    add("--output", type=Path, metavar="FILE", help="Write all figures there, as JSON.")
+    add("--chart", type=Path, metavar="FILE", help="Draw latencies and load there, as PNG.")
+    add("--progress", action="store_true", help="Tell on stderr how far it is.")
+    add(
+        "--max-model-len",
+        dest="setting_max_model_len",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="LEN",
+        help="Longest prompt plus output, tokens.",
+    )
+    flags.add_settings(parser, ("engine", "scheduler"), ("engine", "cache"))
+    parser.set_defaults(run=_simulate)
+
+
+def _add_fit_cost(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fit-cost",
+        help="fit the simulator's step cost to a recording",
+        description="Least squares over the measured steps of recordings made by --record-dir.",
+    )
+    parser.add_argument("logs", nargs="+", metavar="RECORD", help="A recording, or a folder.")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="Write it there, for simulate --step-cost."
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="Write the recorded requests there, as a trace."
+    )
+    parser.set_defaults(run=_fit_cost)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from penstock_engine.commands import replay_all
+
+    if not arguments.log:
+        _silence()
+    alike = replay_all(arguments.logs, lambda line: print(line, flush=True))
+    return 0 if alike else DIFFERENT
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from penstock_engine.commands import run_simulation
+    from penstock_engine.simulate.cost import parse
+    from penstock_engine.simulate.simulation import Options
+
+    _silence()
+    options = Options(
+        cost=parse(arguments.step_cost),
+        replicas=arguments.replicas,
+        routing=arguments.routing,
+        slo_ttft=arguments.slo_ttft_ms / 1000,
+        slo_itl=arguments.slo_itl_ms / 1000,
+        check_every=arguments.check_every,
+        deaths_per_hour=arguments.deaths_per_hour,
+        seed=arguments.seed,
+    )
+    text = run_simulation(
+        arguments.trace,
+        _config(arguments),
+        options,
+        output=arguments.output,
+        chart=arguments.chart,
+        progress=_tell if arguments.progress else None,
+    )
+    print(text, flush=True)
+    return 0
+
+
+def _fit_cost(arguments: argparse.Namespace) -> int:
+    from penstock_engine.commands import fit
+
+    _silence()
+    print(fit(arguments.logs, arguments.output, arguments.trace), flush=True)
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> EngineConfig:
+    config = flags.resolve(arguments)
+    if arguments.policy is not None:
+        policies = [leaf for leaf in leaves(ServeConfig) if leaf.name == "scheduling_policy"]
+        if policies:
+            config = replace_settings(config, {"scheduling_policy": arguments.policy})
+        elif arguments.policy != "fcfs":
+            raise InvalidRequest(f"no policy is called {arguments.policy!r}; there is fcfs")
+    return config.engine
+
+
+def _silence() -> None:
+    """The core logs as if all of it were happening."""
+    logger = logging.getLogger("penstock_engine")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+
+
+def _tell(now: float, metrics: Any) -> None:
+    print(f"{now / 3600:,.2f} h, {metrics.submitted:,} requests", file=sys.stderr, flush=True)

@@ -1,0 +1,52 @@
+"""The engine's real process, recorded: what it wrote replays, also after it was killed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config import RecordSettings
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import HAND_OVER_SECONDS
+from penstock_engine.record.replay import replay
+from tests.engine import harness
+from tests.engine.test_process import Engine, run_one, write_prepared
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Records into a folder beside its sockets."""
+    facts = harness.facts()
+    settings = RecordSettings(record_dir=str(tmp_path / "log"))
+    config = msgspec.structs.replace(facts.config, record=settings)
+    recorded = msgspec.structs.replace(facts, config=config)
+    monkeypatch.setattr(harness, "facts", lambda: recorded)
+    running = Engine(write_prepared(tmp_path))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_process_recorded_replays(engine: Engine, signum: signal.Signals) -> None:
+    process = engine.start()
+    engine.until(engine.ready)
+    for number in range(1, 5):
+        run_one(engine, number)
+    # What was recorded in the last quarter of a second may be lost with a process that is killed.
+    later = time.monotonic() + 2 * HAND_OVER_SECONDS
+    engine.until(lambda: time.monotonic() > later)
+    process.send_signal(signum)
+    process.communicate(timeout=10)
+    (path,) = log_files([str(engine.folder / "log")])
+    done = replay(path)
+    assert done.difference is None
+    assert done.steps > 10
+    if signum == signal.SIGTERM:
+        assert done.torn is None
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0

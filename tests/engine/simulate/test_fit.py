@@ -1,0 +1,146 @@
+"""The fit finds the cost that a recording was made with; a recording's traffic is the trace."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.config import CacheSettings, EngineConfig, RecordSettings, SchedulerSettings
+from penstock.errors import InvalidRequest
+from penstock.protocol.to_worker import SlotWork
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import Recorder
+from penstock_engine.record.replay import replay
+from penstock_engine.simulate import cost
+from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.fit import Measured, fit_cost, measured_steps
+from penstock_engine.simulate.metrics import Slo
+from penstock_engine.simulate.recorded import Traffic
+from penstock_engine.simulate.report import report_of
+from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.synthetic import Synthetic, synthetic
+from penstock_engine.simulate.trace import read_trace, write_trace
+
+TRUE = StepCost(base_ms=6.0, token_ms=0.3, sequence_ms=0.7, context_ms=0.0015)
+
+
+def recorded_simulation(folder: Path) -> Simulation:
+    """A simulation whose engine core is recorded."""
+    config = EngineConfig(
+        cache=CacheSettings(num_kv_blocks=300),
+        scheduler=SchedulerSettings(max_num_seqs=12, max_num_batched_tokens=128),
+    )
+    simulation = Simulation(config, Options(cost=TRUE))
+    replica: Any = simulation.replicas[0]
+    recorder = Recorder(replica.core, RecordSettings(record_dir=str(folder)))
+    replica.core = recorder
+    recorder.step(0.0)  # The snapshot holds what came before it; here nothing of the trace.
+    simulation.run(synthetic(Synthetic(rate=8.0, requests=300, seed=2)))
+    recorder.close()
+    return simulation
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Simulation, Path]:
+    folder = tmp_path_factory.mktemp("recorded")
+    return recorded_simulation(folder), folder
+
+
+def test_the_fit_finds_the_cost(recorded: tuple[Simulation, Path]) -> None:
+    simulation, folder = recorded
+    fitted = fit_cost(measured_steps(log_files([str(folder)])))
+    for name in cost.TERMS:
+        assert getattr(fitted.cost, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
+    assert fitted.cost.overhead_ms == pytest.approx(0.0, abs=1e-6)
+    assert fitted.error_percent < 1e-6
+    assert fitted.steps == report_of(simulation).steps
+
+
+def test_the_recording_replays(recorded: tuple[Simulation, Path]) -> None:
+    for path in log_files([str(recorded[1])]):
+        done = replay(path)
+        assert done.difference is None
+        assert done.steps > 1000
+
+
+def test_the_recordings_traffic_is_the_trace(
+    recorded: tuple[Simulation, Path], tmp_path: Path
+) -> None:
+    simulation, folder = recorded
+    traffic = Traffic(Slo(1.0, 0.1))
+    for path in log_files([str(folder)]):
+        traffic.read(path)
+    assert traffic.metrics.ttft.counts == simulation.metrics.ttft.counts
+    assert traffic.metrics.itl.counts == simulation.metrics.itl.counts
+    assert traffic.metrics.e2e.counts == simulation.metrics.e2e.counts
+    original = list(synthetic(Synthetic(rate=8.0, requests=300, seed=2)))
+    write_trace(tmp_path / "trace", traffic.trace)
+    read = list(read_trace(str(tmp_path / "trace")))
+    assert [one.num_prompt for one in read] == [one.num_prompt for one in original]
+    assert [one.output_tokens for one in read] == [one.output_tokens for one in original]
+    begun = original[0].at
+    assert [one.at for one in read] == pytest.approx([one.at - begun for one in original])
+
+
+def noisy_steps(count: int) -> list[Measured]:
+    rng = random.Random(3)
+    steps = []
+    for _ in range(count):
+        sequences = rng.randint(1, 32)
+        tokens = sequences + rng.choice([0, 0, 0, rng.randint(1, 400)])
+        pairs = tokens * rng.randint(50, 800)
+        row = (1.0, float(tokens), float(sequences), float(pairs))
+        exact = 1000 * TRUE.seconds(tokens, sequences, pairs)
+        late = 50.0 if rng.random() < 0.005 else 1.0
+        steps.append(Measured(row, exact * rng.lognormvariate(0, 0.05) * late, 0.4))
+    return steps
+
+
+def test_the_fit_bears_noise_and_stray_steps() -> None:
+    fitted = fit_cost(noisy_steps(4000))
+    for name in cost.TERMS:
+        assert getattr(fitted.cost, name) == pytest.approx(getattr(TRUE, name), rel=0.1)
+    assert fitted.cost.overhead_ms == pytest.approx(0.4)
+    assert 1 < fitted.error_percent < 6
+    assert abs(fitted.total_error_percent) < 2
+
+
+def test_no_coefficient_is_negative() -> None:
+    """Here the best fit without that rule would have one: time falls with the sequences."""
+    rng = random.Random(1)
+    steps = []
+    for _ in range(200):
+        sequences = rng.randint(1, 20)
+        row = (1.0, 100.0 - sequences, float(sequences), 0.0)
+        steps.append(Measured(row, 30.0 - sequences, 0.0))
+    fitted = fit_cost(steps)
+    values = [getattr(fitted.cost, name) for name in cost.TERMS]
+    assert min(values) >= 0
+    assert max(values) > 0
+
+
+def test_too_few_steps_are_no_fit() -> None:
+    with pytest.raises(InvalidRequest, match="3 measured steps"):
+        fit_cost(noisy_steps(3))
+
+
+def test_the_extent_of_work_counts_pairs_token_by_token() -> None:
+    work = [SlotWork(0, 10, 4), SlotWork(1, 0, 3), SlotWork(2, 99, 1)]
+    pairs = sum(at + 1 for part in work for at in range(part.start, part.start + part.count))
+    assert cost.extent(work) == (8, pairs)
+
+
+def test_a_cost_is_read_from_words_or_a_file(tmp_path: Path) -> None:
+    assert cost.parse("base=5,token=0.1") == StepCost(
+        base_ms=5.0, token_ms=0.1, sequence_ms=0.0, context_ms=0.0
+    )
+    fitted = fit_cost(noisy_steps(100))
+    (tmp_path / "cost.json").write_bytes(msgspec.json.encode(fitted))
+    assert cost.parse(str(tmp_path / "cost.json")) == fitted.cost
+    for bad in ("base=x", "base=-1", "speed=3", "base=inf", "/no/such/file"):
+        with pytest.raises(InvalidRequest, match="step cost"):
+            cost.parse(bad)

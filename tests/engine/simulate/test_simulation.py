@@ -1,0 +1,216 @@
+"""The simulator against formulas that know nothing of the engine, and against itself."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest import long_simulation
+from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.errors import InvalidRequest
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.prompts import _GREEDY as GREEDY
+from penstock_engine.simulate.report import Report, report_of
+from penstock_engine.simulate.simulation import Options, Simulation, Stuck
+from penstock_engine.simulate.synthetic import Synthetic, synthetic
+from penstock_engine.simulate.trace import TraceRequest
+from penstock_engine.simulate.worker import SimulatedWorker
+
+COST = StepCost(base_ms=4.0, token_ms=0.25, sequence_ms=0.5, context_ms=0.002, overhead_ms=1.0)
+
+
+def config(blocks: int = 512, **scheduler: Any) -> EngineConfig:
+    return EngineConfig(
+        cache=CacheSettings(num_kv_blocks=blocks), scheduler=SchedulerSettings(**scheduler)
+    )
+
+
+def simulate(
+    trace: list[TraceRequest], settings: EngineConfig | None = None, **options: Any
+) -> Simulation:
+    simulation = Simulation(settings or config(), Options(**{"cost": COST, **options}))
+    simulation.run(trace)
+    return simulation
+
+
+def milliseconds(tokens: int, start: int = 0, sequences: int = 1) -> float:
+    """A step of one sequence, token by token."""
+    pairs = sum(at + 1 for at in range(start, start + tokens))
+    return 5.0 + 0.25 * tokens + 0.5 * sequences + 0.002 * pairs
+
+
+def alone(prompt: int, output: int) -> list[float]:
+    """Milliseconds of every step of a request that runs by itself, unchunked."""
+    return [milliseconds(prompt)] + [milliseconds(1, prompt + at) for at in range(output - 1)]
+
+
+def test_one_request_takes_the_time_of_its_steps() -> None:
+    report = report_of(simulate([TraceRequest(2.0, 100, 30)]))
+    steps = alone(100, 30)
+    assert report.completed == 1
+    assert report.output_tokens == 30
+    assert report.steps == 30
+    assert report.ttft.mean == pytest.approx(steps[0])
+    assert report.e2e.mean == pytest.approx(sum(steps))
+    assert report.itl.mean == pytest.approx(sum(steps[1:]) / 29)
+    assert report.seconds == pytest.approx(2.0 + sum(steps) / 1000)
+
+
+def test_a_queue_of_one_server_obeys_lindley() -> None:
+    """W(n+1) = max(0, W(n) + S(n) - T(n)): Lindley, 1952."""
+    rng = random.Random(5)
+    at, trace = 0.0, []
+    for _ in range(300):
+        at += rng.expovariate(4.0)
+        trace.append(TraceRequest(at, rng.randint(10, 200), rng.randint(1, 40)))
+    firsts, ends, free = [], [], 0.0
+    for request in trace:
+        steps = alone(request.num_prompt, request.output_tokens)
+        begun = max(request.at, free)
+        free = begun + sum(steps) / 1000
+        firsts.append(begun + steps[0] / 1000 - request.at)
+        ends.append(free - request.at)
+    report = report_of(simulate(trace, config(max_num_seqs=1, max_steps_in_flight=1)))
+    assert report.ttft.mean == pytest.approx(1000 * sum(firsts) / 300)
+    assert report.e2e.mean == pytest.approx(1000 * sum(ends) / 300)
+    assert report.ttft.p90 == pytest.approx(1000 * sorted(firsts)[269], rel=0.011)
+    met = sum(
+        first <= 1.0 and (end - first) / max(1, request.output_tokens - 1) <= 0.1
+        for first, end, request in zip(firsts, ends, trace, strict=True)
+    )
+    assert report.slo_attainment == pytest.approx(met / 300)
+
+
+BUSY = Synthetic(rate=6.0, requests=1500, prompt=60, output=20, tenants="a:3,b:1", seed=4)
+
+
+def busy(**options: Any) -> Report:
+    settings = config(blocks=60, max_num_seqs=16, max_waiting_requests=40)
+    simulation = Simulation(settings, Options(**{"cost": COST, **options}))
+    simulation.run(synthetic(BUSY))
+    return report_of(simulation)
+
+
+def test_nothing_is_lost_under_preemption_and_deaths() -> None:
+    report = busy(check_every=50, deaths_per_hour=400.0, cost=StepCost(base_ms=60.0, token_ms=0.5))
+    assert report.preemptions > 10
+    assert report.worker_deaths > 10
+    assert report.rejected > 0
+    assert report.checks > 50
+    assert report.requests == 1500
+    assert sum(report.finishes.values()) + report.rejected == 1500
+    trace = list(synthetic(BUSY))
+    if report.finishes == {"length": report.completed} and not report.rejected:
+        assert report.output_tokens == sum(request.output_tokens for request in trace)
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
+    one, two = busy(deaths_per_hour=60.0), busy(deaths_per_hour=60.0)
+    assert one.digest == two.digest
+    assert one.ttft == two.ttft
+    assert busy(deaths_per_hour=60.0, seed=1).digest != one.digest
+
+
+def test_every_token_of_every_request_is_generated() -> None:
+    trace = list(synthetic(BUSY))
+    report = report_of(simulate(trace, config(blocks=600), replicas=3, routing="least-loaded"))
+    assert report.completed == len(trace)
+    assert report.output_tokens == sum(request.output_tokens for request in trace)
+    assert report.prompt_tokens == sum(request.num_prompt for request in trace)
+    assert report.itl.count == report.output_tokens - report.completed
+    assert {name: tenant.completed for name, tenant in report.tenants.items()} == {
+        name: sum(request.tenant == name for request in trace) for name in ("a", "b")
+    }
+
+
+def test_many_replicas_serve_what_one_cannot() -> None:
+    made = Synthetic(rate=400.0, requests=2000, prompt=60, output=20)
+    few = report_of(simulate(list(synthetic(made)), config(), replicas=2, routing="least-loaded"))
+    many = report_of(
+        simulate(list(synthetic(made)), config(), replicas=1000, routing="least-loaded")
+    )
+    assert many.completed == few.completed == 2000
+    assert many.replicas == 1000
+    assert few.ttft.p50 is not None
+    assert many.ttft.p50 is not None
+    assert many.ttft.p50 < few.ttft.p50 / 5
+
+
+def test_broken_books_end_the_run() -> None:
+    simulation = Simulation(config(), Options(cost=COST, check_every=10))
+    trace = synthetic(BUSY)
+
+    def spoiling() -> Any:
+        for number, request in enumerate(trace):
+            if number == 50:
+                pool = simulation.replicas[0].core.scheduler.pool
+                assert pool is not None
+                pool.num_free -= 1
+            yield request
+
+    with pytest.raises(BrokenBooks):
+        simulation.run(spoiling())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"replicas": 0}, "1 to 100000 replicas"),
+        ({"routing": "random"}, "no routing policy is called 'random'; there are round-robin"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Simulation(config(), Options(**options))
+    with pytest.raises(InvalidRequest, match="--blocks"):
+        Simulation(EngineConfig(), Options())
+
+
+def test_a_core_that_forgets_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock_engine.core.EngineCore._plan", lambda self: None)
+    monkeypatch.setattr("penstock_engine.core.EngineCore.next_deadline", lambda self: math.inf)
+    with pytest.raises(Stuck, match="open requests"):
+        simulate([TraceRequest(0.0, 30, 5)])
+
+
+def test_a_request_that_is_too_long_is_refused_and_the_rest_served() -> None:
+    settings = EngineConfig(
+        model=ModelSettings(max_model_len=256), cache=CacheSettings(num_kv_blocks=64)
+    )
+    trace = [TraceRequest(0.0, 300, 5), TraceRequest(0.1, 30, 5)]
+    report = report_of(simulate(trace, settings))
+    assert (report.completed, report.rejected) == (1, 1)
+
+
+def test_the_worker_knows_when_a_slot_samples() -> None:
+    worker = SimulatedWorker(COST, 4)
+    new = NewSequence(2, [1] * 10, 10, 0, GREEDY, [0])
+    first, seconds = worker.execute(Plan(1, 0, [], [new], [SlotWork(2, 0, 6)]))
+    assert first.slots[0].token is None
+    assert seconds == pytest.approx(milliseconds(6) / 1000)
+    second, seconds = worker.execute(Plan(2, 1, [], [], [SlotWork(2, 6, 4)]))
+    assert second.slots[0].token is not None
+    assert seconds == pytest.approx(milliseconds(4, 6) / 1000)
+    third, _ = worker.execute(Plan(3, 2, [], [], [SlotWork(2, 10, 1)]))
+    assert third.slots[0].token is not None
+
+
+def test_a_slice_of_the_long_run(tmp_path: Path, capsys: Any) -> None:
+    """A thousandth of 1,000 hours and 10 million requests, twice, with proofs on the way."""
+    output = tmp_path / "long.json"
+    arguments = ["--share", "0.001", "--twice", "--check-every", "500", "--output", str(output)]
+    assert long_simulation.main(arguments) == 0
+    assert "10,000 requests" in capsys.readouterr().out
+    assert b'"digest"' in output.read_bytes()
+
+
+def test_time_is_never_infinite() -> None:
+    report = busy()
+    assert math.isfinite(report.seconds)
+    assert report.wall_seconds > 0
