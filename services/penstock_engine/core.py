@@ -65,6 +65,11 @@ class EngineCore:
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
         self._from_frontends.ended(session, reason)
 
+    def drain(self, now: float) -> None:
+        """From here on only what was accepted before is served; front ends are told."""
+        self._from_frontends.draining = True
+        self._status_due = now
+
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
         self._from_workers.opened(session, message)
 
@@ -75,6 +80,11 @@ class EngineCore:
         self._from_workers.ended(session, reason)
 
     # ---- what is to be done
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Whether a front end still waits for the end of something."""
+        return next(self.frontends.requests(), None) is not None
 
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
@@ -123,6 +133,7 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
             frontends=len(self.frontends),
             workers=0 if ready is None else 1,
+            draining=self._from_frontends.draining,
         )
 
     # ---- internal errors

@@ -22,6 +22,9 @@ from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
 
+DRAINING_RETRY_MS = 1_000
+"""When to ask again: another engine core, or this one's next life."""
+
 UNAVAILABLE_RETRY_MS = 60_000
 """When to ask again an engine whose model can't be served: somebody must mend it first."""
 
@@ -30,6 +33,7 @@ class FromFrontends:
     """Handles the events of front ends' sessions.
 
     after_error: called when a message met an internal error, once its session has been ended.
+    draining: new requests are refused; those that were accepted before, here or elsewhere, aren't.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class FromFrontends:
         after_error: Callable[[], None],
     ) -> None:
         self.rate = ServiceRate()
+        self.draining = False
         self._facts = facts
         self._scheduler = scheduler
         self._frontends = frontends
@@ -132,6 +137,9 @@ class FromFrontends:
         if self._workers.final:
             message = f"the model can't be served: {self._workers.fault}"
             return Rejected(submit.request, "unavailable", message, UNAVAILABLE_RETRY_MS)
+        if self.draining and not submit.resumed:
+            message = "the engine core is shutting down"
+            return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
         queue = self._scheduler.queue
         full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
         if full is None or submit.resumed:

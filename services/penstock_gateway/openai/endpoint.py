@@ -18,7 +18,7 @@ from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.body import read_body
 from penstock_gateway.boundary import REQUEST_ID
-from penstock_gateway.errors import ClientGone, as_http_error, model_not_found
+from penstock_gateway.errors import ClientGone, as_http_error, leaving, model_not_found
 from penstock_gateway.events import EventStream
 from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
 from penstock_gateway.openai.batch import Batch
@@ -71,6 +71,8 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             limit=service.config.max_body_bytes,
             timeout=service.patience.body,
         )
+        if service.draining:
+            raise leaving()
         request = decode(body, self._decoder)
         check_stream_options(request)
         check_request_id(request)
