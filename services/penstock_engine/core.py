@@ -41,7 +41,7 @@ class EngineCore:
             facts.config.scheduler, facts.config.cache.kv_block_size, facts.max_model_len
         )
         self.frontends = Frontends()
-        self.workers = Workers()
+        self.workers = Workers(facts.config.transport.progress_timeout)
         self._effects = Effects()
         parts = (facts, self.scheduler, self.frontends, self.workers, self._effects)
         self._from_frontends = FromFrontends(*parts, after_error=self._audit)

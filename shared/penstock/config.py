@@ -99,6 +99,10 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     peer_timeout: Annotated[
         float, Meta(gt=0, le=600, description="Seconds of silence that end a session.")
     ] = 2.5
+    progress_timeout: Annotated[
+        float,
+        Meta(gt=0, le=600, description="Seconds in one step without progress; then not ready."),
+    ] = 10.0
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")
     ] = 67_108_864
