@@ -13,6 +13,7 @@ import argparse
 import gc
 import statistics
 import time
+from collections import deque
 
 from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
@@ -36,12 +37,15 @@ def main() -> None:
     parser.add_argument(
         "--blocks", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000]
     )
+    parser.add_argument("--timeline", action="store_true", help="each request asks for its own")
     arguments = parser.parse_args()
     print(f"{arguments.running} running requests, {arguments.steps} decode steps, milliseconds")
     print("| KV blocks | plan p50 | apply p50 | plan + apply p50 | p99 |")
     print("|---:|---:|---:|---:|---:|")
     for blocks in arguments.blocks:
-        plans, applies = measure(blocks, arguments.running, arguments.steps)
+        plans, applies = measure(
+            blocks, arguments.running, arguments.steps, timeline=arguments.timeline
+        )
         both = sorted(a + b for a, b in zip(plans, applies, strict=True))
         print(
             f"| {blocks:,} | {statistics.median(plans):.3f} | {statistics.median(applies):.3f} "
@@ -49,7 +53,9 @@ def main() -> None:
         )
 
 
-def measure(blocks: int, running: int, steps: int) -> tuple[list[float], list[float]]:
+def measure(
+    blocks: int, running: int, steps: int, *, timeline: bool
+) -> tuple[list[float], list[float]]:
     """Milliseconds of each step's plan (core.step) and apply (core.worker_received).
 
     A small pool holds only short outputs, so several rounds, each with a new core, may be needed.
@@ -60,26 +66,27 @@ def measure(blocks: int, running: int, steps: int) -> tuple[list[float], list[fl
     plans: list[float] = []
     applies: list[float] = []
     while len(plans) < steps:
-        core = started_core(blocks, running, output)
-        effects = core.step(0.0)
-        core.worker_received(WORKER, answer(plan_of(effects)), 0.0)
-        effects = core.step(0.0)
+        core = started_core(blocks, running, output, timeline)
+        in_flight = deque(plans_of(core.step(0.0)))
+        core.worker_received(WORKER, answer(in_flight.popleft()), 0.0)
+        in_flight += plans_of(core.step(0.0))
         gc.collect()
         gc.freeze()
         for _ in range(output - 2):
-            result = answer(plan_of(effects))
+            result = answer(in_flight.popleft())
             before = time.perf_counter()
             core.worker_received(WORKER, result, 0.0)
             between = time.perf_counter()
             effects = core.step(0.0)
             after = time.perf_counter()
+            in_flight += plans_of(effects)
             applies.append(1000 * (between - before))
             plans.append(1000 * (after - between))
         gc.unfreeze()
     return plans, applies
 
 
-def started_core(blocks: int, running: int, output: int) -> EngineCore:
+def started_core(blocks: int, running: int, output: int, timeline: bool) -> EngineCore:
     core = EngineCore(facts(running))
     core.frontend_opened(FRONTEND, Hello([1], "benchmark", 0), 0.0)
     core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
@@ -98,19 +105,20 @@ def started_core(blocks: int, running: int, output: int) -> EngineCore:
                 [OpenSequence(0)],
                 TokenSampling(seed=number, temperature=0.0),
                 Stopping(max_tokens=output),
+                timeline=timeline,
             ),
             0.0,
         )
     return core
 
 
-def plan_of(effects: Effects) -> Plan:
-    return next(message for _, message, _ in effects.to_workers if isinstance(message, Plan))
+def plans_of(effects: Effects) -> list[Plan]:
+    return [message for _, message, _ in effects.to_workers if isinstance(message, Plan)]
 
 
 def answer(plan: Plan) -> Result:
     """A token for each slot: every prompt is computed in one chunk here."""
-    return Result(plan.step, [SlotResult(work.slot, 5) for work in plan.work])
+    return Result(plan.step, [SlotResult(work.slot, 5) for work in plan.work], 0.005)
 
 
 def facts(running: int) -> EngineFacts:

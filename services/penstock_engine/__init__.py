@@ -10,6 +10,7 @@ queue           the sequences that wait
 stopping        when a sequence has ended; endings: its one terminal output
 policies/       order, admission, preemption, shares of the step: small objects
 kv/             the block pool and the block tables
+timeline        where a sequence's time went
 audit           proves the books
 process         sockets and clock around the core
 """

@@ -17,6 +17,7 @@ from penstock_engine.from_frontends import FromFrontends
 from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
 from penstock_engine.scheduler import Scheduler
+from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
@@ -43,7 +44,9 @@ class EngineCore:
         self.frontends = Frontends()
         self.workers = Workers(facts.config.transport.progress_timeout)
         self._effects = Effects()
-        parts = (facts, self.scheduler, self.frontends, self.workers, self._effects)
+        self._clock = Clock()
+        shared = (facts, self.scheduler, self.frontends, self.workers, self._effects)
+        parts = (*shared, self._clock)
         self._from_frontends = FromFrontends(*parts, after_error=self._audit)
         self._from_workers = FromWorkers(*parts, after_error=self._rebuild)
         self._status_due = 0.0
@@ -56,13 +59,16 @@ class EngineCore:
     # ---- what happened
 
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.opened(session, message)
         self._status_due = now
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.received(session, message, now)
 
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
@@ -71,12 +77,15 @@ class EngineCore:
         self._status_due = now
 
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
+        self._clock.now = now
         self._from_workers.opened(session, message)
 
     def worker_received(self, session: bytes, message: FromWorker, now: float) -> None:
+        self._clock.now = now
         self._from_workers.received(session, message, now)
 
     def worker_ended(self, session: bytes, reason: str, now: float) -> None:
+        self._clock.now = now
         self._from_workers.ended(session, reason)
 
     # ---- what is to be done
@@ -91,6 +100,7 @@ class EngineCore:
 
         Call it after every batch of events, and at `next_deadline` at the latest.
         """
+        self._clock.now = now
         self._from_frontends.rate.observe(now, self.scheduler.queue)
         if not self.scheduler.has_work:
             self.workers.progressed(now)
@@ -106,6 +116,7 @@ class EngineCore:
     def _plan(self) -> None:
         try:
             while (plan := self.scheduler.plan()) is not None:
+                self._clock.planned()
                 if self.workers.current is not None:
                     self._effects.to_workers.append((self.workers.current.session, plan, ()))
         except Exception:

@@ -37,6 +37,9 @@ class Endings:
         """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
         self._scheduler.finish(sequence, state)
         request = sequence.request
+        timeline = None
+        if sequence.timeline is not None:
+            timeline, sequence.timeline = sequence.timeline.close(), None
         request.open -= 1
         frontend = self._frontends.get(request.session)
         if frontend is None:
@@ -52,6 +55,7 @@ class Endings:
                 FINISH_REASONS[state],
                 stop_token,
                 error,
+                timeline,
             )
         )
 

@@ -17,6 +17,7 @@ from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
+from penstock_engine.timeline import Clock, Timeline
 from penstock_engine.validation import check_submit
 from penstock_engine.workers import Workers
 
@@ -43,6 +44,7 @@ class FromFrontends:
         frontends: Frontends,
         workers: Workers,
         effects: Effects,
+        clock: Clock,
         after_error: Callable[[], None],
     ) -> None:
         self.rate = ServiceRate()
@@ -52,6 +54,7 @@ class FromFrontends:
         self._frontends = frontends
         self._workers = workers
         self._effects = effects
+        self._clock = clock
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends)
         self._context = ContextLimit(facts, scheduler)
@@ -158,6 +161,8 @@ class FromFrontends:
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
         for sequence in request.sequences.values():
+            if submit.timeline:
+                sequence.timeline = Timeline(self._clock)
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
             end = verdict(sequence, self._context.tokens)
             if end is not None:

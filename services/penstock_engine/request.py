@@ -10,6 +10,7 @@ import msgspec
 from penstock.protocol.common import FinishReason, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.table import BlockTable
+from penstock_engine.timeline import Timeline
 
 
 class State(enum.Enum):
@@ -107,6 +108,7 @@ class Sequence:
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
+    timeline: where its time goes, if its front end asked; whoever accepts and ends it keeps it.
     """
 
     __slots__ = (
@@ -127,6 +129,7 @@ class Sequence:
         "suspect_until",
         "table",
         "ticket",
+        "timeline",
     )
 
     def __init__(self, request: Request, opened: OpenSequence, deaths: int) -> None:
@@ -146,6 +149,7 @@ class Sequence:
         self.ticket = 0
         self.deaths = deaths
         self.suspect_until = self.num_tokens if deaths else 0
+        self.timeline: Timeline | None = None
 
     @property
     def finished(self) -> bool:
@@ -165,6 +169,12 @@ class Sequence:
             raise IllegalTransition(
                 f"sequence {self.index} of request {self.request.name}: "
                 f"{self.state.name} doesn't lead to {state.name}"
+            )
+        if self.timeline is not None:
+            self.timeline.moved(
+                ran=self.state is State.RUNNING,
+                runs=state is State.RUNNING,
+                preempted=state is State.PREEMPTED,
             )
         self.state = state
 

@@ -322,11 +322,12 @@ class Scheduler:
 
     # ---- apply
 
-    def verify(self, result: Result, vocab_size: int) -> None:
-        """Raises UnfitResult unless `result` answers the oldest step in flight, item for item."""
+    def verify(self, result: Result, vocab_size: int) -> StepInFlight:
+        """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
         if not self._in_flight:
             raise UnfitResult(f"a result for step {result.step} where no step is in flight")
         self._in_flight[0].verify(result, vocab_size)
+        return self._in_flight[0]
 
     def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.

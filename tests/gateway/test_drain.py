@@ -17,9 +17,7 @@ CHAT = "/v1/chat/completions"
 
 
 def body(stream: bool) -> bytes:
-    return json.dumps(
-        {"messages": [{"role": "user", "content": "x"}], "stream": stream}
-    ).encode()
+    return json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
 
 
 def script(prompt, params):

@@ -89,10 +89,10 @@ class StuckWorker:
         ends = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         command = [sys.executable, "-m", "penstock"]
         flags = ["--progress-timeout", "1.5", "--shutdown-timeout", "0"]
+        listening = ["--frontend-endpoint", ends[0], "--worker-endpoint", ends[1]]
         self.processes = [
             subprocess.Popen(
-                [*command, "engine", "--model-dir", str(model), *flags]
-                + ["--frontend-endpoint", ends[0], "--worker-endpoint", ends[1]],
+                [*command, "engine", "--model-dir", str(model), *flags, *listening],
             ),
             subprocess.Popen(
                 [*command, "gateway", "--engine-endpoint", ends[0], "--port", "0"],

@@ -32,6 +32,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     deaths: engine cores that died since the request last gained a token.
     resumed: it had been accepted before, by this engine core or another, so it is not refused for
     lack of room.
+    timeline: each terminal output is to say where the sequence's time went.
     """
 
     request: int
@@ -42,6 +43,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     stopping: Stopping
     deaths: int = 0
     resumed: bool = False
+    timeline: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
