@@ -130,6 +130,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[
         int, Meta(ge=1024, description="Largest request body, bytes; more is a 413.")
     ] = 16_777_216
+    slow_request_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
+    ] = 60.0
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
     ] = 5.0

@@ -296,6 +296,7 @@ class Harness:
         logprobs: int | None = None,
         settle: bool = True,
         sampling: dict[str, Any] | None = None,
+        timeline: bool = False,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -310,6 +311,7 @@ class Harness:
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
+            timeline,
         )
         score = RequestScore(submit)
         for index in indexes:

@@ -67,6 +67,8 @@ class LineTemplate:
 class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
+    timing = None
+
     def __init__(self, steps: Iterable[Step], n: int) -> None:
         self._steps = iter(steps)
         self._open = set(range(n))
@@ -116,7 +118,9 @@ class FakeEngineClient:
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")
 
-    async def submit(self, prompt: list[int], params: SamplingParams, *, name: str):
+    async def submit(
+        self, prompt: list[int], params: SamplingParams, *, name: str, timed: bool = False
+    ):
         await asyncio.sleep(0)
         if self.refusal is not None and len(self.submitted) >= self.refuse_after:
             raise self.refusal

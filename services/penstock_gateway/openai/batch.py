@@ -11,6 +11,7 @@ from penstock_gateway.errors import HTTPError
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.timing import RequestTiming
     from penstock.sampling_params import SamplingParams
 
 Arrivals = list[tuple[int, "SequenceDelta"]]
@@ -32,13 +33,14 @@ class Batch:
         params: list[SamplingParams],
         *,
         name: str,
+        timed: bool = False,
     ) -> Batch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs."""
         n = params[0].n
         if len(prompts) == 1:
-            return cls([await client.submit(prompts[0], params[0], name=name)], n)
+            return cls([await client.submit(prompts[0], params[0], name=name, timed=timed)], n)
         attempts = [
-            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}"))
+            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}", timed=timed))
             for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
         ]
         try:
@@ -55,6 +57,16 @@ class Batch:
     def choices(self) -> int:
         """How many choices the reply has."""
         return len(self._generations) * self._n
+
+    @property
+    def timings(self) -> list[RequestTiming]:
+        """Of each prompt, in order; empty unless they are timed."""
+        return [g.timing for g in self._generations if g.timing is not None]
+
+    @property
+    def n(self) -> int:
+        """Sequences of each prompt."""
+        return self._n
 
     async def __aenter__(self) -> Batch:
         return self

@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.body import read_body
-from penstock_gateway.boundary import REQUEST_ID
 from penstock_gateway.errors import ClientGone, as_http_error, leaving, model_not_found
 from penstock_gateway.events import EventStream
 from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
@@ -27,6 +26,7 @@ from penstock_gateway.openai.fields import GenerateFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
+from penstock_gateway.timeline import Recorder
 from penstock_gateway.watch import while_connected
 
 Fields = TypeVar("Fields", bound=GenerateFields)
@@ -65,6 +65,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
+        recorder = Recorder(scope, service.config.slow_request_seconds)
         body = await read_body(
             scope,
             receive,
@@ -80,22 +81,28 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         service.open_requests += 1
         try:
             if request.stream:
-                await self._streamed(request, scope[REQUEST_ID], receive, send)
+                await self._streamed(request, recorder, receive, send)
             else:
-                work = self._whole(request, scope[REQUEST_ID])
-                await send_json(send, 200, await while_connected(work, receive))
+                work = self._whole(request, recorder)
+                payload = await while_connected(work, receive)
+                await send_json(send, 200, payload, recorder.headers())
         finally:
             service.open_requests -= 1
 
-    async def _whole(self, request: Fields, name: str) -> bytes:
+    async def _whole(self, request: Fields, recorder: Recorder) -> bytes:
         job = await self._job(request)
-        async with await self._submit(job, name) as batch:
-            return await whole_answer(batch, job.reply, job.prompt_tokens)
+        async with (
+            await self._submit(job, recorder) as batch,
+            recorder.watching(batch.timings, batch.n),
+        ):
+            return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
-    async def _streamed(self, request: Fields, name: str, receive: Receive, send: Send) -> None:
+    async def _streamed(
+        self, request: Fields, recorder: Recorder, receive: Receive, send: Send
+    ) -> None:
         events = EventStream(send, keepalive=self._service.config.keepalive_interval)
         try:
-            await while_connected(self._stream(request, name, events), receive, events.tick)
+            await while_connected(self._stream(request, recorder, events), receive, events.tick)
         except ClientGone:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -103,13 +110,14 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 await events.fail(as_http_error(error))
             raise
 
-    async def _stream(self, request: Fields, name: str, events: EventStream) -> None:
+    async def _stream(self, request: Fields, recorder: Recorder, events: EventStream) -> None:
         job = await self._job(request)
-        async with await self._submit(job, name) as batch:
+        async with await self._submit(job, recorder) as batch:
             answer = StreamedAnswer(
-                job.reply, request.stream_options, batch.choices, job.prompt_tokens
+                job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
             )
-            await answer.run(batch, events)
+            async with recorder.watching(batch.timings, batch.n):
+                await answer.run(batch, events)
 
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
@@ -124,8 +132,14 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         )
         return await self.prepare(request, engine, head)
 
-    async def _submit(self, job: Job, name: str) -> Batch:
-        return await Batch.submit(self._service.client, job.prompts, job.params, name=name)
+    async def _submit(self, job: Job, recorder: Recorder) -> Batch:
+        return await Batch.submit(
+            self._service.client,
+            job.prompts,
+            job.params,
+            name=recorder.name,
+            timed=recorder.wanted,
+        )
 
 
 def check_stream_options(request: GenerateFields) -> None:

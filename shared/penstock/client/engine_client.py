@@ -126,9 +126,14 @@ class EngineClient:
             ) from None
 
     async def submit(
-        self, prompt_token_ids: list[int], params: SamplingParams, *, name: str
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        name: str,
+        timed: bool = False,
     ) -> Generation:
-        """Returns once the engine has accepted the request.
+        """Returns once the engine has accepted the request. timed: its Generation has a `timing`.
 
         Raises InvalidRequest, Overloaded (with retry_after) or EngineUnavailable.  When the caller
         is cancelled while it waits, the request is aborted.
@@ -146,6 +151,7 @@ class EngineClient:
             tokenizer=text.tokenizer,
             send=self._send,
             on_closed=self._forget,
+            timed=timed,
         )
         self._enter(generation)
         self._send(generation.submission())
@@ -266,7 +272,7 @@ class EngineClient:
                 generation.fail(RequestFailed("the engine core came back with another model"))
 
     def _submit_again(self, *, died: bool) -> None:
-        resumed = list(self._open.values())
+        resumed = [generation for generation in self._open.values() if not generation.finished]
         self._open.clear()
         for generation in resumed:
             generation.deaths += int(died)

@@ -7,11 +7,13 @@ can be submitted again when the engine core it ran on is gone.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from penstock.client.sequence_text import SequenceText
+from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, OpenSequence, Submit
@@ -63,6 +65,9 @@ class Generation:
 
     `key` is the request's number in the present session; the client renews it on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
+
+    timing: None unless it was asked for.  A generation that is timed stays the client's until the
+    engine has spoken of every sequence, also of those that ended here at a stop string.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class Generation:
         tokenizer: Tokenizer,
         send: Callable[[FromFrontend], bool],
         on_closed: Callable[[Generation], None],
+        timed: bool = False,
     ) -> None:
         self.key = 0
         self.name = name
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.deaths = 0
+        self.timing = RequestTiming(params.n) if timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sampling = sampling
         self._stopping = stopping
@@ -109,6 +116,8 @@ class Generation:
 
     def submission(self) -> Submit:
         """The message that runs what is still open, from where it stands."""
+        if self.timing is not None:
+            self.timing.submit()
         return Submit(
             request=self.key,
             name=self.name,
@@ -118,11 +127,13 @@ class Generation:
             stopping=self._stopping,
             deaths=self.deaths,
             resumed=self.accepted.done(),
+            timeline=self.timing is not None,
         )
 
     def abort(self) -> None:
-        """Ends the request here and in the engine. Does nothing when it is over."""
+        """Ends the request here and in the engine. Does nothing there when it is over."""
         if self.finished:
+            self._on_closed(self)
             return
         self._send(Abort(self.key))
         for index in list(self._open):
@@ -141,15 +152,17 @@ class Generation:
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
+        if self.timing is not None and output.finish is not None:
+            self.timing.hear(output.sequence, output.timeline)
         sequence = self._open.get(output.sequence)
-        if sequence is None:
-            return  # It ended here at a stop string, before the engine heard of it.
-        delta = self._delta(sequence, output)
-        if delta.finish_reason is not None:
-            del self._open[output.sequence]
-        self._give(delta)
+        if sequence is not None:
+            delta = self._timed_delta(self.timing, sequence, output)
+            if delta.finish_reason is not None:
+                del self._open[output.sequence]
+            self._give(delta)
+        # Else it ended here at a stop string, before the engine heard of it.
         if self.finished:
-            self._close()
+            self._close(keep=self.timing is not None and not self.timing.complete)
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -165,6 +178,18 @@ class Generation:
         deltas = list(self._pending.values())
         self._pending.clear()
         return deltas
+
+    def _timed_delta(
+        self, timing: RequestTiming | None, sequence: _Sequence, output: SequenceOutput
+    ) -> SequenceDelta:
+        if timing is None:
+            return self._delta(sequence, output)
+        begun = time.perf_counter()
+        delta = self._delta(sequence, output)
+        timing.detokenise += time.perf_counter() - begun
+        if delta.finish_reason is not None:
+            timing.end(output.sequence)
+        return delta
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
@@ -214,9 +239,10 @@ class Generation:
             waiting.absorb(delta)
         self._wake.set()
 
-    def _close(self) -> None:
+    def _close(self, *, keep: bool = False) -> None:
         self._open.clear()
         if not self.accepted.done():
             self.accepted.set_result(None)
         self._wake.set()
-        self._on_closed(self)
+        if not keep:
+            self._on_closed(self)
