@@ -38,7 +38,8 @@ class Clock:
     def settled(self, step: StepInFlight, seconds: float) -> None:
         """A step's result has come; it has not been applied yet. seconds: what the worker says
         that it took.  Each sequence's share of them goes by its tokens."""
-        gap = max(0.0, self.now - self._begun - seconds)
+        # Below zero for a second result that came in one turn with the first, whose gap it evens.
+        gap = self.now - self._begun - seconds
         self._begun = self.now
         self._in_flight -= 1
         if not self.watched:
@@ -113,12 +114,13 @@ class Timeline:
         """What the front end gets; the sequence has ended."""
         self._clock.watched -= 1
         began = self.tokens_began
+        in_steps = self.compute + self.dispatch
         return SequenceTimeline(
             queue=self.queue,
             requeued=self.requeued,
-            compute=self.compute,
-            dispatch=self.dispatch,
-            idle=max(0.0, self._running - self.compute - self.dispatch),
+            compute=min(self.compute, in_steps),
+            dispatch=max(self.dispatch, 0.0),
+            idle=max(self._running - in_steps, 0.0),
             share=self.share,
             first_token=began - self._accepted if began else None,
             steps=self.steps,

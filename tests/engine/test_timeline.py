@@ -120,6 +120,22 @@ def test_two_steps_in_flight_are_counted_once() -> None:
     assert whole(t) == pytest.approx(h.now - begun)
 
 
+def test_two_results_in_one_turn_are_not_counted_twice() -> None:
+    """The core hears of both at once, though the worker took its time for each."""
+    h = Harness(max_steps_in_flight=2)
+    front = h.connect()
+    h.start_worker()
+    score = submit(h, front, [1, 2], 6)
+    begun = h.now
+    while h.plans:
+        step(h, 0.2, 0.1)
+        step(h, 0.0, 0.1)
+    t = timeline(score)
+    assert t.compute == pytest.approx(0.6)
+    assert t.dispatch == pytest.approx(0)
+    assert whole(t) == pytest.approx(h.now - begun)
+
+
 def test_nobody_pays_who_did_not_ask() -> None:
     h = Harness()
     front = h.connect()
