@@ -29,6 +29,7 @@ DRAIN_LIMIT = 1000
 
 SESSION_ID_BYTES = 16
 
+LEAVING = "the engine core is leaving"
 FAREWELL = 1.0
 FAREWELL_PACE = 0.005
 
@@ -118,16 +119,26 @@ class Hub(Generic[Incoming]):
         What a peer has not read when the connection goes is lost to it, be it the end of a request
         or our goodbye; but a peer that has read our goodbye has read all that came before it.
         """
-        # Nobody new: a hello that nobody answers would cost its sender a whole timeout.
-        self.socket.unbind(self.socket.getsockopt(zmq.LAST_ENDPOINT))
         there = self.sessions
         self._lanes.clear()
         over = time.monotonic() + FAREWELL
-        while there := [s for s in there if self._say_bye(s, "the engine core is leaving")]:
+        while there := [s for s in there if self._say_bye(s, LEAVING)]:
             if time.monotonic() >= over:
                 break
             time.sleep(FAREWELL_PACE)
+            self._turn_away(there)
         self.socket.close(linger=0)
+
+    def _turn_away(self, known: list[bytes]) -> None:
+        """Answers those who dial in meanwhile: a hello without an answer would cost them a whole
+        timeout."""
+        for _ in range(DRAIN_LIMIT):
+            try:
+                session = self.socket.recv_multipart(zmq.NOBLOCK)[0]
+            except zmq.Again:
+                return
+            if session not in known:
+                self._say_bye(session, LEAVING)
 
     def _expire(self, now: float) -> None:
         timeout = self._settings.peer_timeout
