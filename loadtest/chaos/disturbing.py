@@ -42,7 +42,8 @@ class Blow:
 class Disturber:
     """pid_of: the present pid of a process, by its title; it may be missing for a moment.
 
-    The next blow falls when every stream has moved since the last: a request that is in flight at
+    The next blow falls when every stream has moved since the recovery from the last: a request that
+    is in flight at
     two deaths in a row, with nothing gained between them, is failed on purpose (see "poison").
     """
 
@@ -76,6 +77,9 @@ class Disturber:
         first = await self._fleet.wait_moved(position, 1, RECOVERY_BOUND)
         everyone = await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
         self.blows.append(Blow(victim, frozen, waited + first, waited + first + everyone))
+        # Once more, for those that began before the recovery, and so may be suspects too.
+        position = self._fleet.position()
+        await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
 
     async def _find(self, victim: str) -> int:
         for _ in range(1000):
