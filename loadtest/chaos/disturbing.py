@@ -43,8 +43,8 @@ class Disturber:
     """pid_of: the present pid of a process, by its title; it may be missing for a moment.
 
     The next blow falls when every stream has moved since the recovery from the last: a request that
-    is in flight at
-    two deaths in a row, with nothing gained between them, is failed on purpose (see "poison").
+    is in flight at two deaths in a row, with nothing gained between them, is failed on purpose
+    (the rule against poison).
     """
 
     def __init__(self, fleet: Fleet, pid_of: Callable[[str], int | None], seed: int) -> None:
