@@ -25,6 +25,15 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos",
+        choices=("short", "full", "long"),
+        default="short",
+        help="how often tests/system/test_chaos.py kills and freezes processes",
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache() -> Iterator[None]:
     """The folder for prepared models and downloads: made above, gone at the end."""

@@ -12,6 +12,7 @@ door            who is let in; deadlines: whose time is over
 stopping        when a sequence has ended; endings: its one terminal output
 policies/       whose turn it is and who makes way (fcfs, priority, fair), admission: small objects
 kv/             the block pool and the block tables
+timeline        where a sequence's time went
 audit           proves the books
 process         sockets and clock around the core
 record/         writes down what a core is told, and replays it

@@ -19,6 +19,7 @@ from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.scheduler import Scheduler
+from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
@@ -46,8 +47,9 @@ class EngineCore:
             policy=make_policy(facts.config.scheduler, facts.tenants()),
         )
         self.frontends = Frontends()
-        self.workers = Workers()
+        self.workers = Workers(facts.config.transport.progress_timeout)
         self._effects = Effects()
+        self._clock = Clock()
         self.grammars = Grammars(facts.config.grammar, self.scheduler, self.workers, self._effects)
         parts = (
             facts,
@@ -56,6 +58,7 @@ class EngineCore:
             self.workers,
             self.grammars,
             self._effects,
+            self._clock,
         )
         self._from_frontends = FromFrontends(*parts, after_error=self._audit)
         self._from_workers = FromWorkers(*parts, after_error=self._rebuild)
@@ -69,31 +72,48 @@ class EngineCore:
     # ---- what happened
 
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.opened(session, message)
         self._status_due = now
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.received(session, message, now)
 
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
+        self._clock.now = now
         self._from_frontends.ended(session, reason)
 
+    def drain(self, now: float) -> None:
+        """From here on only what was accepted before is served; front ends are told."""
+        self._from_frontends.draining = True
+        self._status_due = now
+
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
+        self._clock.now = now
         self._from_workers.opened(session, message)
 
     def worker_received(self, session: bytes, message: FromWorker, now: float) -> None:
+        self._clock.now = now
         self._from_workers.received(session, message, now)
 
     def worker_ended(self, session: bytes, reason: str, now: float) -> None:
+        self._clock.now = now
         self._from_workers.ended(session, reason)
 
     # ---- what is to be done
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Whether a front end still waits for the end of something."""
+        return next(self.frontends.requests(), None) is not None
 
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
 
         Call it after every batch of events, and at `next_deadline` at the latest.
         """
+        self._clock.now = now
         self._from_frontends.expire(now)
         self._from_frontends.rate.observe(now, self.scheduler.queue)
         if not self.scheduler.has_work:
@@ -113,6 +133,7 @@ class EngineCore:
     def _plan(self) -> None:
         try:
             while (plan := self.scheduler.plan()) is not None:
+                self._clock.planned()
                 if self.workers.current is not None:
                     self._effects.to_workers.append((self.workers.current.session, plan, ()))
         except Exception:
@@ -142,6 +163,7 @@ class EngineCore:
             compute_seconds=round(self.workers.compute_seconds, 6),
             frontends=len(self.frontends),
             workers=0 if ready is None else 1,
+            draining=self._from_frontends.draining,
         )
 
     # ---- internal errors

@@ -42,6 +42,9 @@ class Endings:
             self._grammars.unpark(sequence)
         self._scheduler.finish(sequence, state)
         request = sequence.request
+        timeline = None
+        if sequence.timeline is not None:
+            timeline, sequence.timeline = sequence.timeline.close(), None
         request.open -= 1
         if not request.open:
             self._frontends.open_requests.ended(request)
@@ -62,6 +65,7 @@ class Endings:
                 error,
                 cached_tokens=request.take_cached_tokens(),
                 error_code=error_code,
+                timeline=timeline,
             )
         )
 

@@ -21,16 +21,21 @@ from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
+from penstock_engine.timeline import Clock, Timeline
 from penstock_engine.validation import check_submit
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
+
+DRAINING_RETRY_MS = 1_000
+"""When to ask again: another engine core, or this one's next life."""
 
 
 class FromFrontends:
     """Handles the events of front ends' sessions.
 
     after_error: called when a message met an internal error, once its session has been ended.
+    draining: new requests are refused; those that were accepted before, here or elsewhere, aren't.
     """
 
     def __init__(
@@ -41,15 +46,18 @@ class FromFrontends:
         workers: Workers,
         grammars: Grammars,
         effects: Effects,
+        clock: Clock,
         after_error: Callable[[], None],
     ) -> None:
         self.rate = ServiceRate()
+        self.draining = False
         self._facts = facts
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
         self._grammars = grammars
         self._effects = effects
+        self._clock = clock
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends, grammars)
         self._context = ContextLimit(facts, scheduler)
@@ -124,7 +132,11 @@ class FromFrontends:
         except InvalidRequest as error:
             frontend.reply(Rejected(submit.request, "invalid", error.message))
             return
-        refusal = self._door.refusal(submit, now) or self._grammar_refusal(submit, now)
+        refusal = (
+            self._leaving(submit)
+            or self._door.refusal(submit, now)
+            or self._grammar_refusal(submit, now)
+        )
         if refusal is not None:
             frontend.reply(refusal)
         else:
@@ -141,6 +153,13 @@ class FromFrontends:
             max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
         )
         self._door.check_priority(submit)
+
+    def _leaving(self, submit: Submit) -> Rejected | None:
+        """Only what has been accepted before is taken while the engine core drains."""
+        if not self.draining or submit.resumed:
+            return None
+        message = "the engine core is shutting down"
+        return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
 
     def _grammar_refusal(self, submit: Submit, now: float) -> Rejected | None:
         """Why a request with a grammar can't be taken now: what waits for one is not queued."""
@@ -176,6 +195,8 @@ class FromFrontends:
             if self._grammars.is_ready(request):
                 frontend.reply(Prepared(submit.request))
         for sequence in request.sequences.values():
+            if submit.timeline:
+                sequence.timeline = Timeline(self._clock)
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
             end = verdict(sequence, self._context.tokens)
             if end is not None:

@@ -28,6 +28,7 @@ from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
+from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers, WorkerSession
 
 log = logs.get(__name__)
@@ -47,6 +48,7 @@ class FromWorkers:
         workers: Workers,
         grammars: Grammars,
         effects: Effects,
+        clock: Clock,
         after_error: Callable[[], None],
     ) -> None:
         self.num_settled = 0
@@ -56,6 +58,7 @@ class FromWorkers:
         self._workers = workers
         self._grammars = grammars
         self._effects = effects
+        self._clock = clock
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends, grammars)
         self._context = ContextLimit(facts, scheduler)
@@ -113,6 +116,7 @@ class FromWorkers:
         """What ran waits again, with what it has emitted; a step in flight is forgotten."""
         log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
         self._workers.current = None
+        self._clock.forget()
         for sequence in self._scheduler.detach():
             self._endings.end_if_poison(sequence)
         for entry in self._grammars.worker_lost():
@@ -178,7 +182,8 @@ class FromWorkers:
 
     def _take_result(self, result: Result, now: float) -> None:
         try:
-            self._scheduler.verify(result, self._facts.model.config.vocab_size)
+            step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
+            self._clock.settled(step, result.compute_seconds)
             self._advance(result)
         except UnfitResult as error:
             self.drop(str(error))

@@ -33,9 +33,15 @@ log = logs.get(__name__)
 
 
 def main(
-    config: EngineConfig, model_dir: str, frontend_endpoint: str, worker_endpoint: str
+    config: EngineConfig,
+    model_dir: str,
+    frontend_endpoint: str,
+    worker_endpoint: str,
+    *,
+    shutdown_timeout: float = 5.0,
 ) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serves until SIGTERM or SIGINT, and then until open requests have ended, for
+    shutdown_timeout seconds at most; a second signal ends it at once.
 
     model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.  Raises
     StartupError where a folder can't be read or an endpoint can't be bound.
@@ -61,7 +67,7 @@ def main(
         # Everything made so far lives as long as the process: the collector needn't look at it.
         gc.collect()
         gc.freeze()
-        Loop(core, frontends, workers, wakeup).run()
+        Loop(core, frontends, workers, wakeup, shutdown_timeout).run()
     log.info("engine stopped")
 
 
@@ -74,23 +80,32 @@ class Loop:
         frontends: Hub[FromFrontend],
         workers: Hub[FromWorker],
         wakeup: socket.socket,
+        shutdown_timeout: float,
     ) -> None:
         self._core = core
         self._frontends = frontends
         self._workers = workers
         self._wakeup = wakeup
-        # Hubs want to be polled every beat interval; twice as often leaves slack.
-        self._longest_wait = core.facts.config.transport.beat_interval / 2
+        self._shutdown_timeout = shutdown_timeout
+        self._leave_at: float | None = None
+        # Hubs want to be polled every beat interval; more often, silence is noticed sooner.
+        self._longest_wait = core.facts.config.transport.beat_interval / 4
         self._poller = zmq.Poller()
         for waited in (frontends.socket, workers.socket, wakeup.fileno()):
             self._poller.register(waited, zmq.POLLIN)
 
     def run(self) -> None:
-        """Until a signal asks to stop."""
-        while not self._stopping():
+        """Until a signal has asked to stop and what was open is done, or was given its time."""
+        while True:
             now = time.monotonic()
+            if self._take_signals(now) > 1:
+                return
             self._take_events(now)
             self._deliver(self._core.step(now))
+            if self._leave_at is not None and (
+                now >= self._leave_at or not self._core.has_open_requests
+            ):
+                return
             wait = min(self._longest_wait, self._core.next_deadline() - time.monotonic())
             self._poller.poll(max(0, round(1000 * wait)))
 
@@ -122,11 +137,18 @@ class Loop:
         for session, reason in effects.end_frontends:
             self._frontends.end(session, reason)
 
-    def _stopping(self) -> bool:
+    def _take_signals(self, now: float) -> int:
+        """How many have come so far, if one came now (else 0). The first begins the drain."""
         try:
-            return bool(self._wakeup.recv(64))
+            count = len(self._wakeup.recv(64))
         except BlockingIOError:
-            return False
+            return 0
+        if self._leave_at is not None:
+            return count + 1
+        log.info("draining", seconds=self._shutdown_timeout)
+        self._leave_at = now + self._shutdown_timeout
+        self._core.drain(now)
+        return count
 
 
 def _hub(

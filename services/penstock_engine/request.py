@@ -11,6 +11,7 @@ from penstock.protocol.common import FinishReason, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.table import BlockTable
+from penstock_engine.timeline import Timeline
 
 
 class State(enum.Enum):
@@ -152,6 +153,7 @@ class Sequence:
     that others can find by their keys.
     num_preemptions: how often it has lost its blocks to others.
     tokens_at_start: the num_tokens with which it last got a slot.
+    timeline: where its time goes, if its front end asked; whoever accepts and ends it keeps it.
     """
 
     __slots__ = (
@@ -176,6 +178,7 @@ class Sequence:
         "suspect_until",
         "table",
         "ticket",
+        "timeline",
         "tokens_at_start",
     )
 
@@ -201,6 +204,7 @@ class Sequence:
         self.deaths = deaths
         self.deferrals = -len(self.emitted)
         self.suspect_until = self.num_tokens if deaths else 0
+        self.timeline: Timeline | None = None
 
     @property
     def finished(self) -> bool:
@@ -234,6 +238,12 @@ class Sequence:
             raise IllegalTransition(
                 f"sequence {self.index} of request {self.request.name}: "
                 f"{self.state.name} doesn't lead to {state.name}"
+            )
+        if self.timeline is not None:
+            self.timeline.moved(
+                ran=self.state is State.RUNNING,
+                runs=state is State.RUNNING,
+                preempted=state is State.PREEMPTED,
             )
         self.state = state
 

@@ -379,7 +379,11 @@ class Scheduler:
         self.queue.remove(sequence)
         sequence.move(State.RUNNING)
         slot = self.free_slots.pop()
+        swapped = self.cache.num_swapped_in
         sequence.table = self._reuse.table(sequence, start)
+        if sequence.timeline is not None:
+            sequence.timeline.swaps += self.cache.num_swapped_in - swapped
+            sequence.timeline.cached_tokens = max(sequence.timeline.cached_tokens, start.computed)
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.tokens_at_start = sequence.num_tokens
@@ -412,11 +416,12 @@ class Scheduler:
 
     # ---- apply
 
-    def verify(self, result: Result, vocab_size: int) -> None:
-        """Raises UnfitResult unless `result` answers the oldest step in flight, item for item."""
+    def verify(self, result: Result, vocab_size: int) -> StepInFlight:
+        """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
         if not self._in_flight:
             raise UnfitResult(f"a result for step {result.step} where no step is in flight")
         self._in_flight[0].verify(result, vocab_size)
+        return self._in_flight[0]
 
     def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from penstock.protocol.from_worker import Progress, Ready
 
-PROGRESS_TIMEOUT = 10.0
-"""Seconds without a result or a computed layer, with work to do, after which we aren't ready."""
-
-STUCK = f"no step has made progress for {PROGRESS_TIMEOUT:g} s"
-
 
 class WorkerSession:
     """One rank's session.
@@ -30,9 +25,13 @@ class Workers:
 
     fault: what the last worker said that it died of.  final: no other will do better.
     compute_seconds: that steps took in the workers, by their own clocks, since boot.
+    progress_timeout: seconds without a result or a computed layer, with work to do, after which
+    we aren't ready.  One layer of a large model may take seconds; a process that doesn't run at
+    all misses its beats long before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, progress_timeout: float) -> None:
+        self._progress_timeout = progress_timeout
         self.current: WorkerSession | None = None
         self.fault: str | None = None
         self.final = False
@@ -64,6 +63,6 @@ class Workers:
             return False, self.fault or "no worker is connected"
         if self.current.ready is None:
             return False, "the worker is loading the model"
-        if now - self._progress_at > PROGRESS_TIMEOUT:
-            return False, STUCK
+        if now - self._progress_at > self._progress_timeout:
+            return False, f"no step has made progress for {self._progress_timeout:g} s"
         return True, ""

@@ -86,6 +86,13 @@ def _rate_limited(error: Limited) -> HTTPError:
     )
 
 
+def leaving() -> HTTPError:
+    """503 of a gateway that drains: the client should come back over another connection."""
+    error = unavailable("the server is shutting down", "shutting_down", ENGINE_RETRY_AFTER)
+    error.headers += (("connection", "close"),)
+    return error
+
+
 def model_not_found(name: str, served: str) -> HTTPError:
     """404 for a model name that is not served here."""
     return HTTPError(
@@ -114,7 +121,7 @@ def as_http_error(error: BaseException) -> HTTPError:
         case RequestFailed():
             return HTTPError(500, str(error), type=SERVER, code="request_failed")
         case asyncio.CancelledError():
-            return unavailable("the server is shutting down", "shutting_down", ENGINE_RETRY_AFTER)
+            return leaving()
     return HTTPError(
         500, "internal error; the server's log has it under this x-request-id", type=SERVER
     )

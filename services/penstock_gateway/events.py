@@ -26,6 +26,7 @@ class EventStream:
 
     A write waits while the client's connection is full; the server cuts connections that stay
     full (see http_protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
+    write_seconds: spent in writes.
     """
 
     def __init__(self, send: Send, *, keepalive: float) -> None:
@@ -34,9 +35,11 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
+        self.write_seconds = 0.0
 
     async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
         """Sends whole events."""
+        begun = time.perf_counter()
         async with self._lock:
             if not self.started:
                 self.started = True
@@ -47,6 +50,7 @@ class EventStream:
                 {"type": "http.response.body", "body": bytes(data), "more_body": not last}
             )
             self._last_write = time.monotonic()
+        self.write_seconds += time.perf_counter() - begun
 
     async def fail(self, error: HTTPError) -> None:
         """Ends a started stream with an error event."""

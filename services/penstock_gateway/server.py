@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from penstock import logs
 from penstock.supervisor import listener
+from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http_protocol import protocol_class
 from penstock_gateway.service import Service
 
@@ -26,10 +28,17 @@ LAST_WORDS = 1.0
 """Seconds that cancelled requests get to tell their clients so."""
 
 
+HAND_OVER = ROLL
+"""Tells a gateway that others accept from its socket: it leaves the new connections to them."""
+
+
 class GatewayServer(uvicorn.Server):
-    """Serves until SIGTERM or SIGINT; then refuses new connections, lets open requests finish
-    within the shutdown timeout, tells the rest that it leaves, and returns. A second signal skips
-    the waiting."""
+    """Serves until a signal asks it to leave.
+
+    SIGTERM and SIGINT: goes on accepting connections, refuses new work with 503, lets open
+    requests finish within the shutdown timeout, tells the rest that it leaves, and returns.
+    HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
+    """
 
     def __init__(self, app: FastAPI) -> None:
         self._service: Service = app.state.service
@@ -47,16 +56,27 @@ class GatewayServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        # The annotation says whole seconds; it is only ever used as a timeout.
-        self.config.timeout_graceful_shutdown = config.shutdown_timeout
+        self._patience = config.shutdown_timeout
+        self._leave_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for sock in sockets or ():
             log.info("listening", url=listener.url(*listener.reachable_address(sock)))
 
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second. Returns whether it is time to close."""
+        drained = self._leave_at is not None and not self._service.open_requests
+        return drained or self._time_left() <= 0 or await super().on_tick(counter)
+
+    def _time_left(self) -> float:
+        """Seconds that open requests still have."""
+        return float("inf") if self._leave_at is None else self._leave_at - time.monotonic()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._service.draining = True
+        self._drain()
+        # The annotation says whole seconds; it is only ever used as a timeout.
+        self.config.timeout_graceful_shutdown = max(0.0, self._time_left())  # type: ignore[assignment]
         await super().shutdown(sockets)
         tasks = set(self.server_state.tasks)
         if tasks:
@@ -68,17 +88,25 @@ class GatewayServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaving on a signal is a normal end here, so the signal is not raised again."""
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
+        signals = (signal.SIGTERM, signal.SIGINT, HAND_OVER)
         for number in signals:
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._leave, number)
         try:
             yield
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
 
-    def _leave(self) -> None:
-        if self.should_exit:
-            self.force_exit = True
-        self._service.draining = True
-        self.should_exit = True
+    def _leave(self, number: int = signal.SIGTERM) -> None:
+        if self._service.draining:
+            self.should_exit = self.force_exit = True
+        elif number == HAND_OVER:
+            self.should_exit = True
+        self._drain()
+
+    def _drain(self) -> None:
+        if not self._service.draining:
+            log.info("draining", open=self._service.open_requests, seconds=self._patience)
+            self._service.draining = True
+        if self._leave_at is None:
+            self._leave_at = time.monotonic() + self._patience

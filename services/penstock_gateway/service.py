@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText
     from penstock.protocol.to_frontend import Status, Welcome
 
-STATUS_MAX_AGE = 3.0
-"""Seconds after which the engine's last word about itself says nothing about now."""
+STATUS_MAX_AGE = 2.0
+"""Seconds after which the engine's last word about itself says nothing about now: four beats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,10 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     peer_timeout: Annotated[
         float, Meta(gt=0, le=600, description="Seconds of silence that end a session.")
     ] = 2.5
+    progress_timeout: Annotated[
+        float,
+        Meta(gt=0, le=600, description="Seconds in one step without progress; then not ready."),
+    ] = 10.0
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")
     ] = 67_108_864
@@ -211,6 +215,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[
         int, Meta(ge=1024, description="Largest request body, bytes; more is a 413.")
     ] = 16_777_216
+    slow_request_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
+    ] = 60.0
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
     ] = 5.0

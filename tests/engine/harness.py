@@ -395,6 +395,7 @@ class Harness:
         tenant: str = "",
         priority: int = 0,
         time_left_ms: int | None = None,
+        timeline: bool = False,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -414,6 +415,7 @@ class Harness:
             priority=priority,
             time_left_ms=time_left_ms,
             grammar=grammar,
+            timeline=timeline,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)

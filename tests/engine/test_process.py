@@ -34,7 +34,11 @@ from penstock import logs
 from penstock.config import EngineConfig
 from penstock_engine.process import main
 logs.setup("engine")
-main(msgspec.json.decode(sys.argv[1], type=EngineConfig), *sys.argv[2:5])
+main(
+    msgspec.json.decode(sys.argv[1], type=EngineConfig),
+    *sys.argv[2:5],
+    shutdown_timeout=float(sys.argv[5]),
+)
 """
 
 
@@ -84,10 +88,14 @@ class Engine:
         self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([1], 0, 1))
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
+        self.shutdown_timeout = 5.0
+        self.held = False
+        """While it is, the worker keeps plans to itself."""
 
     def start(self) -> subprocess.Popen[str]:
         config = msgspec.structs.replace(harness.facts().config, transport=SETTINGS)
         arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
+        arguments.append(str(self.shutdown_timeout))
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
         )
@@ -113,13 +121,17 @@ class Engine:
             self.work.link.send(
                 Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
             )
-        plan = self.work.take(Plan)
+        plan = None if self.held else self.work.take(Plan)
         if plan is not None and self.worker is not None:
             self.work.link.send(self.worker.execute(plan))
 
     def ready(self) -> bool:
         status = self.front.take(Status)
         return status is not None and status.ready
+
+    def draining(self) -> bool:
+        status = self.front.take(Status)
+        return status is not None and status.draining
 
     def close(self) -> None:
         if self.process is not None:

@@ -69,6 +69,7 @@ class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
     cached_tokens = 0
+    timing = None
 
     def __init__(self, steps: Iterable[Step], n: int) -> None:
         self._steps = iter(steps)
@@ -121,7 +122,13 @@ class FakeEngineClient:
         return self.age if self.status is not None else float("inf")
 
     async def submit(
-        self, prompt: list[int], params: SamplingParams, *, name: str, terms: Terms
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        *,
+        name: str,
+        terms: Terms,
+        timed: bool = False,
     ) -> FakeGeneration:
         await asyncio.sleep(0)
         terms.check_time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from types import TracebackType
@@ -62,10 +63,10 @@ class LiveGateway:
         self._thread.join(20)
         assert not self._thread.is_alive()
 
-    def leave(self) -> None:
-        """What SIGTERM does."""
+    def leave(self, signum: int = signal.SIGTERM) -> None:
+        """What a signal does."""
         try:
-            self.loop.call_soon_threadsafe(self._server._leave)
+            self.loop.call_soon_threadsafe(self._server._leave, signum)
         except RuntimeError:
             pass  # It has left already.
 

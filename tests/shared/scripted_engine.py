@@ -112,8 +112,9 @@ class ScriptedEngine:
             seed=None,
         )
 
-    def status(self) -> Status:
+    def status(self, *, draining: bool = False) -> Status:
         return Status(
+            draining=draining,
             ready=True, reason="", fingerprint="f", waiting=0, running=0, blocks_total=8,
             blocks_free=8, block_size=16, steps=0, preemptions=0, frontends=1, workers=1,
         )  # fmt: skip

@@ -21,7 +21,13 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.protocol.common import Grammar
-from penstock.protocol.to_frontend import Outputs, Prepared, Rejected, SequenceOutput
+from penstock.protocol.to_frontend import (
+    Outputs,
+    Prepared,
+    Rejected,
+    SequenceOutput,
+    SequenceTimeline,
+)
 from penstock.terms import Terms
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
@@ -158,6 +164,77 @@ async def test_a_lost_session_alone_is_no_death(engine, client):
     engine.hub.end(engine.session, "for the test")
     await until(lambda: len(engine.submits) == 2)
     assert engine.submits[1].deaths == 0
+
+
+async def test_an_engine_that_drained_did_not_die(engine, client, endpoint):
+    await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="again")
+    engine.send(engine.status(draining=True))
+    await until(lambda: client.status is not None and client.status.draining)
+    await engine.die()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two")
+    try:
+        await until(lambda: successor.submits)
+        assert successor.submits[0].deaths == 0
+        assert successor.submits[0].resumed
+    finally:
+        await successor.die()
+
+
+def engine_says(**changes: float) -> SequenceTimeline:
+    fields = dict.fromkeys(SequenceTimeline.__struct_fields__, 0)
+    return SequenceTimeline(**{**fields, **changes})
+
+
+async def test_a_timed_request_hears_of_each_sequence(engine, client):
+    generation = await client.submit(list(b"x"), SamplingParams(n=2), name="t", timed=True)
+    [submit] = engine.submits
+    assert submit.timeline
+    for index in (1, 0):
+        told = engine_says(steps=index + 5)
+        engine.send(
+            Outputs([SequenceOutput(submit.request, index, [65], finish="length", timeline=told)])
+        )
+    await collect(generation)
+    timing = generation.timing
+    assert timing is not None
+    assert timing.complete
+    assert {index: each.steps for index, each in timing.sequences.items()} == {0: 5, 1: 6}
+    assert timing.last == 0
+    assert 0 < timing.begun == timing.submitted < timing.ended
+    assert timing.detokenise > 0
+    assert client.open_requests == 0
+
+
+async def test_a_stop_string_does_not_lose_the_engines_account(engine, client):
+    params = SamplingParams(stop=["END"], max_tokens=50)
+    generation = await client.submit(list(b"x"), params, name="stop", timed=True)
+    [submit] = engine.submits
+    engine.text(submit, "ab END")
+    assert (await collect(generation))[0][0] == "ab "
+    assert generation.finished
+    assert not generation.timing.complete
+    assert client.open_requests == 1, "the engine has not spoken yet"
+    told = engine_says(steps=6)
+    engine.send(Outputs([SequenceOutput(submit.request, 0, finish="stop", timeline=told)]))
+    await generation.timing.wait(10)
+    assert generation.timing.sequences[0].steps == 6
+    assert client.open_requests == 0
+
+
+async def test_who_waits_for_an_account_only_is_not_submitted_again(engine, client):
+    params = SamplingParams(stop=["END"], max_tokens=50)
+    generation = await client.submit(list(b"x"), params, name="stop", timed=True)
+    engine.text(engine.submits[0], "END")
+    await collect(generation)
+    other = await client.submit(list(b"y"), SamplingParams(max_tokens=50), name="o", timed=True)
+    engine.hub.end(engine.session, "for the test")
+    await until(lambda: len(engine.submits) == 3)
+    assert engine.submits[2].name == "o"
+    assert other.timing.submitted > other.timing.begun
+    generation.abort()
+    await asyncio.sleep(0.05)
+    assert client.open_requests == 1
+    assert len(engine.submits) == 3
 
 
 async def test_another_model_fails_what_was_open(engine, client, endpoint):

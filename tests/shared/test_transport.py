@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import zmq
 
 from penstock.config import TransportSettings
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.hub import Hub
+from penstock.transport.hub import FAREWELL, Hub
 from penstock.transport.lane import Lane
 from penstock.transport.link import Link
 from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
@@ -210,6 +211,32 @@ def test_closing_says_goodbye_at_once(context, endpoint):
     events = pump(None, other, ended)
     # The goodbye, or the broken connection where that came first; not the long silence.
     assert "silent" not in events[0].reason
+
+
+def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    session = wire.hub.sessions[0]
+    for number in range(50):
+        wire.hub.send(session, [number])
+    closing = threading.Thread(target=wire.hub.close)
+    closing.start()
+    time.sleep(0.4)  # busy with something else
+    events = pump(None, link, ended)
+    closing.join()
+    assert [event.message for event in events if isinstance(event, Received)] == [
+        [number] for number in range(50)
+    ]
+    assert events[-1].reason == "the engine core is leaving"
+
+
+def test_a_peer_that_never_reads_does_not_keep_a_hub_from_closing(context, endpoint):
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    start = time.monotonic()
+    wire.hub.close()
+    assert time.monotonic() - start < FAREWELL + 0.5
+    link.close()
 
 
 def test_a_refused_hello_leaves_its_reason(context, endpoint):

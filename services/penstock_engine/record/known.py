@@ -32,6 +32,7 @@ from penstock_engine import (
     queue,
     request,
     scheduler,
+    timeline,
     workers,
 )
 from penstock_engine.kv import cache, host, pool, reuse, table
@@ -90,6 +91,7 @@ _STATE = (
     shares,
     table,
     tenants,
+    timeline,
     workers,
 )
 """Modules whose classes make up a core's state."""

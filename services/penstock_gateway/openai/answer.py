@@ -11,6 +11,7 @@ from penstock_gateway.events import DONE, EventStream
 from penstock_gateway.openai.batch import Arrivals, Batch, failure_of
 from penstock_gateway.openai.fields import StreamOptions
 from penstock_gateway.openai.reply import ReplyFormat, Usage, UsageField
+from penstock_gateway.timeline import Recorder
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -36,7 +37,9 @@ class Choice:
         self.stop_reason = delta.stop_reason
 
 
-async def whole_answer(batch: Batch, reply: ReplyFormat, prompt_tokens: int) -> bytes:
+async def whole_answer(
+    batch: Batch, reply: ReplyFormat, prompt_tokens: int, recorder: Recorder
+) -> bytes:
     """The unstreamed reply. Raises what a sequence failed with."""
     choices = [Choice() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
@@ -46,19 +49,27 @@ async def whole_answer(batch: Batch, reply: ReplyFormat, prompt_tokens: int) -> 
                 raise failure
             choices[index].add(delta)
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
-    return reply.whole(choices, Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens))
+    timeline = await recorder.asked_for(batch.timings, batch.n)
+    usage = Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens)
+    return reply.whole(choices, usage, timeline or UNSET)
 
 
 class StreamedAnswer:
     """Writes a batch's deltas as events. All deltas of one wake-up leave in one send."""
 
     def __init__(
-        self, reply: ReplyFormat, options: StreamOptions | None, choices: int, prompt_tokens: int
+        self,
+        reply: ReplyFormat,
+        options: StreamOptions | None,
+        choices: int,
+        prompt_tokens: int,
+        recorder: Recorder,
     ) -> None:
         self._reply = reply
         self._include_usage = bool(options and options.include_usage)
         self._continuous = bool(options and options.continuous_usage_stats)
         self._choices = choices
+        self._recorder = recorder
         self._prompt_tokens = prompt_tokens
         self._completion_tokens = 0
         self._batch: Batch | None = None
@@ -84,6 +95,9 @@ class StreamedAnswer:
                 out.clear()
         if self._include_usage:
             self._reply.usage(out, self._total())
+        timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
+        if timeline is not None:
+            self._reply.timeline(out, timeline)
         out += DONE
         await events.write(out, last=True)
 

@@ -11,6 +11,7 @@ from penstock_gateway.errors import timed_out
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.timing import RequestTiming
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
 
@@ -34,13 +35,19 @@ class Batch:
         *,
         name: str,
         terms: Terms,
+        timed: bool = False,
     ) -> Batch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs."""
         n = params[0].n
         if len(prompts) == 1:
-            return cls([await client.submit(prompts[0], params[0], name=name, terms=terms)], n)
+            generation = await client.submit(
+                prompts[0], params[0], name=name, terms=terms, timed=timed
+            )
+            return cls([generation], n)
         attempts = [
-            asyncio.create_task(client.submit(prompt, p, name=f"{name}-{i}", terms=terms))
+            asyncio.create_task(
+                client.submit(prompt, p, name=f"{name}-{i}", terms=terms, timed=timed)
+            )
             for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
         ]
         try:
@@ -62,6 +69,16 @@ class Batch:
     def cached_tokens(self) -> int:
         """Of all prompts, those found in the KV cache, as far as it is known."""
         return sum(generation.cached_tokens or 0 for generation in self._generations)
+
+    @property
+    def timings(self) -> list[RequestTiming]:
+        """Of each prompt, in order; empty unless they are timed."""
+        return [g.timing for g in self._generations if g.timing is not None]
+
+    @property
+    def n(self) -> int:
+        """Sequences of each prompt."""
+        return self._n
 
     async def __aenter__(self) -> Batch:
         return self

@@ -8,7 +8,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock_gateway.openai.logprobs import ChatLogprobs, chat_logprobs
-from penstock_gateway.openai.reply import ReplyHead, Usage, UsageField, append_event, encoder
+from penstock_gateway.openai.reply import (
+    ReplyHead,
+    TimelineField,
+    Usage,
+    UsageField,
+    append_event,
+    encoder,
+)
+from penstock_gateway.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -39,6 +47,7 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None
+    penstock_timeline: TimelineField = UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -61,6 +70,7 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     choices: list[ChatChunkChoice]
     system_fingerprint: str | None
     usage: UsageField = UNSET
+    penstock_timeline: TimelineField = UNSET
 
 
 class ChatFormat:
@@ -88,11 +98,22 @@ class ChatFormat:
     def usage(self, out: bytearray, usage: Usage) -> None:
         append_event(out, self._chunk([], usage))
 
-    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+        append_event(out, self._chunk([], UNSET, timeline))
+
+    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         head = self._head
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return encoder.encode(
-            ChatCompletion(head.id, head.created, head.model, shown, usage, head.system_fingerprint)
+            ChatCompletion(
+                head.id,
+                head.created,
+                head.model,
+                shown,
+                usage,
+                head.system_fingerprint,
+                timeline,
+            )
         )
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
@@ -102,8 +123,13 @@ class ChatFormat:
         message = AssistantMessage("".join(choice.texts))
         return ChatChoice(index, message, logprobs, choice.finish_reason, choice.stop_reason)
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: UsageField) -> ChatChunk:
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: UsageField,
+        timeline: TimelineField = UNSET,
+    ) -> ChatChunk:
         head = self._head
         return ChatChunk(
-            head.id, head.created, head.model, choices, head.system_fingerprint, usage=usage
+            head.id, head.created, head.model, choices, head.system_fingerprint, usage, timeline
         )

@@ -8,7 +8,15 @@ import msgspec
 from msgspec import UNSET
 
 from penstock_gateway.openai.logprobs import CompletionLogprobs, completion_logprobs
-from penstock_gateway.openai.reply import ReplyHead, Usage, UsageField, append_event, encoder
+from penstock_gateway.openai.reply import (
+    ReplyHead,
+    TimelineField,
+    Usage,
+    UsageField,
+    append_event,
+    encoder,
+)
+from penstock_gateway.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -33,6 +41,7 @@ class TextCompletion(msgspec.Struct, tag_field="object", tag="text_completion"):
     choices: list[TextChoice]
     system_fingerprint: str | None
     usage: UsageField = UNSET
+    penstock_timeline: TimelineField = UNSET
 
 
 class CompletionFormat:
@@ -62,9 +71,12 @@ class CompletionFormat:
     def usage(self, out: bytearray, usage: Usage) -> None:
         append_event(out, self._reply([], usage))
 
-    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+        append_event(out, self._reply([], UNSET, timeline))
+
+    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
-        return encoder.encode(self._reply(shown, usage))
+        return encoder.encode(self._reply(shown, usage, timeline))
 
     def _choice(self, index: int, choice: Choice) -> TextChoice:
         logprobs = None
@@ -73,8 +85,10 @@ class CompletionFormat:
         text = "".join(choice.texts)
         return TextChoice(index, text, logprobs, choice.finish_reason, choice.stop_reason)
 
-    def _reply(self, choices: list[TextChoice], usage: UsageField) -> TextCompletion:
+    def _reply(
+        self, choices: list[TextChoice], usage: UsageField, timeline: TimelineField = UNSET
+    ) -> TextCompletion:
         head = self._head
         return TextCompletion(
-            head.id, head.created, head.model, choices, head.system_fingerprint, usage=usage
+            head.id, head.created, head.model, choices, head.system_fingerprint, usage, timeline
         )

@@ -19,8 +19,7 @@ from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.body import read_body
-from penstock_gateway.boundary import REQUEST_ID
-from penstock_gateway.errors import ClientGone, as_http_error, model_not_found
+from penstock_gateway.errors import ClientGone, as_http_error, leaving, model_not_found
 from penstock_gateway.events import EventStream
 from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
 from penstock_gateway.openai.batch import Batch
@@ -30,6 +29,7 @@ from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.openai.request_terms import request_terms, terms_headers
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
+from penstock_gateway.timeline import Recorder
 from penstock_gateway.watch import while_connected
 
 Fields = TypeVar("Fields", bound=GenerateFields)
@@ -70,12 +70,15 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         service = self._service
         arrived = time.monotonic()
         headers = terms_headers(scope)
+        recorder = Recorder(scope, service.config.slow_request_seconds)
         body = await read_body(
             scope,
             receive,
             limit=service.config.max_body_bytes,
             timeout=service.patience.body,
         )
+        if service.draining:
+            raise leaving()
         request = decode(body, self._decoder)
         check_stream_options(request)
         check_request_id(request)
@@ -84,24 +87,30 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         service.open_requests += 1
         try:
             if request.stream:
-                await self._streamed(request, terms, scope[REQUEST_ID], receive, send)
+                await self._streamed(request, terms, recorder, receive, send)
             else:
-                work = self._whole(request, terms, scope[REQUEST_ID])
-                await send_json(send, 200, await while_connected(work, receive))
+                work = self._whole(request, terms, recorder)
+                payload = await while_connected(work, receive)
+                await send_json(send, 200, payload, recorder.headers())
         finally:
             service.open_requests -= 1
 
-    async def _whole(self, request: Fields, terms: Terms, name: str) -> bytes:
+    async def _whole(self, request: Fields, terms: Terms, recorder: Recorder) -> bytes:
         job = await self._job(request)
-        async with await self._submit(job, terms, name) as batch:
-            return await whole_answer(batch, job.reply, job.prompt_tokens)
+        async with (
+            await self._submit(job, terms, recorder) as batch,
+            recorder.watching(batch.timings, batch.n),
+        ):
+            return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
     async def _streamed(
-        self, request: Fields, terms: Terms, name: str, receive: Receive, send: Send
+        self, request: Fields, terms: Terms, recorder: Recorder, receive: Receive, send: Send
     ) -> None:
         events = EventStream(send, keepalive=self._service.config.keepalive_interval)
         try:
-            await while_connected(self._stream(request, terms, name, events), receive, events.tick)
+            await while_connected(
+                self._stream(request, terms, recorder, events), receive, events.tick
+            )
         except ClientGone:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -109,13 +118,16 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 await events.fail(as_http_error(error))
             raise
 
-    async def _stream(self, request: Fields, terms: Terms, name: str, events: EventStream) -> None:
+    async def _stream(
+        self, request: Fields, terms: Terms, recorder: Recorder, events: EventStream
+    ) -> None:
         job = await self._job(request)
-        async with await self._submit(job, terms, name) as batch:
+        async with await self._submit(job, terms, recorder) as batch:
             answer = StreamedAnswer(
-                job.reply, request.stream_options, batch.choices, job.prompt_tokens
+                job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
             )
-            await answer.run(batch, events)
+            async with recorder.watching(batch.timings, batch.n):
+                await answer.run(batch, events)
 
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
@@ -130,9 +142,15 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         )
         return await self.prepare(request, engine, head)
 
-    async def _submit(self, job: Job, terms: Terms, name: str) -> Batch:
-        client = self._service.client
-        return await Batch.submit(client, job.prompts, job.params, name=name, terms=terms)
+    async def _submit(self, job: Job, terms: Terms, recorder: Recorder) -> Batch:
+        return await Batch.submit(
+            self._service.client,
+            job.prompts,
+            job.params,
+            name=recorder.name,
+            terms=terms,
+            timed=recorder.wanted,
+        )
 
 
 def check_stream_options(request: GenerateFields) -> None:

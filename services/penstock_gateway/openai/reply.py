@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock_gateway.timeline import Timeline
+
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.openai.answer import Choice
@@ -55,6 +57,10 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
         return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
 
 
+TimelineField = Timeline | msgspec.UnsetType
+"""Absent unless asked for; not a field of OpenAI's."""
+
+
 class ReplyFormat(Protocol):
     """How an endpoint writes what its request's sequences gain."""
 
@@ -67,7 +73,10 @@ class ReplyFormat(Protocol):
     def usage(self, out: bytearray, usage: Usage) -> None:
         """Appends the chunk that holds the usage and no choices."""
 
-    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+        """Appends the chunk that holds the timeline and no choices."""
+
+    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         """The unstreamed reply, as JSON."""
 
 

@@ -15,6 +15,7 @@ _PREFIX = "setting_"
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
 TRANSPORT = ("engine", "transport")
+SHUTDOWN = ("gateway", "shutdown_timeout")
 SERVE: tuple[str, ...] = ()
 
 

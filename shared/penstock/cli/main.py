@@ -107,7 +107,7 @@ def _add_engine(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
     )
-    flags.add_settings(parser, flags.ENGINE)
+    flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN)
     _add_supervision(parser)
     parser.set_defaults(run=_child("engine"))
 

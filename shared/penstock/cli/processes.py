@@ -83,7 +83,13 @@ def _engine(arguments: argparse.Namespace) -> int:
     from penstock_engine.process import main
 
     config = resolve(arguments)
-    main(config.engine, arguments.model_dir, arguments.frontend_endpoint, arguments.worker_endpoint)
+    main(
+        config.engine,
+        arguments.model_dir,
+        arguments.frontend_endpoint,
+        arguments.worker_endpoint,
+        shutdown_timeout=config.gateway.shutdown_timeout,
+    )
     return 0
 
 

@@ -80,6 +80,7 @@ class EngineClient:
         self._lost_at: float | None = None
         self._status_at = 0.0
         self._last_boot: str | None = None
+        self._left_in_order = False
         self.welcome: Welcome | None = None
         self.text: ModelText | None = None
         self.status: Status | None = None
@@ -136,6 +137,7 @@ class EngineClient:
         *,
         name: str,
         terms: Terms = NO_TERMS,
+        timed: bool = False,
     ) -> Generation:
         """Returns once the engine has accepted the request, and compiled its grammar if it has one.
 
@@ -162,6 +164,7 @@ class EngineClient:
             terms=terms,
             send=self._send,
             on_closed=self._forget,
+            timed=timed,
         )
         self._enter(generation)
         self._send(generation.submission())
@@ -254,6 +257,8 @@ class EngineClient:
     def _session_lost(self, reason: str, now: float) -> None:
         log.warning("session with the engine core ended", reason=reason)
         self._connected_event.clear()
+        # An engine core that drained and left has not died of anything that it ran.
+        self._left_in_order = self.status is not None and self.status.draining
         self.status = None
         self._lost_at = now
 
@@ -269,7 +274,8 @@ class EngineClient:
             return
         self._lost_at = None
         self._connected_event.set()
-        self._submit_again(new_boot=self._last_boot not in (None, welcome.boot))
+        new_boot = self._last_boot not in (None, welcome.boot)
+        self._submit_again(died=new_boot and not self._left_in_order)
         self._last_boot = welcome.boot
         log.info("session opened", model=welcome.model, boot=welcome.boot)
 
@@ -283,11 +289,11 @@ class EngineClient:
             for generation in list(self._open.values()):
                 generation.fail(RequestFailed("the engine core came back with another model"))
 
-    def _submit_again(self, *, new_boot: bool) -> None:
-        resumed = list(self._open.values())
+    def _submit_again(self, *, died: bool) -> None:
+        resumed = [generation for generation in self._open.values() if not generation.finished]
         self._open.clear()
         for generation in resumed:
-            generation.deaths += int(new_boot)
+            generation.deaths += int(died)
             self._enter(generation)
             self._send(generation.submission())
         if resumed:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from penstock.client.sequence_text import SequenceText
+from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
 from penstock.protocol.common import (
     ErrorCode,
@@ -76,6 +77,9 @@ class Generation:
     `key` is the request's number in the present session; the client renews it on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
+
+    timing: None unless it was asked for.  A generation that is timed stays the client's until the
+    engine has spoken of every sequence, also of those that ended here at a stop string.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Generation:
         terms: Terms,
         send: Callable[[FromFrontend], bool],
         on_closed: Callable[[Generation], None],
+        timed: bool = False,
     ) -> None:
         self.key = 0
         self.name = name
@@ -99,6 +104,7 @@ class Generation:
         self.terms = terms
         self.deaths = 0
         self.cached_tokens: int | None = None
+        self.timing = RequestTiming(params.n) if timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first output can come: at Accepted, or where there is a grammar, when that
@@ -130,6 +136,8 @@ class Generation:
 
     def submission(self) -> Submit:
         """The message that runs what is still open, from where it stands."""
+        if self.timing is not None:
+            self.timing.submit()
         return Submit(
             request=self.key,
             name=self.name,
@@ -143,6 +151,7 @@ class Generation:
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
             grammar=self._grammar,
+            timeline=self.timing is not None,
         )
 
     def take_accepted(self) -> None:
@@ -156,8 +165,9 @@ class Generation:
         _settle(self.prepared)
 
     def abort(self) -> None:
-        """Ends the request here and in the engine. Does nothing when it is over."""
+        """Ends the request here and in the engine. Does nothing there when it is over."""
         if self.finished:
+            self._on_closed(self)
             return
         self._send(Abort(self.key))
         self._end("abort")
@@ -187,19 +197,21 @@ class Generation:
         """Turns what the engine sent into a delta. Called by the client, in order."""
         if self.cached_tokens is None:
             self.cached_tokens = output.cached_tokens
+        if self.timing is not None and output.finish is not None:
+            self.timing.hear(output.sequence, output.timeline)
         sequence = self._open.get(output.sequence)
-        if sequence is None:
-            return  # It ended here at a stop string, before the engine heard of it.
-        if output.error_code is not None and not self.prepared.done():
+        if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a bad request.
             self.fail(InvalidRequest(output.error or "", param="structured_outputs"))
             return
-        delta = self._delta(sequence, output)
-        if delta.finish_reason is not None:
-            del self._open[output.sequence]
-        self._give(delta)
+        if sequence is not None:
+            delta = self._timed_delta(self.timing, sequence, output)
+            if delta.finish_reason is not None:
+                del self._open[output.sequence]
+            self._give(delta)
+        # Else it ended here at a stop string, before the engine heard of it.
         if self.finished:
-            self._close()
+            self._close(keep=self.timing is not None and not self.timing.complete)
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -215,6 +227,18 @@ class Generation:
         deltas = list(self._pending.values())
         self._pending.clear()
         return deltas
+
+    def _timed_delta(
+        self, timing: RequestTiming | None, sequence: _Sequence, output: SequenceOutput
+    ) -> SequenceDelta:
+        if timing is None:
+            return self._delta(sequence, output)
+        begun = time.perf_counter()
+        delta = self._delta(sequence, output)
+        timing.detokenise += time.perf_counter() - begun
+        if delta.finish_reason is not None:
+            timing.end(output.sequence)
+        return delta
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
@@ -270,12 +294,13 @@ class Generation:
             waiting.absorb(delta)
         self._wake.set()
 
-    def _close(self) -> None:
+    def _close(self, *, keep: bool = False) -> None:
         self._open.clear()
         _settle(self.accepted)
         _settle(self.prepared)
         self._wake.set()
-        self._on_closed(self)
+        if not keep:
+            self._on_closed(self)
 
 
 def _settle(promise: asyncio.Future[None]) -> None:

@@ -38,6 +38,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     time_left_ms: until the request's deadline, when this was sent; None: it has none.
     grammar: what every sequence's output must look like.  Then Prepared comes before any output, or
     a terminal output whose code says what is wrong with the grammar.
+    timeline: each terminal output is to say where the sequence's time went.
     """
 
     request: int
@@ -53,6 +54,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     priority: int = 0
     time_left_ms: int | None = None
     grammar: Grammar | None = None
+    timeline: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

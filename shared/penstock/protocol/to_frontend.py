@@ -69,6 +69,32 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
     request: int
 
 
+class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Where a sequence's time in the engine went, since this engine core accepted it. Seconds of
+    the engine's clock; queue + requeued + compute + dispatch + idle is the whole of it.
+
+    queue: before it first ran.  requeued: waiting again, after a preemption or a worker's death.
+    compute: the worker's time for the steps that it was in.  dispatch: what those steps took beyond
+    that (messages, waiting for the worker).  idle: running, but in no step that came to an end.
+    share: its part of `compute`, by its part of each step's tokens.
+    first_token: from acceptance to its first token; None: there was none.
+    steps: that it was in.  preemptions, swaps: times that it lost its slot, and that its blocks
+    went to the host or came back.  cached_tokens: of its prompt, not computed.
+    """
+
+    queue: float
+    requeued: float
+    compute: float
+    dispatch: float
+    idle: float
+    share: float
+    first_token: float | None
+    steps: int
+    preemptions: int
+    swaps: int
+    cached_tokens: int
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     """What one sequence gained in a step.
 
@@ -78,6 +104,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: in the request's first output: how many of the prompt's were found in the KV
     cache when it started; else None.
     error_code: set with `error` where the request itself is to blame.
+    timeline: with the terminal output, when the Submit asked for it.
     """
 
     request: int
@@ -89,6 +116,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     cached_tokens: int | None = None
     error_code: ErrorCode | None = None
+    timeline: SequenceTimeline | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):

@@ -46,6 +46,12 @@ class Child:
         self._policy = policy or RestartPolicy()
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+        self._renewing = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if it has been started."""
+        return None if self._process is None else self._process.pid
 
     async def run(self) -> str | None:
         """Returns why the child can't go on, or None when it was stopped."""
@@ -57,6 +63,9 @@ class Child:
             code = await self._process.wait()
             if self._stopping.is_set():
                 return None
+            if self._renewing:
+                self._renewing = False
+                continue
             reason = read_failure(self._failure_file)
             decision = self._policy.died(
                 code, time.monotonic(), system_was_ready=self._system_was_ready()
@@ -82,14 +91,27 @@ class Child:
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after the grace time. Returns when the process is gone."""
         self._stopping.set()
+        if self._process is not None:
+            await self._end(self._process, signal.SIGTERM)
+
+    async def renew(self, signum: int) -> None:
+        """Has the process leave on `signum`, within the grace time, and returns when `run` has
+        started its successor. Does nothing while there is no process."""
         process = self._process
-        if process is None:
+        if process is None or process.returncode is not None or self._stopping.is_set():
             return
-        _signal(process, signal.SIGTERM)
+        self._renewing = True
+        await self._end(process, signum)
+        while self._process is process and not self._stopping.is_set():
+            await asyncio.sleep(0.01)
+
+    async def _end(self, process: asyncio.subprocess.Process, signum: int) -> None:
+        _signal(process, signum)
         try:
             await asyncio.wait_for(process.wait(), self.spec.grace)
         except TimeoutError:
-            log.warning("child ignored SIGTERM", child=self.spec.name, pid=process.pid)
+            name = signal.Signals(signum).name
+            log.warning(f"child ignored {name}", child=self.spec.name, pid=process.pid)
             _signal(process, signal.SIGKILL)
             await process.wait()
 

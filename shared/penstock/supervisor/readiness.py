@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from penstock.config import TransportSettings
 
 POLL_INTERVAL = 0.05
 _ANSWER_TIMEOUT = 5.0
+
+
+class _Gateway(msgspec.Struct):
+    pid: int
+
+
+class _State(msgspec.Struct):
+    """What is read of GET /status."""
+
+    ready: bool
+    gateway: _Gateway
 
 
 async def http_ready(host: str, port: int) -> None:
@@ -16,20 +29,43 @@ async def http_ready(host: str, port: int) -> None:
         await asyncio.sleep(POLL_INTERVAL)
 
 
+async def gateway_ready(host: str, port: int, pid: int) -> None:
+    """Returns once the gateway with that pid answers and is ready. Others may share the socket,
+    so it is asked for its name, over new connections."""
+    while not await _is_ready(host, port, pid):
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _is_ready(host: str, port: int, pid: int) -> bool:
+    try:
+        state = msgspec.json.decode(await _get(host, port, "/status"), type=_State)
+    except (OSError, TimeoutError, msgspec.DecodeError):
+        return False
+    return state.ready and state.gateway.pid == pid
+
+
 async def _asks(host: str, port: int) -> bool:
     try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(
-                    b"GET /health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-                )
-                status = await reader.readline()
-            finally:
-                writer.close()
+        await _get(host, port, "/health/ready")
     except (OSError, TimeoutError):
         return False
-    return status.split(b" ")[1:2] == [b"200"]
+    return True
+
+
+async def _get(host: str, port: int, path: str) -> bytes:
+    """The body of a 200. Raises OSError or TimeoutError for anything else."""
+    async with asyncio.timeout(_ANSWER_TIMEOUT):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            writer.write(head.encode())
+            answer = await reader.read(-1)
+        finally:
+            writer.close()
+    top, _, body = answer.partition(b"\r\n\r\n")
+    if top.split(b" ")[1:2] != [b"200"]:
+        raise ConnectionError(f"GET {path} was not answered by 200")
+    return body
 
 
 async def engine_ready(endpoint: str, settings: TransportSettings) -> None:

@@ -20,12 +20,13 @@ from penstock.supervisor import listener as http
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.report import Report
+from penstock.supervisor.rolling import ROLL, Rolling
 from penstock.supervisor.runtime_dir import RuntimeDir
 
 log = logs.get(__name__)
 
 SHUTDOWN_MARGIN = 2.0
-"""Seconds that a gateway gets beyond the time that its open requests get."""
+"""Seconds that a gateway or engine core gets beyond the time that its open requests get."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class System:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparing: asyncio.subprocess.Process | None = None
     _front: list[Child] = field(default_factory=list)
-    _back: list[Child] = field(default_factory=list)
+    _engines: list[Child] = field(default_factory=list)
+    _workers: list[Child] = field(default_factory=list)
+    _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:
         """Returns after an orderly stop. Raises StartupError when the system can't go on."""
@@ -79,15 +82,22 @@ class System:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_signal, signum)
+        loop.add_signal_handler(ROLL, self._on_roll)
         if self.options.report is not None:
             self.options.report.watch(lambda: self._ask_to_stop("the starter is gone"))
 
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._front, *self._back):
+            for child in (*self._front, *self._engines, *self._workers):
                 child.kill()
         self._ask_to_stop(signal.Signals(signum).name)
+
+    def _on_roll(self) -> None:
+        if self._listener is None or not self.was_ready or self._stop.is_set():
+            log.warning("no gateways to restart", signal=ROLL.name)
+        else:
+            self._rolling.begin(self._front, *http.reachable_address(self._listener))
 
     def _ask_to_stop(self, why: str) -> None:
         if not self._stop.is_set():
@@ -128,10 +138,9 @@ class System:
         engine = ("engine", *common, "--model-dir", str(model_dir))
         endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", workers)
         worker = ("worker", *common, "--engine-endpoint", workers, "--rank", "0")
-        self._back = [
-            self._child(runtime, ChildSpec("worker 0", worker)),
-            self._child(runtime, ChildSpec("engine", engine + endpoints)),
-        ]
+        self._workers = [self._child(runtime, ChildSpec("worker 0", worker))]
+        spec = ChildSpec("engine", engine + endpoints, grace=self._drain_grace)
+        self._engines = [self._child(runtime, spec)]
         if self._listener is not None:
             # From here on connections wait instead of being refused, also while a gateway is
             # started again.
@@ -151,8 +160,12 @@ class System:
             f"gateway {index}",
             (*arguments, "--index", str(index), "--fd", str(fd)),
             inherited=(fd,),
-            grace=self.config.gateway.shutdown_timeout + SHUTDOWN_MARGIN,
+            grace=self._drain_grace,
         )
+
+    @property
+    def _drain_grace(self) -> float:
+        return self.config.gateway.shutdown_timeout + SHUTDOWN_MARGIN
 
     def _child(self, runtime: RuntimeDir, spec: ChildSpec) -> Child:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
@@ -160,7 +173,7 @@ class System:
 
     async def _watch(self, frontends: str, model_dir: Path) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
-        children = (*self._back, *self._front)
+        children = (*self._workers, *self._engines, *self._front)
         runs = [asyncio.create_task(child.run()) for child in children]
         ready = asyncio.create_task(self._announce_when_ready(frontends, model_dir))
         stop = asyncio.create_task(self._stop.wait())
@@ -172,6 +185,7 @@ class System:
         finally:
             ready.cancel()
             stop.cancel()
+            await self._rolling.cancel()
             await asyncio.gather(ready, stop, return_exceptions=True)
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
@@ -192,15 +206,16 @@ class System:
         self.options.announce(url, model_dir)
 
     async def _stop_children(self) -> None:
-        """Gateways first, so that they can end their open streams, then what they need.
+        """Gateways and the engine core drain together: neither takes new work, both finish what is
+        open.  The workers, who do it, come after them.
 
         Our own hold on the socket goes before: with it, new connections would wait for gateways
         that no longer take them, where they can be refused.
         """
         if self._listener is not None:
             self._listener.close()
-        await asyncio.gather(*(child.stop() for child in self._front))
-        await asyncio.gather(*(child.stop() for child in self._back))
+        await asyncio.gather(*(child.stop() for child in (*self._front, *self._engines)))
+        await asyncio.gather(*(child.stop() for child in self._workers))
 
 
 async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) -> None:

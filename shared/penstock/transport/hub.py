@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +28,10 @@ DRAIN_LIMIT = 1000
 """Messages taken in one poll, so that a flood can't keep the owner from its step."""
 
 SESSION_ID_BYTES = 16
+
+LEAVING = "the engine core is leaving"
+FAREWELL = 1.0
+FAREWELL_PACE = 0.005
 
 
 class Hub(Generic[Incoming]):
@@ -109,13 +114,31 @@ class Hub(Generic[Incoming]):
         self._ended.append(Ended(session, reason))
 
     def close(self) -> None:
-        """Says goodbye to every peer and closes the socket."""
-        for session in self.sessions:
-            self._say_bye(session, "the engine core is leaving")
+        """Says goodbye to every peer, gives them FAREWELL seconds to hang up, closes the socket.
+
+        What a peer has not read when the connection goes is lost to it, be it the end of a request
+        or our goodbye; but a peer that has read our goodbye has read all that came before it.
+        """
+        there = self.sessions
         self._lanes.clear()
-        # The goodbyes need a moment in the pipes: they are lost otherwise, and peers would wait
-        # out their whole timeout.
-        self.socket.close(linger=200)
+        over = time.monotonic() + FAREWELL
+        while there := [s for s in there if self._say_bye(s, LEAVING)]:
+            if time.monotonic() >= over:
+                break
+            time.sleep(FAREWELL_PACE)
+            self._turn_away(there)
+        self.socket.close(linger=0)
+
+    def _turn_away(self, known: list[bytes]) -> None:
+        """Answers those who dial in meanwhile: a hello without an answer would cost them a whole
+        timeout."""
+        for _ in range(DRAIN_LIMIT):
+            try:
+                session = self.socket.recv_multipart(zmq.NOBLOCK)[0]
+            except zmq.Again:
+                return
+            if session not in known:
+                self._say_bye(session, LEAVING)
 
     def _expire(self, now: float) -> None:
         timeout = self._settings.peer_timeout
@@ -135,12 +158,16 @@ class Hub(Generic[Incoming]):
         except zmq.ZMQError as error:
             self.end(session, f"it can't be reached: {error}")
 
-    def _say_bye(self, session: bytes, reason: str) -> None:
+    def _say_bye(self, session: bytes, reason: str) -> bool:
+        """Returns whether the peer is still connected."""
         header = pack_header(self._boot, Kind.BYE, 0)
         try:
             self.socket.send_multipart([session, header, reason.encode()], zmq.NOBLOCK)
+        except zmq.Again:
+            return True  # Its pipe is full.
         except zmq.ZMQError:
-            pass  # It is gone already: there is nobody to tell.
+            return False  # There is nobody to tell.
+        return True
 
     def _flush_ended(self, events: list[Event[Incoming]]) -> None:
         events.extend(self._ended)

@@ -1,0 +1,90 @@
+"""Kills and freezes at random moments, and how long the streams stood still for each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadtest.chaos.fleet import Fleet
+
+RECOVERY_BOUND = 120.0
+"""Seconds after which a fleet that stands still is lost."""
+
+LONGEST_PAUSE = 1.5
+"""Seconds between a recovery and the next blow, at most."""
+
+LONGEST_FREEZE = 5.0
+"""Seconds: twice what ends a session."""
+
+PIPES = 0.1
+"""Seconds in which what was on its way before a blow still arrives."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """first, all: seconds until the first stream, and every one, had gained something again (after
+    a freeze: counted from its beginning).  frozen: seconds; 0: it was killed."""
+
+    victim: str
+    frozen: float
+    first: float
+    all: float
+
+    @property
+    def kind(self) -> str:
+        return f"{'freeze' if self.frozen else 'kill'} {self.victim}"
+
+
+class Disturber:
+    """pid_of: the present pid of a process, by its title; it may be missing for a moment.
+
+    The next blow falls when every stream has moved since the recovery from the last: a request that
+    is in flight at two deaths in a row, with nothing gained between them, is failed on purpose
+    (the rule against poison).
+    """
+
+    def __init__(self, fleet: Fleet, pid_of: Callable[[str], int | None], seed: int) -> None:
+        self._fleet = fleet
+        self._pid_of = pid_of
+        self._random = random.Random(seed)
+        self.blows: list[Blow] = []
+
+    async def kill(self, victim: str, times: int) -> None:
+        """SIGKILL, `times` times."""
+        for _ in range(times):
+            await self._strike(victim, 0.0)
+
+    async def freeze(self, victim: str, times: int) -> None:
+        """SIGSTOP, and SIGCONT after a random while, `times` times."""
+        for _ in range(times):
+            await self._strike(victim, self._random.uniform(0.1, LONGEST_FREEZE))
+
+    async def _strike(self, victim: str, frozen: float) -> None:
+        await asyncio.sleep(self._random.uniform(0, LONGEST_PAUSE))
+        pid = await self._find(victim)
+        os.kill(pid, signal.SIGSTOP if frozen else signal.SIGKILL)
+        await asyncio.sleep(PIPES)
+        position = self._fleet.position()
+        waited = PIPES
+        if frozen:
+            await asyncio.sleep(max(0.0, frozen - PIPES))
+            os.kill(pid, signal.SIGCONT)
+            waited = max(frozen, PIPES)
+        first = await self._fleet.wait_moved(position, 1, RECOVERY_BOUND)
+        everyone = await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
+        self.blows.append(Blow(victim, frozen, waited + first, waited + first + everyone))
+        # Once more, for those that began before the recovery, and so may be suspects too.
+        position = self._fleet.position()
+        await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
+
+    async def _find(self, victim: str) -> int:
+        for _ in range(1000):
+            pid = self._pid_of(victim)
+            if pid is not None:
+                return pid
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"there was no {victim} for 20 s")

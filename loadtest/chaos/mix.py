@@ -1,0 +1,90 @@
+"""The requests: every way of asking whose answer must not depend on what happens meanwhile.
+
+Where a new way comes (a JSON schema through response_format, once the endpoints take it), it is one
+more entry of KINDS; everything else follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+STREAMS = 32
+
+_SUBJECTS = ("rivers", "clocks", "bread", "the moon", "trains", "glass", "maps", "winter")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One entry of the mix. choices: that its answer has."""
+
+    name: str
+    path: str
+    body: dict[str, Any]
+    choices: int = 1
+
+
+def _completion(number: int, tokens: int, **fields: Any) -> dict[str, Any]:
+    return {"prompt": f"{number} things about {_SUBJECTS[number % 8]}:", **_common(tokens, fields)}
+
+
+def _chat(number: int, tokens: int, **fields: Any) -> dict[str, Any]:
+    text = f"Tell me {number} things about {_SUBJECTS[number % 8]}."
+    return {"messages": [{"role": "user", "content": text}], **_common(tokens, fields)}
+
+
+def _common(tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **fields,
+    }
+
+
+Maker = Callable[[int, int], dict[str, Any]]
+
+KINDS: dict[str, tuple[str, Maker]] = {
+    "greedy": (
+        "/v1/completions",
+        lambda n, tokens: _completion(n, tokens, temperature=0),
+    ),
+    "seeded": (
+        "/v1/chat/completions",
+        lambda n, tokens: _chat(n, tokens, temperature=0.9, top_p=0.95, seed=n),
+    ),
+    # Long ones that nearly match, so that text is held back; and one that will be met.
+    "stop": (
+        "/v1/chat/completions",
+        lambda n, tokens: _chat(
+            n, tokens, temperature=1.0, seed=n, stop=["and the and", "\n\n\n", f" {n} {n}", "ing o"]
+        ),
+    ),
+    "logprobs": (
+        "/v1/completions",
+        lambda n, tokens: _completion(n, tokens, temperature=0.7, seed=n, logprobs=3),
+    ),
+    "n=2": (
+        "/v1/completions",
+        lambda n, tokens: _completion(n, tokens, temperature=1.0, seed=n, n=2),
+    ),
+    "chat logprobs, n=2": (
+        "/v1/chat/completions",
+        lambda n, tokens: _chat(
+            n, tokens, temperature=0.8, seed=n, n=2, logprobs=True, top_logprobs=2
+        ),
+    ),
+}
+
+
+def mix(tokens: int, size: int = STREAMS) -> list[Request]:
+    """`size` different requests of `tokens` tokens, the kinds in turn."""
+    requests = []
+    kinds = list(KINDS.items())
+    for number in range(size):
+        name, (path, make) = kinds[number % len(kinds)]
+        body = make(number, tokens)
+        requests.append(Request(f"{number} {name}", path, body, body.get("n", 1)))
+    return requests

@@ -1,0 +1,47 @@
+"""What a run of chaos showed."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import msgspec
+
+from loadtest.chaos.disturbing import Blow
+from loadtest.chaos.fleet import Score
+
+
+def table(blows: list[Blow], score: Score) -> str:
+    """Markdown: a line for each kind of blow."""
+    lines = [
+        "Seconds until the first stream, and all of them, went on: median (longest).",
+        "",
+        "| blow | times | first stream | all streams |",
+        "|---|---:|---:|---:|",
+    ]
+    for kind in dict.fromkeys(blow.kind for blow in blows):
+        these = [blow for blow in blows if blow.kind == kind]
+        lines.append(
+            f"| {kind} | {len(these)} | {_spread([blow.first for blow in these])} "
+            f"| {_spread([blow.all for blow in these])} |"
+        )
+    lines += [
+        "",
+        f"{score.equal} streams equal to their undisturbed twins, "
+        f"{len(score.different)} different, {len(score.broken)} broken.",
+    ]
+    return "\n".join(lines)
+
+
+def as_data(blows: list[Blow], score: Score) -> dict[str, Any]:
+    """For the JSON file: every blow, and the score."""
+    return {
+        "blows": [msgspec.to_builtins(blow) for blow in blows],
+        "streams_equal": score.equal,
+        "streams_different": score.different,
+        "streams_broken": score.broken,
+    }
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} ({max(seconds):.2f})"

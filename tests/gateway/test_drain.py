@@ -1,0 +1,111 @@
+"""A gateway that was asked to leave: what it refuses, and what it finishes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.client import SequenceDelta
+from penstock.config import GatewayConfig
+from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.live import LiveGateway
+
+CHAT = "/v1/chat/completions"
+
+
+def body(stream: bool) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
+
+
+def script(prompt, params):
+    """Says "a", is silent for a second, says "b"."""
+    yield [SequenceDelta(index=0, text="a", token_ids=[97])]
+    yield 1.0
+    yield [SequenceDelta(index=0, text="b", token_ids=[98], finish_reason="stop")]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., LiveGateway]]:
+    opened: list[LiveGateway] = []
+
+    def start(**settings: float) -> LiveGateway:
+        gateway = LiveGateway(FakeEngineClient(script), config=GatewayConfig(**settings))
+        opened.append(gateway.__enter__())
+        return gateway
+
+    yield start
+    for gateway in opened:
+        gateway.__exit__(None, None, None)
+
+
+def get(gateway: LiveGateway, path: str) -> bytes:
+    with gateway.connect() as connection:
+        connection.socket.sendall(
+            f"GET {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n".encode()
+        )
+        return connection.read_all()
+
+
+def test_new_work_is_refused_while_a_stream_goes_on(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(shutdown_timeout=20)
+    with gateway.connect() as old, gateway.connect() as kept:
+        kept.socket.sendall(b"GET /health/live HTTP/1.1\r\nhost: g\r\n\r\n")
+        kept.read_until(b"}")
+        old.post(CHAT, body(stream=True))
+        old.read_until(b'"a"')
+        gateway.leave()
+        assert get(gateway, "/health/live").startswith(b"HTTP/1.1 200")
+        for path in ("/health/ready", "/health"):
+            unready = get(gateway, path).lower()
+            assert unready.startswith(b"http/1.1 503")
+            assert b"retry-after: 1" in unready
+        # Over a new connection, and over one that was kept open.
+        with gateway.connect() as fresh:
+            for connection in (fresh, kept):
+                connection.post(CHAT, body(stream=False))
+                head, _, data = connection.read_all().partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503")
+                assert b"retry-after: 1" in head.lower()
+                assert b"connection: close" in head.lower()
+                assert json.loads(data)["error"]["code"] == "shutting_down"
+        rest = old.read_all()
+    assert b'"b"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert len(gateway.engine.submitted) == 1
+
+
+def test_a_second_signal_ends_the_wait(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(shutdown_timeout=60)
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=False))
+        while not gateway.engine.generations:
+            pass
+        gateway.leave()
+        gateway.leave()
+        answer = connection.read_all()
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"shutting_down" in answer
+
+
+def test_handing_over_closes_the_door_and_finishes(start: Callable[..., LiveGateway]) -> None:
+    gateway = start(shutdown_timeout=20)
+    with gateway.connect() as connection:
+        connection.post(CHAT, body(stream=True))
+        connection.read_until(b'"a"')
+        gateway.leave(signal.SIGUSR2)
+
+        def refused() -> bool:
+            try:
+                with gateway.connect() as other:
+                    other.socket.sendall(b"GET /health/live HTTP/1.1\r\nhost: g\r\n\r\n")
+                    return not other.socket.recv(10)
+            except OSError:
+                return True
+
+        while not refused():
+            pass
+        rest = connection.read_all()
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")

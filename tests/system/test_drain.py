@@ -1,0 +1,218 @@
+"""Leaving without a loss: `penstock serve`, one engine core, and gateways one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.system.serving import Server, wait_until
+
+pytestmark = [pytest.mark.timeout(240)]
+
+SMALL = ("--max-model-len", "1024", "--num-kv-blocks", "256")
+
+
+def body(number: int = 0, tokens: int = 40) -> dict[str, Any]:
+    return {
+        "prompt": f"Story number {number}:",
+        "max_tokens": tokens,
+        "temperature": 0.7,
+        "seed": number,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+@dataclass
+class Reading:
+    """One stream as a client saw it. done: it ended in [DONE]."""
+
+    text: str = ""
+    done: bool = False
+    chunks: int = field(default=0, compare=False)
+
+    def take(self, line: str) -> None:
+        if line == "data: [DONE]":
+            self.done = True
+        elif line.startswith("data: "):
+            chunk = json.loads(line.removeprefix("data: "))
+            assert "error" not in chunk, chunk
+            self.text += "".join(choice["text"] for choice in chunk["choices"])
+            self.chunks += 1
+
+
+class Broken(Exception):
+    """What no retry can mend: an answer had begun."""
+
+
+async def read(client: httpx.AsyncClient, number: int = 0, tokens: int = 40) -> Reading:
+    """One attempt. Raises httpx.HTTPStatusError for a status that is not 200, and Broken for a
+    stream that began and was cut."""
+    reading = Reading()
+    async with client.stream("POST", "/v1/completions", json=body(number, tokens)) as response:
+        response.raise_for_status()
+        try:
+            async for line in response.aiter_lines():
+                reading.take(line)
+        except httpx.TransportError as error:
+            raise Broken(f"cut after {reading.chunks} chunks: {error!r}") from error
+    return reading
+
+
+def open_client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=60)
+
+
+async def alone(url: str, number: int = 0, tokens: int = 40) -> Reading:
+    async with open_client(url) as client:
+        return await read(client, number, tokens)
+
+
+async def interrupted(server: Server, pid: int, tokens: int = 60) -> tuple[Reading, list[Any]]:
+    """A stream under which SIGTERM is sent to `pid`; and what other requests were told while it
+    went on: (status, retry-after) of a completion, and the statuses of readiness and liveness."""
+    told: list[Any] = []
+    reading = Reading()
+    async with (
+        open_client(server.url) as client,
+        client.stream("POST", "/v1/completions", json=body(tokens=tokens)) as response,
+    ):
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            reading.take(line)
+            if reading.chunks == 5 and not told:
+                os.kill(pid, signal.SIGTERM)
+                await asyncio.sleep(0.3)
+                async with open_client(server.url) as other:
+                    refused = await other.post("/v1/completions", json=body(1))
+                    ready = await other.get("/health/ready")
+                    live = await other.get("/health/live")
+                told += [
+                    (refused.status_code, int(refused.headers.get("retry-after", "0"))),
+                    ready.status_code,
+                    live.status_code,
+                ]
+                assert not reading.done
+    return reading, told
+
+
+def test_serve_refuses_new_work_and_finishes_what_runs(start_server: Callable[..., Server]) -> None:
+    server = start_server(*SMALL, "--shutdown-timeout", "60")
+    undisturbed = asyncio.run(alone(server.url, tokens=60))
+    reading, told = asyncio.run(interrupted(server, server.process.pid))
+    assert told == [(503, 1), 503, 200]
+    assert reading == undisturbed
+    assert reading.done
+    assert server.process.wait(10) == 0
+    server.prove_gone()
+
+
+def test_a_shutdown_takes_no_longer_than_it_may(start_server: Callable[..., Server]) -> None:
+    server = start_server(*SMALL, "--shutdown-timeout", "1")
+
+    async def cut() -> float:
+        async with (
+            open_client(server.url) as client,
+            client.stream("POST", "/v1/completions", json=body(tokens=900)) as response,
+        ):
+            lines = response.aiter_lines()
+            await anext(lines)
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line async for line in lines]
+            assert rest[-2:] == ["data: [DONE]", ""]
+            assert '"shutting_down"' in rest[-4], rest[-4:]
+            return time.monotonic() - begun
+
+    assert 0.9 < asyncio.run(cut()) < 4
+    assert server.process.wait(10) == 0
+
+
+def test_an_engine_core_that_is_told_to_leave_finishes_and_comes_back(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server(*SMALL, "--shutdown-timeout", "60")
+    undisturbed = asyncio.run(alone(server.url, tokens=60))
+    engine = server.child("engine")
+    reading, told = asyncio.run(interrupted(server, engine))
+    assert told == [(503, 1), 503, 200]
+    assert reading == undisturbed
+    wait_until(lambda: server.children().get("penstock: engine") not in (None, engine), 10)
+    wait_until(server.ready, 20)
+    assert asyncio.run(alone(server.url, tokens=60)) == undisturbed
+
+
+@dataclass
+class Tally:
+    """What the clients of a rolling restart met. finished: by request number."""
+
+    finished: dict[int, Reading] = field(default_factory=dict)
+    retries: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+async def retrying_client(url: str, first: int, tally: Tally, stop: asyncio.Event) -> None:
+    """Sends one request after another. Repeats one that was refused, or whose connection was
+    refused or cut before the first byte of its answer; anything else is a failure."""
+    number = first
+    async with open_client(url) as client:
+        while not stop.is_set():
+            try:
+                tally.finished[number] = await read(client, number)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != 503:
+                    tally.broken.append(f"{number}: {error}")
+                    return
+                tally.retries += 1
+                await asyncio.sleep(0.05)
+            except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+                tally.retries += 1
+            except Broken as error:
+                tally.broken.append(f"{number}: {error}")
+                return
+            else:
+                number += 1
+
+
+def test_a_rolling_restart_of_gateways_fails_nobody(start_server: Callable[..., Server]) -> None:
+    """`--gateways 2` share the supervisor's socket; SIGUSR2 restarts one after the other."""
+    server = start_server(*SMALL, "--gateways", "2", "--shutdown-timeout", "60")
+    before = server.children()
+    tally = Tally()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        clients = [
+            asyncio.create_task(retrying_client(server.url, 1000 * i, tally, stop))
+            for i in range(6)
+        ]
+        await asyncio.sleep(0.5)
+        server.process.send_signal(signal.SIGUSR2)
+        deadline = time.monotonic() + 60
+        while 'event="gateways restarted"' not in server.stderr:
+            assert time.monotonic() < deadline, server.stderr[-5000:]
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        stop.set()
+        await asyncio.gather(*clients)
+
+    asyncio.run(run())
+    after = server.children()
+    for title, pid in before.items():
+        assert (after[title] != pid) == ("gateway" in title), title
+    assert tally.broken == []
+    assert len(tally.finished) >= 12
+    print(f"{len(tally.finished)} streams, {tally.retries} retries")
+    for number, reading in list(tally.finished.items())[::5]:
+        assert reading.done
+        assert reading == asyncio.run(alone(server.url, number)), number
+    assert all(reading.done for reading in tally.finished.values())

@@ -1,0 +1,177 @@
+"""Readiness proves progress: it fails soon after a process freezes, and comes back by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import zmq
+
+from penstock.prepare import prepare
+from penstock.protocol.from_worker import Progress, Ready, WorkerHello
+from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from tests.engine.fake_worker import FakeWorker
+from tests.engine.test_process import Peer
+from tests.system.serving import Server, wait_until
+
+pytestmark = [pytest.mark.timeout(180)]
+
+NOTICED_WITHIN = 3.0
+"""Seconds from the freeze to the first 503: the promise."""
+
+
+def ready(url: str) -> bool:
+    return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
+
+
+def noticed_after(url: str, pid: int) -> float:
+    """Freezes a process. Seconds until /health/ready has failed, after which it thaws."""
+    assert ready(url)
+    os.kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    try:
+        wait_until(lambda: not ready(url), 10)
+        return time.monotonic() - begun
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker 0"])
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_a_frozen_process_is_noticed_within_3_seconds(
+    start_server: Callable[..., Server], tiny_model: str, victim: str, busy: bool
+) -> None:
+    server = start_server(tiny_model, "--num-kv-blocks", "64")
+    expected = server.complete(max_tokens=64, ignore_eos=True)
+    over = threading.Event()
+
+    def keep_busy() -> None:
+        while not over.is_set():
+            assert server.complete(max_tokens=64, ignore_eos=True) == expected
+
+    load = threading.Thread(target=keep_busy)
+    if busy:
+        load.start()
+    pid = server.child(victim)
+    try:
+        for moment in (0.0, 0.3):
+            time.sleep(moment)
+            seconds = noticed_after(server.url, pid)
+            print(f"{victim} noticed after {seconds:.2f} s")
+            assert seconds < NOTICED_WITHIN
+            wait_until(lambda: ready(server.url), 15)
+            assert httpx.get(f"{server.url}/health/live").status_code == 200
+    finally:
+        over.set()
+    if busy:
+        load.join(60)
+        assert not load.is_alive()
+    assert server.child(victim) == pid, "it is the same process that serves again"
+    assert server.complete(max_tokens=64, ignore_eos=True) == expected
+
+
+class StuckWorker:
+    """A real engine core and gateway over a worker of ours, which beats and steps as it is told.
+
+    It holds every plan while `held`; `layers`, while it counts up, is progress inside a step.
+    """
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        ends = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
+        command = [sys.executable, "-m", "penstock"]
+        flags = ["--progress-timeout", "1.5", "--shutdown-timeout", "0"]
+        listening = ["--frontend-endpoint", ends[0], "--worker-endpoint", ends[1]]
+        self.processes = [
+            subprocess.Popen(
+                [*command, "engine", "--model-dir", str(model), *flags, *listening],
+            ),
+            subprocess.Popen(
+                [*command, "gateway", "--engine-endpoint", ends[0], "--port", "0"],
+                stderr=subprocess.PIPE,
+                text=True,
+            ),
+        ]
+        self.url = self._address()
+        self.held = False
+        self.layers: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(ends[1],))
+        self._thread.start()
+
+    def _address(self) -> str:
+        stderr = self.processes[1].stderr
+        assert stderr is not None
+        for line in stderr:
+            if match := re.search(r"event=listening url=(\S+)", line):
+                return match[1]
+        raise AssertionError("the gateway left")
+
+    def _work(self, endpoint: str) -> None:
+        with zmq.Context() as context:
+            peer = Peer(context, endpoint, ToWorker, WorkerHello([1], 0, 1))
+            worker: FakeWorker | None = None
+            while not self._over.is_set():
+                peer.poll()
+                if (setup := peer.take(Setup)) is not None:
+                    worker = FakeWorker(setup, 20)
+                    peer.link.send(
+                        Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
+                    )
+                if self.layers is not None:
+                    self.layers += 1
+                    peer.link.send(Progress(1, self.layers))
+                if not self.held and worker is not None and (plan := peer.take(Plan)) is not None:
+                    peer.link.send(worker.execute(plan))
+                time.sleep(0.05)
+            peer.link.close()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.communicate(timeout=10)
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, tiny_model: str) -> Iterator[StuckWorker]:
+    running = StuckWorker(tmp_path, Path(prepare(tiny_model)))
+    yield running
+    running.close()
+
+
+def test_a_step_without_progress_counts_and_a_long_one_does_not(stuck: StuckWorker) -> None:
+    wait_until(lambda: ready(stuck.url), 20)
+    stuck.held, stuck.layers = True, 0
+    body = {"prompt": [3, 4, 5], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    answers: list[int] = []
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{stuck.url}/v1/completions", json=body, timeout=60).status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    long_step_ends = time.monotonic() + 4
+    while time.monotonic() < long_step_ends:  # more than twice the timeout, layer by layer
+        assert ready(stuck.url)
+        time.sleep(0.1)
+    stuck.layers = None  # it still beats
+    begun = time.monotonic()
+    wait_until(lambda: not ready(stuck.url), 5)
+    assert time.monotonic() - begun < NOTICED_WITHIN
+    reason = httpx.get(f"{stuck.url}/health/ready").json()["reason"]
+    assert reason == "no step has made progress for 1.5 s"
+    stuck.held = False
+    wait_until(lambda: ready(stuck.url), 5)
+    asking.join(30)
+    assert answers == [200]

@@ -1,0 +1,32 @@
+"""The table of faults names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+SECTION = re.compile(r"^## (\w+)", re.MULTILINE)
+NAMED = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+
+
+def named() -> list[tuple[str, str]]:
+    """(file, test) of every row; a section's heading begins with its folder."""
+    parts = SECTION.split((TESTS / "README.md").read_text(encoding="utf-8"))
+    found = []
+    for folder, text in zip(parts[1::2], parts[2::2], strict=True):
+        place = f"{folder}/" if (TESTS / folder).is_dir() else ""
+        found += [(place + file, test) for file, test in NAMED.findall(text)]
+    return found
+
+
+def test_there_are_rows() -> None:
+    assert len(named()) > 100
+
+
+@pytest.mark.parametrize(("file", "test"), sorted(set(named())), ids=lambda value: value)
+def test_the_test_exists(file: str, test: str) -> None:
+    source = (TESTS / file).read_text(encoding="utf-8")
+    assert re.search(rf"def {test}\(", source), f"{file} has no {test}"
