@@ -9,10 +9,9 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Submit
 from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
-from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS
+from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS, MAX_SALT_LENGTH
 
 MAX_NAME_LENGTH = 1024
-MAX_SALT_LENGTH = 1024
 MAX_TENANT_LENGTH = 64
 MAX_COUNT = 2**31 - 1
 

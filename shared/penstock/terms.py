@@ -1,4 +1,4 @@
-"""On what terms a request is served: for whom, how soon, until when."""
+"""On what terms a request is served: for whom, how soon, until when, sharing KV with whom."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ LOWEST_PRIORITY = 100
 """As in vLLM, the lower value is served earlier.  Bounded, because priority ages: a request is
 overtaken by a bounded number of later ones."""
 
+MAX_SALT_LENGTH = 1024
+"""Characters of a cache salt."""
+
 MAX_DEADLINE_MS = 86_400_000
 """Longest deadline: a day."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
-    deadline: on this process's monotonic clock, seconds; None: whenever."""
+    deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
+    requests, those with the same salt may use each other's KV blocks."""
 
     tenant: str = ""
     priority: int = 0
     deadline: float | None = None
+    cache_salt: str = ""
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""
@@ -31,7 +36,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def checked(
-        cls, *, tenant: str = "", priority: int = 0, deadline_ms: float | None = None
+        cls,
+        *,
+        tenant: str = "",
+        priority: int = 0,
+        deadline_ms: float | None = None,
+        cache_salt: str = "",
     ) -> Terms:
         """Terms with a deadline so many milliseconds from now. Raises InvalidRequest."""
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -42,15 +52,20 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
                 f"not {priority}",
                 param="priority",
             )
+        if not isinstance(cache_salt, str) or len(cache_salt) > MAX_SALT_LENGTH:
+            raise InvalidRequest(
+                f"cache_salt must be text of at most {MAX_SALT_LENGTH} characters",
+                param="cache_salt",
+            )
         if deadline_ms is None:
-            return cls(tenant=tenant, priority=priority)
+            return cls(tenant=tenant, priority=priority, cache_salt=cache_salt)
         if isinstance(deadline_ms, bool) or not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise InvalidRequest(
                 f"deadline_ms must lie in 1 to {MAX_DEADLINE_MS} milliseconds, not {deadline_ms!r}",
                 param="deadline_ms",
             )
         deadline = time.monotonic() + deadline_ms / 1000
-        return cls(tenant=tenant, priority=priority, deadline=deadline)
+        return cls(tenant=tenant, priority=priority, deadline=deadline, cache_salt=cache_salt)
 
     def check_time(self) -> None:
         """Raises DeadlineExceeded once the deadline has passed."""

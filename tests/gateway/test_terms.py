@@ -53,6 +53,13 @@ async def test_no_field_names_a_tenant(http, field):
 
 
 @pytest.mark.parametrize("url", BODIES)
+@pytest.mark.parametrize("salt", ["a", "x" * 1024, "", None])
+async def test_cache_salt(http, engine, url, salt):
+    assert (await post(http, url, cache_salt=salt)).status_code == 200
+    assert engine.terms[0].cache_salt == (salt or "")
+
+
+@pytest.mark.parametrize("url", BODIES)
 @pytest.mark.parametrize("priority", [-100, -1, 0, 7, 100, None])
 async def test_priority(http, engine, url, priority):
     assert (await post(http, url, priority=priority)).status_code == 200
@@ -62,6 +69,8 @@ async def test_priority(http, engine, url, priority):
 @pytest.mark.parametrize(
     ("fields", "headers", "param"),
     [
+        ({"cache_salt": "x" * 1025}, {}, "cache_salt"),
+        ({"cache_salt": 1}, {}, "cache_salt"),
         ({"priority": -101}, {}, "priority"),
         ({"priority": 101}, {}, "priority"),
         ({"priority": 0.5}, {}, "priority"),

@@ -88,6 +88,15 @@ def test_token_id_prompts_are_the_same_as_their_text(llm):
     assert by_ids.outputs[0].token_ids == by_text.outputs[0].token_ids
 
 
+def test_prompts_share_what_they_begin_with_unless_a_salt_keeps_them_apart(llm):
+    ids = list(range(1000, 1100))
+    counts = []
+    for salt in ("", "", "mine", "mine", "yours"):
+        (output,) = llm.generate([{"prompt_token_ids": ids, "cache_salt": salt}], GREEDY)
+        counts.append(output.num_cached_tokens)
+    assert counts == [0, 96, 0, 96, 0]
+
+
 def test_chat_uses_the_template(llm):
     question = [
         {"role": "system", "content": "You are a helpful assistant."},

@@ -47,6 +47,8 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stream: Flag = None
     stream_options: StreamOptions | None = None
     request_id: Text = None
+    cache_salt: Text = None
+    """Only requests with the same salt share KV blocks, and only within one API key."""
     priority: Whole = None
     deadline_ms: Whole = None
     """Milliseconds that the whole answer may take (Penstock's own)."""
@@ -61,7 +63,6 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_cache_retention: Text = None
     prompt_cache_options: Any = None
     prediction: Any = None
-    cache_salt: Text = None
     session_id: Text = None
     length_penalty: Number = None
     """Of beam search only."""

@@ -58,6 +58,7 @@ def request_terms(request: GenerateFields, headers: TermsHeaders, arrived: float
         tenant=headers.tenant,
         priority=request.priority or 0,
         deadline_ms=min(given, default=None),
+        cache_salt=request.cache_salt or "",
     )
     if terms.deadline is None:
         return terms

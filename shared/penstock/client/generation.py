@@ -147,6 +147,7 @@ class Generation:
             stopping=self._stopping,
             deaths=self.deaths,
             resumed=self.accepted.done(),
+            cache_salt=self.terms.cache_salt,
             tenant=self.terms.tenant,
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),

@@ -17,7 +17,7 @@ from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.outputs import RequestOutput, add_delta, empty_output, timed_out_output
-from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt
+from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt, with_salt
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 
@@ -125,6 +125,7 @@ class AsyncLLM:
         EngineUnavailable or RequestFailed.
         """
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        terms = with_salt(prompt, terms)
         text, ids = tokenise_prompt(prompt, self.text)
         async for output in self._stream(text, ids, sampling_params, request_id, terms):
             yield output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict, cast
+
+import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
@@ -15,12 +17,14 @@ class TokensPrompt(TypedDict):
     """A prompt that is tokenised already."""
 
     prompt_token_ids: list[int]
+    cache_salt: NotRequired[str]
 
 
 class TextPrompt(TypedDict):
     """A prompt as text; special tokens in it are parsed."""
 
     prompt: str
+    cache_salt: NotRequired[str]
 
 
 Prompt: TypeAlias = str | TokensPrompt | TextPrompt
@@ -76,6 +80,13 @@ def terms_list(
             param="priority",
         )
     return [Terms.checked(priority=value, deadline_ms=deadline_ms) for value in values]
+
+
+def with_salt(prompt: Prompt, terms: Terms) -> Terms:
+    """The terms of a prompt that may bring a cache salt. Raises InvalidRequest."""
+    salt = prompt.get("cache_salt", "") if isinstance(prompt, dict) else ""
+    checked = Terms.checked(cache_salt=salt)
+    return msgspec.structs.replace(terms, cache_salt=checked.cache_salt)
 
 
 def tokenise_prompt(prompt: Prompt, text: ModelText) -> tuple[str | None, list[int]]:

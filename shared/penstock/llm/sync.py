@@ -26,6 +26,7 @@ from penstock.llm.prompts import (
     terms_list,
     tokenise_chat,
     tokenise_prompt,
+    with_salt,
 )
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -97,8 +98,10 @@ class LLM:
         runs.
         """
         text = self._text()
-        tokenised = [tokenise_prompt(prompt, text) for prompt in prompt_list(prompts)]
+        given = prompt_list(prompts)
+        tokenised = [tokenise_prompt(prompt, text) for prompt in given]
         terms = terms_list(priority, deadline_ms, len(tokenised))
+        terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
         return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def chat(
