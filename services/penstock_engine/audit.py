@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from penstock_engine.grammars import Grammars
 from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, State
 from penstock_engine.scheduler import Scheduler
 
@@ -22,12 +23,15 @@ def check(scheduler: Scheduler) -> None:
         scheduler.cache.check(s.table.blocks for s in holders if s.table is not None)
 
 
-def check_requests(scheduler: Scheduler, grammars: Grammars, requests: Iterable[Request]) -> None:
-    """Raises BrokenBooks unless each live sequence is queued, runs or waits for its grammar, and
-    does only one of these; and unless each grammar has the holders that it counts."""
+def check_requests(
+    scheduler: Scheduler, grammars: Grammars, remote_kv: RemoteKV, requests: Iterable[Request]
+) -> None:
+    """Raises BrokenBooks unless each live sequence is queued, runs, or waits for its grammar or for
+    remote KV, and does only one of these; and unless each grammar has the holders it counts."""
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())
+    awaiting = frozenset(remote_kv.parked())
     for request in requests:
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
@@ -36,17 +40,20 @@ def check_requests(scheduler: Scheduler, grammars: Grammars, requests: Iterable[
         for sequence in alive:
             runs = sequence.slot is not None and scheduler.running.get(sequence.slot) is sequence
             where = f"sequence {sequence.index} of {request.name}"
-            places = runs + bool(sequence.ticket) + (sequence in parked)
+            places = runs + bool(sequence.ticket) + (sequence in parked) + (sequence in awaiting)
             _demand(places == 1, f"{where} is in {places} places, not 1")
             stays = sequence.state is State.WAITING_FOR_GRAMMAR
             _demand(stays == (sequence in parked), f"{where} is {sequence.state.name}")
+            awaits = sequence.state is State.WAITING_FOR_REMOTE_KV
+            _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
             _demand(
-                stays or grammars.is_ready(request), f"{where} may run, and its grammar isn't ready"
+                stays or awaits or grammars.is_ready(request),
+                f"{where} may run, and its grammar isn't ready",
             )
         if request.grammar is not None:
             holders[request.grammar] += 1
     grammars.check(holders)
-    held = len(scheduler.running) + scheduler.queue.num_sequences + len(parked)
+    held = len(scheduler.running) + scheduler.queue.num_sequences + len(parked) + len(awaiting)
     _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
 
 

@@ -18,6 +18,7 @@ from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
 from penstock_engine.policies.registry import make_policy
+from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers
@@ -51,12 +52,14 @@ class EngineCore:
         self._effects = Effects()
         self._clock = Clock()
         self.grammars = Grammars(facts.config.grammar, self.scheduler, self.workers, self._effects)
+        self.remote_kv = RemoteKV(facts.config.scheduler.max_waiting_requests)
         parts = (
             facts,
             self.scheduler,
             self.frontends,
             self.workers,
             self.grammars,
+            self.remote_kv,
             self._effects,
             self._clock,
         )
@@ -127,7 +130,7 @@ class EngineCore:
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
         first = self._from_frontends.next_deadline()
-        due = min(self._status_due, self.grammars.next_deadline())
+        due = min(self._status_due, self.grammars.next_deadline(), self.remote_kv.next_deadline())
         return due if first is None else min(first, due)
 
     def _plan(self) -> None:
@@ -152,7 +155,9 @@ class EngineCore:
             ready=health[0],
             reason=health[1],
             fingerprint=None if ready is None else ready.fingerprint,
-            waiting=scheduler.queue.num_sequences + self.grammars.num_waiting,
+            waiting=scheduler.queue.num_sequences
+            + self.grammars.num_waiting
+            + self.remote_kv.num_waiting,
             running=len(scheduler.running),
             blocks_total=0 if pool is None else pool.num_blocks,
             blocks_free=0 if pool is None else pool.num_free,
@@ -171,7 +176,9 @@ class EngineCore:
     def check(self) -> None:
         """Proves all books. Raises BrokenBooks. Linear in everything that the core holds."""
         audit.check(self.scheduler)
-        audit.check_requests(self.scheduler, self.grammars, self.frontends.requests())
+        audit.check_requests(
+            self.scheduler, self.grammars, self.remote_kv, self.frontends.requests()
+        )
 
     def _audit_when_idle(self, now: float) -> None:
         """The cheap part of the books, once in a while, after something ran."""

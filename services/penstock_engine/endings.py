@@ -6,6 +6,7 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
+from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import FINISH_REASONS, Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 
@@ -21,9 +22,16 @@ POISON = (
 class Endings:
     """The only caller of Scheduler.finish, so that books and outputs can't part."""
 
-    def __init__(self, scheduler: Scheduler, frontends: Frontends, grammars: Grammars) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        frontends: Frontends,
+        grammars: Grammars,
+        remote_kv: RemoteKV,
+    ) -> None:
         self._scheduler = scheduler
         self._grammars = grammars
+        self._remote_kv = remote_kv
         self._frontends = frontends
 
     def end(
@@ -40,6 +48,8 @@ class Endings:
         """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
         if sequence.state is State.WAITING_FOR_GRAMMAR:
             self._grammars.unpark(sequence)
+        elif sequence.state is State.WAITING_FOR_REMOTE_KV:
+            self._remote_kv.unpark(sequence)
         self._scheduler.finish(sequence, state)
         request = sequence.request
         timeline = None

@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 from penstock import logs
 from penstock.errors import InvalidRequest
-from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
+from penstock.protocol.from_frontend import (
+    Abort,
+    Finish,
+    FromFrontend,
+    Hello,
+    KVArrived,
+    Submit,
+)
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.context import ContextLimit
 from penstock_engine.deadlines import Deadlines
@@ -18,7 +25,8 @@ from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.grammars import Grammars
 from penstock_engine.kv.keys import root_key
 from penstock_engine.policies.admission import ServiceRate
-from penstock_engine.request import Request, State
+from penstock_engine.remote_kv import RemoteKV
+from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
 from penstock_engine.timeline import Clock, Timeline
@@ -45,6 +53,7 @@ class FromFrontends:
         frontends: Frontends,
         workers: Workers,
         grammars: Grammars,
+        remote_kv: RemoteKV,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -56,10 +65,11 @@ class FromFrontends:
         self._frontends = frontends
         self._workers = workers
         self._grammars = grammars
+        self._remote_kv = remote_kv
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars)
+        self._endings = Endings(scheduler, frontends, grammars, remote_kv)
         self._context = ContextLimit(facts, scheduler)
         self._deadlines = Deadlines()
         self._door = Door(facts, scheduler, frontends, workers, self.rate)
@@ -103,9 +113,12 @@ class FromFrontends:
             self._endings.close_session(session)
 
     def expire(self, now: float) -> None:
-        """Ends the requests whose time is over, wherever they are."""
+        """Ends the requests whose time is over, wherever they are; and whoever has waited for
+        remote KV long enough computes it."""
         for request in self._deadlines.over(now):
             self._endings.end_all(request, State.FINISHED_TIMED_OUT)
+        for sequence in self._remote_kv.over(now):
+            self._enter(sequence)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
@@ -121,6 +134,8 @@ class FromFrontends:
                 self._submit(frontend, message, now)
             case Finish():
                 self._finish(frontend, message)
+            case KVArrived():
+                self._kv_arrived(frontend, message)
             case Abort():
                 self._abort(frontend, message)
             case Hello():
@@ -203,10 +218,29 @@ class FromFrontends:
                 self._endings.end(sequence, end[0], stop_token=end[1])
             elif self._endings.end_if_poison(sequence):
                 continue
-            elif self._grammars.is_ready(request):
-                self._scheduler.add(sequence)
-            else:
-                self._grammars.park(sequence)
+            elif not self._awaits_kv(sequence, submit, now):
+                self._enter(sequence)
+
+    def _awaits_kv(self, sequence: Sequence, submit: Submit, now: float) -> bool:
+        """Whether it waits for its prefix's KV. One that is resumed computes it, and so does one
+        whose grammar isn't ready yet: that wait comes first, and is long enough."""
+        if submit.remote_kv_ms is None or submit.resumed:
+            return False
+        if not self._grammars.is_ready(sequence.request):
+            return False
+        return self._remote_kv.park(sequence, now + submit.remote_kv_ms / 1000)
+
+    def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
+        request = frontend.requests.get(message.request)
+        for sequence in [] if request is None else self._remote_kv.arrived(request):
+            self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        """A WAITING sequence may run, as soon as its grammar is ready."""
+        if self._grammars.is_ready(sequence.request):
+            self._scheduler.add(sequence)
+        else:
+            self._grammars.park(sequence)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""

@@ -25,6 +25,7 @@ from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
@@ -47,6 +48,7 @@ class FromWorkers:
         frontends: Frontends,
         workers: Workers,
         grammars: Grammars,
+        remote_kv: RemoteKV,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -57,10 +59,11 @@ class FromWorkers:
         self._frontends = frontends
         self._workers = workers
         self._grammars = grammars
+        self._remote_kv = remote_kv
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars)
+        self._endings = Endings(scheduler, frontends, grammars, remote_kv)
         self._context = ContextLimit(facts, scheduler)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
@@ -140,7 +143,8 @@ class FromWorkers:
             max_model_len=limit,
             load_seconds=ready.load_seconds,
         )
-        for sequence in [*self._scheduler.queue.sequences(), *self._grammars.parked()]:
+        parked = [*self._grammars.parked(), *self._remote_kv.parked()]
+        for sequence in [*self._scheduler.queue.sequences(), *parked]:
             if sequence.num_tokens >= limit:
                 error = (
                     f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "

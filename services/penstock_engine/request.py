@@ -19,6 +19,7 @@ class State(enum.Enum):
 
     WAITING = "waiting"
     WAITING_FOR_GRAMMAR = "waiting for grammar"
+    WAITING_FOR_REMOTE_KV = "waiting for remote KV"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
@@ -39,8 +40,15 @@ FINISH_REASONS: dict[State, FinishReason] = {
 _ENDS = tuple(FINISH_REASONS)
 
 TRANSITIONS: dict[State, tuple[State, ...]] = {
-    # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first.
-    State.WAITING: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
+    # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first, or its
+    # prefix may come from elsewhere.
+    State.WAITING: (
+        State.RUNNING,
+        State.WAITING_FOR_GRAMMAR,
+        State.WAITING_FOR_REMOTE_KV,
+        *_ENDS,
+    ),
+    State.WAITING_FOR_REMOTE_KV: (State.WAITING, *_ENDS),
     State.WAITING_FOR_GRAMMAR: (State.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
     State.RUNNING: (State.PREEMPTED, State.WAITING, *_ENDS),

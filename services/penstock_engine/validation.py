@@ -12,6 +12,7 @@ from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOK
 from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS, MAX_SALT_LENGTH
 
 MAX_NAME_LENGTH = 1024
+MAX_REMOTE_KV_MS = 60_000
 MAX_TENANT_LENGTH = 64
 MAX_COUNT = 2**31 - 1
 
@@ -38,6 +39,8 @@ def check_submit(
     _check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
     if submit.time_left_ms is not None:
         _check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
+    if submit.remote_kv_ms is not None:
+        _check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
     _check_stopping(submit.stopping, vocab_size)
     _check_sampling(submit.sampling)
     if not submit.prompt:

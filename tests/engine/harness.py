@@ -391,6 +391,7 @@ class Harness:
         logprobs: int | None = None,
         settle: bool = True,
         grammar: Grammar | None = None,
+        remote_kv_ms: int | None = None,
         sampling: dict[str, Any] | None = None,
         tenant: str = "",
         priority: int = 0,
@@ -415,6 +416,7 @@ class Harness:
             priority=priority,
             time_left_ms=time_left_ms,
             grammar=grammar,
+            remote_kv_ms=remote_kv_ms,
             timeline=timeline,
         )
         left = None if time_left_ms is None else time_left_ms / 1000

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any, Protocol
 
 from penstock.protocol.common import Grammar
+from penstock.protocol.from_frontend import KVArrived
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_worker import EOS, VOCAB
 from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
@@ -55,6 +56,7 @@ class Walker:
             "step": (100, self.step),
             "abort": (5, self.abort),
             "finish": (5, self.finish),
+            "kv_arrived": (3, self.kv_arrived),
             "compile": (12, self.compile),
             "resume": (6, self.resume),
             "connect": (4, self.connect),
@@ -92,7 +94,14 @@ class Walker:
         if grammar is not None and whole(0, 9):
             ends["ignore_eos"] = False
         self.h.submit(
-            front, prompt, n=whole(1, 3), seed=whole(0, 9), salt=salt, grammar=grammar, **ends
+            front,
+            prompt,
+            n=whole(1, 3),
+            seed=whole(0, 9),
+            salt=salt,
+            grammar=grammar,
+            remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
+            **ends,
         )
 
     def _prompt(self, length: int) -> list[int]:
@@ -181,6 +190,12 @@ class Walker:
             indexes = sorted(found[1].sequences)
             self.h.finish(*found, indexes[self.choose.whole(0, len(indexes) - 1)])
 
+    def kv_arrived(self) -> None:
+        found = self._request()
+        if found is not None:
+            self.met["remote KV"] += bool(self.h.core.remote_kv.num_waiting)
+            self.h.send(found[0], KVArrived(found[1].submit.request))
+
     def connect(self) -> None:
         if len(self.h.fronts) < 3:
             self.h.connect()
@@ -243,6 +258,8 @@ class Walker:
             self.h.start_worker(32)
         for number in list(self.h.worker.asked):
             self.h.compiles(number)
+        self.h.now += 6.0  # Nobody waits for remote KV any more.
+        self.h.settle()
         self.h.run()
         self.h.settle()
         pool = self.h.core.scheduler.pool

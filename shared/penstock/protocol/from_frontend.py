@@ -38,6 +38,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     time_left_ms: until the request's deadline, when this was sent; None: it has none.
     grammar: what every sequence's output must look like.  Then Prepared comes before any output, or
     a terminal output whose code says what is wrong with the grammar.
+    remote_kv_ms: the KV of its prefix is on its way from another engine: wait for KVArrived so long
+    at most, and compute what has not come.
     timeline: each terminal output is to say where the sequence's time went.
     """
 
@@ -55,6 +57,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     time_left_ms: int | None = None
     grammar: Grammar | None = None
     timeline: bool = False
+    remote_kv_ms: int | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -65,10 +68,16 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
     at: int
 
 
+class KVArrived(msgspec.Struct, frozen=True, tag="kv_arrived"):
+    """The KV of the request's prefix is there, or will not come: it needn't wait any more."""
+
+    request: int
+
+
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """The client is gone: end every open sequence of the request now."""
 
     request: int
 
 
-FromFrontend = Hello | Submit | Finish | Abort
+FromFrontend = Hello | Submit | Finish | KVArrived | Abort
