@@ -68,7 +68,8 @@ class Reading:
         if "error" in chunk:
             raise Broken(f"an error event: {chunk['error']}")
         if chunk.get("usage") is not None:
-            self.answer.usage = chunk["usage"]
+            # How much of the prompt was found in the cache says nothing about the answer.
+            self.answer.usage = {**chunk["usage"], "prompt_tokens_details": None}
         for piece in chunk["choices"]:
             choice = self.answer.choices[piece["index"]]
             if choice.finish_reason is not None:
