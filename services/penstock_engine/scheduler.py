@@ -67,6 +67,8 @@ class Scheduler:
         self._budget = settings.max_num_batched_tokens
         self._max_in_flight = settings.max_steps_in_flight
         self._max_model_len = max_model_len
+        self._longest = max_model_len
+        """Tokens that a sequence may have, with the pool that there is."""
         self.max_num_seqs = settings.max_num_seqs
         self._headroom = Headroom()
         self._resume = Resumption(settings.preemption_mode)
@@ -94,12 +96,6 @@ class Scheduler:
         return None if self.pool is None else self.pool.num_blocks * self.block_size
 
     @property
-    def _longest(self) -> int:
-        """Tokens that a sequence may have."""
-        capacity = self.capacity
-        return self._max_model_len if capacity is None else min(self._max_model_len, capacity)
-
-    @property
     def pool(self) -> BlockPool | None:
         return None if self.cache is None else self.cache.pool
 
@@ -107,6 +103,7 @@ class Scheduler:
         """A worker is ready, with empty pools of that many blocks."""
         self.cache = KVCache(num_blocks, self.block_size, host_blocks)
         self._reuse = Reuse(self.cache)
+        self._longest = min(self._max_model_len, num_blocks * self.block_size)
         self._resume.attach(host_blocks, copy_seconds)
 
     def detach(self) -> list[Sequence]:
@@ -136,6 +133,7 @@ class Scheduler:
         self.leaving.clear()
         self._suspect = None
         self.cache = self._reuse = None
+        self._longest = self._max_model_len
         self._forget_worker()
         return list(accused)
 
@@ -224,11 +222,12 @@ class Scheduler:
 
         Nor where one is on its way that a grammar's mask may defer: it is not followed.
         """
-        if sequence.num_expected >= min(sequence.most_tokens, self._longest):
+        expected = sequence.num_expected
+        if expected >= sequence.most_tokens or expected >= self._longest:
             return 0
         if sequence.request.grammar is not None and sequence.num_expected > sequence.num_tokens:
             return 0
-        return sequence.num_expected - sequence.num_scheduled
+        return expected - sequence.num_scheduled
 
     def _run_others(self, draft: Draft) -> None:
         decodes: list[Sequence] = []
