@@ -32,6 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="how often tests/system/test_chaos.py kills and freezes processes",
     )
+    parser.addoption(
+        "--walks",
+        choices=("short", "long"),
+        default="short",
+        help="operations of tests/engine/test_walk.py: 20,000, or a million",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

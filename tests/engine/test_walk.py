@@ -45,7 +45,13 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
     walker.end()
 
 
-@pytest.mark.parametrize("seed", range(20))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """--walks long: a million operations."""
+    if "seed" in metafunc.fixturenames:
+        long = metafunc.config.getoption("--walks") == "long"
+        metafunc.parametrize("seed", range(1000 if long else 20))
+
+
 def test_long_histories(seed: int) -> None:
     walker = seeded_walk(seed, 1000)
     walker.end()
