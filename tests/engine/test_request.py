@@ -40,8 +40,13 @@ def test_only_listed_transitions_happen(start: State, end: State) -> None:
     sequence = make_sequence()
     sequence.state = start
     legal = {
-        State.WAITING: {State.RUNNING, State.WAITING_FOR_GRAMMAR},
+        State.WAITING: {
+            State.RUNNING,
+            State.WAITING_FOR_GRAMMAR,
+            State.WAITING_FOR_REMOTE_KV,
+        },
         State.WAITING_FOR_GRAMMAR: {State.WAITING},
+        State.WAITING_FOR_REMOTE_KV: {State.WAITING},
         State.RUNNING: {State.WAITING, State.PREEMPTED},
         State.PREEMPTED: {State.RUNNING, State.WAITING_FOR_GRAMMAR},
     }
