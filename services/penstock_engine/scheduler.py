@@ -71,9 +71,9 @@ class Scheduler:
         """Tokens that a sequence may have, with the pool that there is."""
         self.max_num_seqs = settings.max_num_seqs
         self._headroom = Headroom()
-        self._resume = Resumption(settings.preemption_mode)
-        self._reuse: Reuse | None = None
         self.step_cost = StepCost()
+        self._resume = Resumption(settings.preemption_mode, self.step_cost, self._budget)
+        self._reuse: Reuse | None = None
         self._in_flight: deque[StepInFlight] = deque()
         self._suspect: Sequence | None = None
         self._forget_worker()
@@ -380,16 +380,15 @@ class Scheduler:
         slot = self.free_slots.pop()
         swapped = self.cache.num_swapped_in
         sequence.table = self._reuse.table(sequence, start)
-        if sequence.timeline is not None:
-            sequence.timeline.swaps += self.cache.num_swapped_in - swapped
-            sequence.timeline.cached_tokens = max(sequence.timeline.cached_tokens, start.computed)
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.tokens_at_start = sequence.num_tokens
         sequence.num_computed = sequence.num_scheduled = start.computed
+        cached = min(start.computed, len(sequence.request.prompt))
         if sequence.request.cached_tokens is None:
-            prompt = len(sequence.request.prompt)
-            sequence.request.cached_tokens = min(start.computed, prompt)
+            sequence.request.cached_tokens = cached
+        if sequence.timeline is not None:
+            sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
         end = min(sequence.num_tokens, start.computed + most)
         sequence.table.grow(self.cache, end)
         draft.admit(sequence)
@@ -429,7 +428,6 @@ class Scheduler:
         order.  The caller decides which of them end.
         """
         step = self._in_flight[0]
-        self._resume.observe(step.tokens, result.compute_seconds)
         self.step_cost.observe(step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):

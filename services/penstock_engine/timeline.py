@@ -62,8 +62,7 @@ class Clock:
 
 
 class Timeline:
-    """One sequence, from its acceptance. Fields are as in SequenceTimeline; who can swap blocks or
-    find them cached adds to `swaps` and `cached_tokens`.
+    """One sequence, from its acceptance. Fields are as in SequenceTimeline.
 
     tokens_began: when its first token came; 0 before.
     """
@@ -109,6 +108,12 @@ class Timeline:
             self.queue += elapsed
         self._started |= runs
         self.preemptions += preempted
+
+    def found(self, cached_tokens: int, swapped: int) -> None:
+        """The sequence starts with so many of its prompt's tokens computed, and so many blocks
+        brought back from the host."""
+        self.cached_tokens = max(self.cached_tokens, cached_tokens)
+        self.swaps += swapped
 
     def close(self) -> SequenceTimeline:
         """What the front end gets; the sequence has ended."""

@@ -93,7 +93,3 @@ class Reuse:
         running = [other for other in sequence.request.sequences.values() if other.slot is not None]
         running = [other for other in running if not other.finished]
         return max(running, key=lambda other: other.num_computed, default=None)
-
-    def makers(self) -> list[Sequence]:
-        """For audits."""
-        return list(self._makers.values())
