@@ -15,6 +15,10 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
+MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED_TOKEN_IDS = 2**18
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_LENGTH = 256
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
@@ -26,10 +30,21 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
         top_p, min_p.
     seed: draws are a pure function of (seed, sequence, token index); None: one is drawn when the
         request is submitted.
-    stop: strings that end the text; not part of it.
+    presence_penalty, frequency_penalty: taken off the logits of tokens that the output holds, once,
+        and as often as it holds them.
+    repetition_penalty: divides the positive logits, and multiplies the negative ones, of tokens
+        that the prompt or the output holds (Keskar et al. 2019, arXiv:1909.05858).
+    logit_bias: what is added to the logits of token ids.
+    allowed_token_ids: no other can be chosen.
+    bad_words: texts that the output may not hold, as the sequences of tokens that they encode to.
+    stop: strings that end the text; not part of it, unless include_stop_str_in_output.
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
+    prompt_logprobs: the same for each token of the prompt.
     structured_outputs: what the text must look like; see StructuredOutputs.
+
+    The logits of a token are cut to what is allowed, then biased, then penalised, then divided by
+    the temperature.
     """
 
     n: int = 1
@@ -37,6 +52,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -44,6 +65,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
 
@@ -63,8 +86,16 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
                 param="min_tokens",
             )
-        if self.logprobs is not None:
-            _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _check_bias(self.logit_bias)
+        _check_allowed(self.allowed_token_ids)
+        _check_bad_words(self.bad_words)
+        _flag("include_stop_str_in_output", self.include_stop_str_in_output)
         _flag("ignore_eos", self.ignore_eos)
         _flag("skip_special_tokens", self.skip_special_tokens)
         _check_stop(self.stop_strings)
@@ -124,6 +155,45 @@ def _check_stop_ids(ids: list[int] | None) -> None:
         )
     for token in ids:
         _whole("stop_token_ids", token, 0, 2**31 - 1)
+
+
+def _check_bias(bias: dict[int, float] | None) -> None:
+    if bias is None:
+        return
+    if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(
+            f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers", param="logit_bias"
+        )
+    for token, value in bias.items():
+        _whole("logit_bias", token, 0, 2**31 - 1)
+        _number("logit_bias", value, -100.0, 100.0)
+
+
+def _check_allowed(ids: list[int] | None) -> None:
+    if ids is None:
+        return
+    if not isinstance(ids, (list, tuple)) or not 1 <= len(ids) <= MAX_ALLOWED_TOKEN_IDS:
+        raise InvalidRequest(
+            f"allowed_token_ids must be a list of 1 to {MAX_ALLOWED_TOKEN_IDS} token ids",
+            param="allowed_token_ids",
+        )
+    for token in ids:
+        _whole("allowed_token_ids", token, 0, 2**31 - 1)
+
+
+def _check_bad_words(words: list[str] | None) -> None:
+    if words is None:
+        return
+    if not isinstance(words, (list, tuple)) or len(words) > MAX_BAD_WORDS:
+        raise InvalidRequest(
+            f"bad_words must be a list of at most {MAX_BAD_WORDS} strings", param="bad_words"
+        )
+    for word in words:
+        if not isinstance(word, str) or not 1 <= len(word) <= MAX_BAD_WORD_LENGTH:
+            raise InvalidRequest(
+                f"each of bad_words must have 1 to {MAX_BAD_WORD_LENGTH} characters",
+                param="bad_words",
+            )
 
 
 def _check_structured(wanted: StructuredOutputs | None, ignore_eos: bool) -> None:
