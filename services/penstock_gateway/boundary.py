@@ -9,7 +9,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock import logs
-from penstock_gateway.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.replies import send_error
 from penstock_gateway.service import Service
 
@@ -50,6 +50,8 @@ class Boundary:
             await send(message)
 
         try:
+            if head_bytes(scope) > self._service.config.max_header_bytes:
+                raise head_too_large(self._service.config.max_header_bytes)
             await self._app(scope, receive, send_with_id)
         except ClientGone as gone:
             log.debug("client gone", request=request_id, reason=str(gone))
@@ -75,6 +77,12 @@ def request_id_of(scope: Scope) -> str:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return str(value, "ascii")
     return uuid.uuid4().hex
+
+
+def head_bytes(scope: Scope) -> int:
+    """Of the request's line and headers, as they were sent, give or take some blanks."""
+    line = len(scope.get("raw_path") or b"") + len(scope["query_string"]) + len(scope["method"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def not_found(path: str) -> HTTPError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,10 +13,12 @@ from penstock_gateway.service import Service
 
 
 class Health(msgspec.Struct, frozen=True):
-    """ok: whether the answer is 200.  reason: why not, else empty."""
+    """ok: whether the answer is 200.  reason: why not, else empty.  pid: of the gateway that
+    answers; the supervisor, which has no key, tells by it which of several that is."""
 
     ok: bool
-    reason: str = ""
+    reason: str
+    pid: int
 
 
 def operation(path: str, summary: str) -> Operation:
@@ -42,7 +46,7 @@ def routes(service: Service) -> list[OperationRoute]:
 
 
 def _reply(reason: str | None) -> Response:
-    body = msgspec.json.encode(Health(ok=reason is None, reason=reason or ""))
+    body = msgspec.json.encode(Health(reason is None, reason or "", os.getpid()))
     headers = None if reason is None else {"retry-after": "1"}
     return Response(
         body, 200 if reason is None else 503, headers=headers, media_type="application/json"

@@ -9,11 +9,8 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply
+from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply, head_too_large
 from penstock_gateway.service import Patience
-
-MAX_HEAD_BYTES = 65_536
-"""Request line and headers together."""
 
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
@@ -26,6 +23,9 @@ class _Bounded:
     """
 
     patience = Patience()
+    max_head_bytes = 65_536
+    """Request line and headers together. Here it stops a head that doesn't end; one that has come
+    whole is measured by the application (see boundary), the same whichever parser there is."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
@@ -50,8 +50,9 @@ class _Bounded:
             self._head_bytes = 0
             return
         self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self.refuse(431, f"headers are limited to {MAX_HEAD_BYTES} bytes", "head_too_large")
+        if self._head_bytes > self.max_head_bytes:
+            error = head_too_large(self.max_head_bytes)
+            self.refuse(431, error.body.message, "head_too_large")
         elif "head" not in self._timers:
             self._arm("head", self.patience.head)
 
@@ -130,7 +131,9 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
     return BoundedHttpTools
 
 
-def protocol_class(patience: Patience, parser: str = "auto") -> type[asyncio.Protocol]:
-    """A protocol class with this patience. parser: auto, for the fastest at hand, or h11."""
+def protocol_class(
+    patience: Patience, parser: str = "auto", max_head_bytes: int = 65_536
+) -> type[asyncio.Protocol]:
+    """A protocol class with this patience and bound. parser: auto (the fastest at hand) or h11."""
     base = (_with_httptools() if parser == "auto" else None) or BoundedH11
-    return type(base.__name__, (base,), {"patience": patience})
+    return type(base.__name__, (base,), {"patience": patience, "max_head_bytes": max_head_bytes})

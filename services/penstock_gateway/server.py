@@ -46,7 +46,9 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol_class(self._service.patience),
+                http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
+                # h11 has a bound of its own, which must not be the one that counts.
+                h11_max_incomplete_event_size=2 * config.max_header_bytes,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock_gateway.errors import model_not_found
+from penstock_gateway.keys.caller import current
 from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
@@ -46,14 +46,13 @@ def routes(service: Service) -> list[OperationRoute]:
     """Both routes; 503 while there is no engine core."""
 
     async def models(request: Request) -> Response:
-        return _json(ModelList([_served(service)]))
+        served = _served(service)
+        # What the key may not use isn't there for it.
+        return _json(ModelList([served] if current.get().may_use(served.id) else []))
 
     async def model(request: Request) -> Response:
-        name = request.path_params["name"]
-        served = _served(service)
-        if name != served.id:
-            raise model_not_found(name, served.id)
-        return _json(served)
+        service.check_model(request.path_params["name"])
+        return _json(_served(service))
 
     return [LIST.route(models), ONE.route(model)]
 
