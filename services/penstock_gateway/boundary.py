@@ -18,11 +18,16 @@ log = logs.get(__name__)
 REQUEST_ID = "penstock.request_id"
 """Where the scope keeps the request's id."""
 
+LIMIT_HEADERS = "penstock.limit_headers"
+"""Where the scope keeps x-ratelimit-*, of a request whose API key has limits."""
+
+_NO_HEADERS: dict[bytes, bytes] = {}
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Boundary:
-    """Gives each request its id and each response the `x-request-id` header; turns whatever an
+    """Gives each request its id and each response the `x-request-id` header, and those that tell of
+    limits; turns whatever an
     endpoint raises into OpenAI's error object, as long as no response has been started."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -44,6 +49,7 @@ class Boundary:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    *scope.get(LIMIT_HEADERS, _NO_HEADERS).items(),
                 ]
             else:
                 finished = not message.get("more_body", False)

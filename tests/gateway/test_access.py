@@ -1,4 +1,4 @@
-"""Who may do what: every route that the application has, by every kind of key, however it is spelt."""
+"""Who may do what: every route of the application, with every kind of key, however it is spelt."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def test_a_known_key_says_whose_request_it_is(keys: str) -> None:
             )
             assert reply.status_code == 200
     alice, bob = engine.terms
-    assert (alice.tenant, alice.grant) == ("acme", (3, 2, -5)) or alice.tenant == "acme"
+    assert alice.tenant == "acme"
     assert (alice.grant.weight, alice.grant.max_requests) == (3, 2)
     assert alice.grant.highest_priority == -5
     assert bob.tenant == hashlib.sha256(BOB.encode()).hexdigest()[:32]

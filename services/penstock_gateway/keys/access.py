@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock_gateway.boundary import LIMIT_HEADERS
 from penstock_gateway.errors import HTTPError
 from penstock_gateway.keys.caller import Caller, current, forbidden
 from penstock_gateway.keys.rate_limits import RateLimits
@@ -56,39 +57,12 @@ class Access:
             caller.check_model(served)
         token = current.set(caller)
         try:
-            if self._limits is None or not key.limited:
-                await self._app(scope, receive, send)
-            else:
-                await self._limited(caller, self._limits, counted, scope, receive, send)
+            if self._limits is not None and key.limited:
+                scope[LIMIT_HEADERS] = caller.limit_headers
+                await self._limits.arrived(caller, counted=counted)
+            await self._app(scope, receive, send)
         finally:
             current.reset(token)
-
-    async def _limited(
-        self,
-        caller: Caller,
-        limits: RateLimits,
-        counted: bool,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        async def send_with_limits(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    *caller.limit_headers.items(),
-                ]
-            await send(message)
-
-        try:
-            await limits.arrived(caller, counted=counted)
-            await self._app(scope, receive, send_with_limits)
-        except HTTPError as error:
-            # It becomes a response further out.
-            error.headers += tuple(
-                (name.decode(), value.decode()) for name, value in caller.limit_headers.items()
-            )
-            raise
 
 
 def unauthorized() -> HTTPError:
