@@ -135,6 +135,20 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return of_path + of_head
 
 
+_LIMITS = {
+    f"x-ratelimit-{part}-{what}": {
+        "description": f"{words}, for an API key that has such a limit.",
+        "schema": {"type": kind},
+    }
+    for what in ("requests", "tokens")
+    for part, words, kind in (
+        ("limit", f"{what.title()} a minute", "integer"),
+        ("remaining", f"{what.title()} left", "integer"),
+        ("reset", "Time until none of them counts as used any more, as in 1m5s", "string"),
+    )
+}
+
+
 def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
     schema = known[id(operation.reply)] if operation.reply is not None else {"type": "string"}
     content: dict[str, Any] = {operation.media_type: {"schema": schema}}
@@ -142,14 +156,17 @@ def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
         words = "The reply; with stream: true, server-sent events of its chunks."
-    return {"description": words, "content": content, "headers": _request_id()}
+    headers = _request_id() | (_LIMITS if operation.counted else {})
+    return {"description": words, "content": content, "headers": headers}
 
 
 def _error(status: int, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "description": _WORDS[status],
         "content": {"application/json": {"schema": known[id(ErrorReply)]}},
-        "headers": _request_id() | (_RETRY if status in (429, 503) else {}),
+        "headers": _request_id()
+        | (_RETRY if status in (429, 503) else {})
+        | (_LIMITS if status == 429 else {}),
     }
 
 

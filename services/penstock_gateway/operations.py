@@ -14,8 +14,9 @@ Access = Literal["open", "key", "admin"]
 
 REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "x-request-id": (
-        "The request's id in replies and logs; any other value is replaced.",
-        {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"},
+        "The request's id in replies and logs: 1 to 128 printable ASCII characters without blanks; "
+        "anything else is replaced by an id of the server's.",
+        {"type": "string"},
     ),
     "x-deadline-ms": (
         "Milliseconds from its arrival after which the request is given up.",
@@ -31,7 +32,7 @@ REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
 GENERATING_HEADERS = ("x-deadline-ms", "x-penstock-timeline")
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_EVERYWHERE = (431, 500, 503)
+_EVERYWHERE = (400, 431, 500, 503)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Operation:
         if self.counted:
             found.add(429)
         if self.body is not None:
-            found |= {400, 404, 408, 413, 429}
+            found |= {404, 408, 413, 429}
         return sorted(found)
 
 
