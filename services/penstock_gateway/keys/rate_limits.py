@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import NamedTuple
-
-from limits.aio.storage import MemoryStorage, RedisStorage, Storage
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import logs
 from penstock.api_keys import TENANT_DIGITS, ApiKey
 from penstock_gateway.errors import HTTPError, unavailable
 from penstock_gateway.keys.caller import Caller
+
+if TYPE_CHECKING:
+    from limits.aio.storage import MemoryStorage, RedisStorage
 
 log = logs.get(__name__)
 
@@ -121,7 +122,10 @@ class RateLimits:
         return Window(before, before_left, now, left - MINUTE if left > MINUTE else left)
 
 
-def _storage(uri: str) -> Storage:
+def _storage(uri: str) -> MemoryStorage | RedisStorage:
+    # Only a gateway with keys pays for loading it.
+    from limits.aio.storage import MemoryStorage, RedisStorage
+
     if uri == "memory":
         return MemoryStorage()
     return RedisStorage(
