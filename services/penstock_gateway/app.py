@@ -94,7 +94,7 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> Starlett
 
 async def _routing_error(request: Request, error: HTTPException) -> Response:
     """404 and 405, which the router raises."""
-    # Not request.url, which is made of the Host header, and raises for a wrong one.
+    # Not request.url, which is made of what the Host header says.
     path = request.scope["path"]
     if error.status_code == 404:
         answer = not_found(path)

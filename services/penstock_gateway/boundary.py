@@ -46,6 +46,7 @@ class Boundary:
             nonlocal started, finished
             if message["type"] == "http.response.start":
                 started = True
+                self._service.counts.responses[message["status"]] += 1
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),

@@ -90,6 +90,16 @@ async def test_how_requests_end(http: httpx.AsyncClient, engine: FakeEngineClien
     assert found["request_prompt_tokens_count"] == 4
 
 
+async def test_responses_are_counted_by_status(http: httpx.AsyncClient) -> None:
+    await http.get("/nothing")
+    for stream in (False, True):
+        await http.post("/v1/completions", json={"prompt": "x", "stream": stream})
+    await http.post("/v1/completions", content=b"{")
+    found = await scrape(http)
+    counted = {code: found[f"penstock:http_responses_total,{code}"] for code in (200, 400, 404)}
+    assert counted == {200: 2, 400: 1, 404: 1}
+
+
 async def test_a_client_that_leaves_counts_as_aborted(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:

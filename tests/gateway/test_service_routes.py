@@ -195,3 +195,10 @@ async def test_openapi_document(http: httpx.AsyncClient) -> None:
 
     for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(document)):
         assert name in schemas
+
+
+@pytest.mark.parametrize("host", ["[::1", "[", "a]b", "x" * 500, "a:b:c", "", "/", "é"])
+@pytest.mark.parametrize("path", ["/nothing", "/v1/models/x", "/version"])
+async def test_a_host_that_is_none(http: httpx.AsyncClient, host: str, path: str) -> None:
+    reply = await http.get(path, headers={"host": host.encode()})
+    assert reply.status_code == (200 if path == "/version" else 404)

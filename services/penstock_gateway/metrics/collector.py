@@ -71,6 +71,12 @@ class Collector:
         for reason, count in counts.finished.items():
             ended.add_metric([*label, reason], count)
         yield ended
+        responses = CounterMetricFamily(
+            "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
+        )
+        for status, count in sorted(counts.responses.items()):
+            responses.add_metric([*label, str(status)], count)
+        yield responses
 
     def _histograms(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts
