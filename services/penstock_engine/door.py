@@ -46,7 +46,7 @@ class Door:
                 "which knows none: allowed is 0",
                 param="priority",
             )
-        highest = self._tenants.of(submit.tenant).highest_priority
+        highest = self._tenants.of(submit.tenant, submit.grant).highest_priority
         if submit.priority < highest:
             raise InvalidRequest(
                 f"priority is {submit.priority}; with this API key it may be {highest} or a "
@@ -66,7 +66,7 @@ class Door:
         )
 
     def _over_limit(self, submit: Submit, now: float) -> Rejected | None:
-        most = self._tenants.of(submit.tenant).max_requests
+        most = self._tenants.of(submit.tenant, submit.grant).max_requests
         requests = self._frontends.open_requests
         count = requests.count(submit.tenant)
         if most is None or count < most:

@@ -70,8 +70,8 @@ class Request:
     num_queued: sequences in the waiting queue; the queue keeps it.
     root: parent of the keys of its blocks (see kv.keys).  cached_tokens: of the prompt, found in
     the KV cache when its first sequence started; None before.
-    tenant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time is over,
-    on the same clock, or None.
+    tenant, grant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time
+    is over, on the same clock, or None.
     grammar: its number, which Grammars gives and takes; None where the output is free.
     """
 
@@ -83,6 +83,7 @@ class Request:
         "deadline",
         "eos",
         "grammar",
+        "grant",
         "name",
         "num_queued",
         "number",
@@ -113,6 +114,7 @@ class Request:
         self.name = submit.name
         self.arrival = arrival
         self.tenant = submit.tenant
+        self.grant = submit.grant
         self.priority = submit.priority
         self.accepted = now
         left = submit.time_left_ms

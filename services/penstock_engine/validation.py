@@ -6,10 +6,16 @@ import math
 from collections.abc import Sequence
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import (
+    GRANT_RANGES,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    Stopping,
+    TokenSampling,
+)
 from penstock.protocol.from_frontend import Submit
 from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
-from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS, MAX_SALT_LENGTH
+from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
 
 MAX_NAME_LENGTH = 1024
 MAX_REMOTE_KV_MS = 60_000
@@ -36,6 +42,10 @@ def check_submit(
         raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
     if len(submit.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(f"the tenant is longer than {MAX_TENANT_LENGTH} characters")
+    for name, (low, high) in GRANT_RANGES.items() if submit.grant is not None else ():
+        value = getattr(submit.grant, name)
+        if value is not None:
+            _check_whole(name, value, low, high)
     _check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
     if submit.time_left_ms is not None:
         _check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)

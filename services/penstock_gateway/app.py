@@ -1,65 +1,101 @@
-"""The ASGI application."""
+"""The ASGI applications: the one on the main port, and the admin's."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.config import GatewayConfig
-from penstock.version import __version__
-from penstock_gateway import health, openapi, status, version
+from penstock_gateway import docs, health, openapi, status, version
 from penstock_gateway.boundary import Boundary, not_found
+from penstock_gateway.cors import add_cors
+from penstock_gateway.counted_client import CountedClient
 from penstock_gateway.errors import HTTPError
-from penstock_gateway.openai import models
-from penstock_gateway.openai.chat_completions import ChatCompletions
-from penstock_gateway.openai.completions import Completions
+from penstock_gateway.keys.access import Access
+from penstock_gateway.keys.rate_limits import RateLimits
+from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.metrics import endpoint as metrics
+from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.openai import chat_completions, completions, models
+from penstock_gateway.operations import OperationRoute
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
 
+ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
+    chat_completions.routes,
+    completions.routes,
+    models.routes,
+    health.routes,
+    status.routes,
+    version.routes,
+    metrics.routes,
+    docs.routes,
+)
+"""Where all routes come from: a new endpoint is a line here."""
+
 
 def create_app(
-    client: EngineClient, config: GatewayConfig, *, patience: Patience | None = None
-) -> FastAPI:
+    client: EngineClient,
+    config: GatewayConfig,
+    *,
+    patience: Patience | None = None,
+    gateways: int = 1,
+) -> Starlette:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
-    its endpoints share."""
-    service = Service(client, config, patience or Patience())
-    app = FastAPI(
-        title="Penstock",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        exception_handlers={HTTPException: _routing_error},
+    its endpoints share.  gateways: how many share the work.
+
+    Raises StartupError for a file of API keys that is wrong.
+    """
+    ring, counts = KeyRing.of(config, gateways), Counts()
+    limits = None if ring is None else RateLimits(config.rate_limit_storage)
+    service = Service(
+        CountedClient(client, counts, limits),
+        config,
+        patience or Patience(),
+        ring=ring,
+        limits=limits,
+        counts=counts,
     )
+    routes = [route for made_by in ENDPOINTS for route in made_by(service)]
+    routes.append(openapi.route([route.operation for route in routes]))
+    app = _application(service, routes)
+    add_cors(app, config)
+    return app
+
+
+def create_admin_app(service: Service) -> Starlette:
+    """What the admin port serves, for the gateway that `service` is of."""
+    live = [route for route in health.routes(service) if route.operation is health.LIVE]
+    return _application(service, [*metrics.admin_routes(service), *live])
+
+
+def _application(service: Service, routes: Iterable[OperationRoute]) -> Starlette:
+    routes = list(routes)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
+    app.router.redirect_slashes = False
     app.state.service = service
+    app.add_middleware(
+        Access,
+        ring=service.ring,
+        limits=service.limits,
+        served=service.served,
+        operations=[route.operation for route in routes],
+    )
     app.add_middleware(Boundary, service=service)
-    # These two are plain ASGI applications: they hold response headers back, and watch the
-    # connection, which a handler that returns a response can't.
-    for path, endpoint in (
-        ("/v1/chat/completions", ChatCompletions(service)),
-        ("/v1/completions", Completions(service)),
-    ):
-        app.router.routes.append(Route(path, endpoint, methods=["POST"]))
-    for router in (
-        models.router(service),
-        health.router(service),
-        status.router(service),
-        version.router(),
-    ):
-        app.include_router(router)
-    app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
     return app
 
 
 async def _routing_error(request: Request, error: HTTPException) -> Response:
     """404 and 405, which the router raises."""
-    path = request.url.path
+    # Not request.url, which is made of what the Host header says.
+    path = request.scope["path"]
     if error.status_code == 404:
         answer = not_found(path)
     elif error.status_code == 405:

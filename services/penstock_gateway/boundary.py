@@ -9,7 +9,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock import logs
-from penstock_gateway.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.replies import send_error
 from penstock_gateway.service import Service
 
@@ -18,11 +18,16 @@ log = logs.get(__name__)
 REQUEST_ID = "penstock.request_id"
 """Where the scope keeps the request's id."""
 
+LIMIT_HEADERS = "penstock.limit_headers"
+"""Where the scope keeps x-ratelimit-*, of a request whose API key has limits."""
+
+_NO_HEADERS: dict[bytes, bytes] = {}
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Boundary:
-    """Gives each request its id and each response the `x-request-id` header; turns whatever an
+    """Gives each request its id and each response the `x-request-id` header, and those that tell of
+    limits; turns whatever an
     endpoint raises into OpenAI's error object, as long as no response has been started."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -41,15 +46,19 @@ class Boundary:
             nonlocal started, finished
             if message["type"] == "http.response.start":
                 started = True
+                self._service.counts.responses[message["status"]] += 1
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    *scope.get(LIMIT_HEADERS, _NO_HEADERS).items(),
                 ]
             else:
                 finished = not message.get("more_body", False)
             await send(message)
 
         try:
+            if head_bytes(scope) > self._service.config.max_header_bytes:
+                raise head_too_large(self._service.config.max_header_bytes)
             await self._app(scope, receive, send_with_id)
         except ClientGone as gone:
             log.debug("client gone", request=request_id, reason=str(gone))
@@ -75,6 +84,12 @@ def request_id_of(scope: Scope) -> str:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return str(value, "ascii")
     return uuid.uuid4().hex
+
+
+def head_bytes(scope: Scope) -> int:
+    """Of the request's line and headers, as they were sent, give or take some blanks."""
+    line = len(scope.get("raw_path") or b"") + len(scope["query_string"]) + len(scope["method"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def not_found(path: str) -> HTTPError:

@@ -93,6 +93,16 @@ def leaving() -> HTTPError:
     return error
 
 
+def head_too_large(limit: int) -> HTTPError:
+    """431: the request's line and headers are too long."""
+    return HTTPError(
+        431,
+        f"the request's line and headers are limited to {limit} bytes",
+        code="head_too_large",
+        headers=(("connection", "close"),),
+    )
+
+
 def model_not_found(name: str, served: str) -> HTTPError:
     """404 for a model name that is not served here."""
     return HTTPError(

@@ -10,8 +10,9 @@ from starlette.types import Send
 from penstock_gateway.errors import HTTPError
 
 DONE = b"data: [DONE]\n\n"
-PING = b": keep-alive\n\n"
-"""A comment line: parsers of event streams skip it."""
+PING = b": ping\n"
+"""A comment line, which parsers of event streams skip. No empty line ends it: to those that take
+whatever stands between two of them for an event, it would be one."""
 
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

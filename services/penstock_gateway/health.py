@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import msgspec
-from fastapi import APIRouter, Response
+import os
 
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 
 class Health(msgspec.Struct, frozen=True):
-    """ok: whether the answer is 200.  reason: why not, else empty."""
+    """ok: whether the answer is 200.  reason: why not, else empty.  pid: of the gateway that
+    answers; the supervisor, which has no key, tells by it which of several that is."""
 
     ok: bool
-    reason: str = ""
+    reason: str
+    pid: int
 
 
-def router(service: Service) -> APIRouter:
+def operation(path: str, summary: str) -> Operation:
+    """No key is asked for: load balancers have none."""
+    return Operation(
+        method="GET", path=path, summary=summary, tag="health", reply=Health, access="open"
+    )
+
+
+LIVE = operation("/health/live", "The process is alive")
+READY = operation("/health/ready", "Requests are served now")
+HEALTH = operation("/health", "Same as /health/ready")
+
+
+def routes(service: Service) -> list[OperationRoute]:
     """Liveness says that the event loop turns; readiness, that a request would be served now."""
-    routes = APIRouter(tags=["health"])
 
-    async def live() -> Response:
+    async def live(request: Request) -> Response:
         return _reply(None)
 
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         return _reply(service.unready_reason())
 
-    for path, answer, summary in (
-        ("/health/live", live, "The process is alive"),
-        ("/health/ready", ready, "Requests are served now"),
-        ("/health", ready, "Same as /health/ready"),
-    ):
-        routes.add_api_route(path, answer, methods=["GET"], summary=summary)
-        # Load balancers ask with either method.
-        routes.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
-    return routes
+    return [LIVE.route(live), READY.route(ready), HEALTH.route(ready)]
 
 
 def _reply(reason: str | None) -> Response:
-    body = msgspec.json.encode(Health(ok=reason is None, reason=reason or ""))
+    body = msgspec.json.encode(Health(reason is None, reason or "", os.getpid()))
     headers = None if reason is None else {"retry-after": "1"}
     return Response(
         body, 200 if reason is None else 503, headers=headers, media_type="application/json"

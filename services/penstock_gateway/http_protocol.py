@@ -9,11 +9,8 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply
+from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply, head_too_large
 from penstock_gateway.service import Patience
-
-MAX_HEAD_BYTES = 65_536
-"""Request line and headers together."""
 
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
@@ -26,13 +23,16 @@ class _Bounded:
     """
 
     patience = Patience()
+    max_head_bytes = 65_536
+    """Request line and headers together. Here it stops a head, or the trailers of a chunked body,
+    that don't end; a head that has come whole is measured by the application (see boundary), the
+    same whichever parser there is."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._head_bytes = 0
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
 
@@ -45,15 +45,17 @@ class _Bounded:
         super().data_received(data)  # type: ignore[misc]
         if self.transport.is_closing():
             return
-        if not self.inside_head():
+        if self.unfinished(len(data)) > self.max_head_bytes:
+            self.refuse_head()
+        elif not self.inside_head():
             self._disarm("head")
-            self._head_bytes = 0
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self.refuse(431, f"headers are limited to {MAX_HEAD_BYTES} bytes", "head_too_large")
         elif "head" not in self._timers:
             self._arm("head", self.patience.head)
+
+    def unfinished(self, received: int) -> int:
+        """Bytes that the parser holds, because what they are part of has not ended. received: of
+        them, so many are new."""
+        raise NotImplementedError
 
     def inside_head(self) -> bool:
         """Whether the client is in the middle of a request's head."""
@@ -74,6 +76,11 @@ class _Bounded:
 
     def send_400_response(self, msg: str) -> None:
         self.refuse(400, msg, "invalid_http")
+
+    def refuse_head(self) -> None:
+        """Answers with 431, and closes."""
+        error = head_too_large(self.max_head_bytes)
+        self.refuse(error.status, error.body.message, "head_too_large")
 
     def refuse(self, status: int, message: str, code: str) -> None:
         """Answers outside of any ASGI exchange, and closes."""
@@ -100,7 +107,24 @@ class _Bounded:
 
 
 class BoundedH11(_Bounded, H11Protocol):  # type: ignore[misc]
-    """The pure Python parser."""
+    """The pure Python parser. It has a bound of its own, which is twice ours (see server)."""
+
+    _held = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._held = len(self.conn.trailing_data[0]) + len(data)
+        super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._held > 2 * self.max_head_bytes and self.conn.our_state is not h11.ERROR:
+            self.refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def unfinished(self, received: int) -> int:
+        # In other states it holds the next request, whose turn has not come.
+        waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        return len(self.conn.trailing_data[0]) if waiting else 0
 
     def inside_head(self) -> bool:
         return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
@@ -115,22 +139,40 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
 
     class BoundedHttpTools(_Bounded, HttpToolsProtocol):  # type: ignore[misc]
         _inside_head = False
+        _progress = False
+        _unfinished = 0
+
+        def unfinished(self, received: int) -> int:
+            self._unfinished = 0 if self._progress else self._unfinished + received
+            self._progress = False
+            return self._unfinished
 
         def inside_head(self) -> bool:
             return self._inside_head
 
         def on_message_begin(self) -> None:
-            self._inside_head = True
+            self._inside_head = self._progress = True
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
             self._inside_head = False
+            self._progress = True
             super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._progress = True
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._progress = True
+            super().on_message_complete()
 
     return BoundedHttpTools
 
 
-def protocol_class(patience: Patience, parser: str = "auto") -> type[asyncio.Protocol]:
-    """A protocol class with this patience. parser: auto, for the fastest at hand, or h11."""
+def protocol_class(
+    patience: Patience, parser: str = "auto", max_head_bytes: int = 65_536
+) -> type[asyncio.Protocol]:
+    """A protocol class with this patience and bound. parser: auto (the fastest at hand) or h11."""
     base = (_with_httptools() if parser == "auto" else None) or BoundedH11
-    return type(base.__name__, (base,), {"patience": patience})
+    return type(base.__name__, (base,), {"patience": patience, "max_head_bytes": max_head_bytes})

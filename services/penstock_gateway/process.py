@@ -8,12 +8,17 @@ import resource
 import socket
 from collections.abc import Callable
 
+from starlette.applications import Starlette
+
 from penstock import logs
 from penstock.client import EngineClient
 from penstock.config import GatewayConfig, TransportSettings
+from penstock.exposure import check_exposure
 from penstock.supervisor import listener
+from penstock_gateway.admin import serving
 from penstock_gateway.app import create_app
 from penstock_gateway.server import GatewayServer
+from penstock_gateway.service import Service
 
 log = logs.get(__name__)
 
@@ -28,34 +33,49 @@ def main(
     fd: int | None = None,
     *,
     transport: TransportSettings | None = None,
+    gateways: int = 1,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
 
-    fd: a bound socket to accept from; None: bind the configured host and port.  Raises
-    StartupError when that is not possible.
+    fd: a bound socket to accept from; None: bind the configured host and port.  gateways: how many
+    share the work.  Raises StartupError when that is not possible, or when it would be open to
+    everybody unasked.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     raise_file_limit()
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
+    client = EngineClient(engine_endpoint, name=f"gateway {index}", settings=transport)
+    app = create_app(client, config, gateways=gateways)
+    has_keys = app.state.service.ring is not None
+    check_exposure(config, _address(sock), has_keys=has_keys)
+    admin = None
+    if config.admin_port is not None:
+        # Port 0 is any free one for each.
+        admin = listener.bind(config.host, config.admin_port and config.admin_port + index)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(engine_endpoint, config, index, sock, transport))
+        runner.run(_serve(client, app, sock, admin))
 
 
 async def _serve(
-    engine_endpoint: str,
-    config: GatewayConfig,
-    index: int,
-    sock: socket.socket,
-    transport: TransportSettings | None,
+    client: EngineClient, app: Starlette, sock: socket.socket, admin: socket.socket | None
 ) -> None:
-    client = EngineClient(engine_endpoint, name=f"gateway {index}", settings=transport)
-    server = GatewayServer(create_app(client, config))
+    service: Service = app.state.service
+    server = GatewayServer(app)
     await client.start()
+    watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
     try:
-        await server.serve(sockets=[sock])
+        async with serving(service, admin):
+            await server.serve(sockets=[sock])
     finally:
+        if watching is not None:
+            watching.cancel()
         await client.close()
     log.info("left")
+
+
+def _address(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    return name[0] if isinstance(name, tuple) else ""
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from penstock import logs
 from penstock.supervisor import listener
@@ -40,13 +40,15 @@ class GatewayServer(uvicorn.Server):
     HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: Starlette) -> None:
         self._service: Service = app.state.service
         config = self._service.config
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol_class(self._service.patience),
+                http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
+                # h11 has a bound of its own, which must not be the one that counts.
+                h11_max_incomplete_event_size=2 * config.max_header_bytes,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 from penstock.config import GatewayConfig
 from penstock.errors import EngineUnavailable
+from penstock_gateway.counted_client import CountedClient
+from penstock_gateway.errors import model_not_found
+from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.rate_limits import RateLimits
+from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.metrics.counts import Counts
 
 if TYPE_CHECKING:
-    from penstock.client import EngineClient, ModelText
+    from penstock.client import ModelText
     from penstock.protocol.to_frontend import Status, Welcome
 
 STATUS_MAX_AGE = 2.0
@@ -37,11 +43,16 @@ class Engine:
 
 @dataclass(slots=True)
 class Service:
-    """One gateway. open_requests: generations being answered.  draining: told to leave."""
+    """One gateway. ring: the API keys; None: everybody may ask.  limits: by the minute; None: there
+    are none.  counts: what the client counts.  open_requests: generations being answered.
+    draining: told to leave."""
 
-    client: EngineClient
+    client: CountedClient
     config: GatewayConfig
     patience: Patience = Patience()
+    ring: KeyRing | None = None
+    limits: RateLimits | None = None
+    counts: Counts = field(default_factory=Counts)
     open_requests: int = 0
     draining: bool = False
     started: float = field(default_factory=time.monotonic)
@@ -52,6 +63,22 @@ class Service:
         if not self.client.connected or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
         return Engine(welcome, text)
+
+    def served(self) -> str | None:
+        """The model's name, once it is known."""
+        welcome = self.client.welcome
+        return welcome.model if welcome is not None else None
+
+    def check_model(self, name: str | None) -> str:
+        """The model that a request gets which asks for `name`; None: for whatever is served.
+
+        Raises EngineUnavailable, and HTTPError 404 or 403.
+        """
+        served: str = self.engine().welcome.model
+        if name is not None and name != served:
+            raise model_not_found(name, served)
+        current.get().check_model(served)
+        return served
 
     def fresh_status(self) -> Status | None:
         """The engine's state, unless it is too old to mean anything."""

@@ -208,6 +208,55 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
+    api_keys: Annotated[
+        str | None,
+        Meta(
+            description="YAML or JSON file of API keys (`penstock key`), read again when it"
+            " changes; without one, and without PENSTOCK_API_KEY in the environment, everybody may"
+            " ask."
+        ),
+    ] = None
+    allow_open: Annotated[
+        bool, Meta(description="Listen on other addresses than loopback without API keys.")
+    ] = False
+    admin_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port for /metrics where there are API keys, which only an admin's key"
+            " opens; gateway N of several takes this port + N; default: none."
+        ),
+    ] = None
+    rate_limit_storage: Annotated[
+        str,
+        Meta(
+            description="Where requests and tokens a minute are counted: `memory`, or"
+            " `redis://HOST:PORT/DB` (`rediss://`, `redis+unix://`), which several gateways share.",
+            pattern=r"^(memory|(redis|rediss|redis\+unix)://.+)$",
+        ),
+    ] = "memory"
+    rate_limit_per_gateway: Annotated[
+        bool, Meta(description="With several gateways, a key has its limits once in each.")
+    ] = False
+    allowed_origins: Annotated[
+        str,
+        Meta(
+            description='Web origins that may call this server: a JSON list (`["*"]`: all) or'
+            " names with commas; default: none."
+        ),
+    ] = ""
+    allowed_methods: Annotated[
+        str, Meta(description="Methods that other origins may use, as above.")
+    ] = "*"
+    allowed_headers: Annotated[
+        str, Meta(description="Headers that other origins may send, as above.")
+    ] = "*"
+    allow_credentials: Annotated[
+        bool, Meta(description="Whether other origins may send cookies and the like.")
+    ] = False
+    max_header_bytes: Annotated[
+        int,
+        Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),
+    ] = 65_536
     keepalive_interval: Annotated[
         float,
         Meta(ge=0, le=3600, description="Seconds between SSE keep-alive comments; 0: none."),

@@ -7,11 +7,7 @@ import time
 import msgspec
 
 from penstock.errors import DeadlineExceeded, InvalidRequest
-
-HIGHEST_PRIORITY = -100
-LOWEST_PRIORITY = 100
-"""As in vLLM, the lower value is served earlier.  Bounded, because priority ages: a request is
-overtaken by a bounded number of later ones."""
+from penstock.protocol.common import HIGHEST_PRIORITY, LOWEST_PRIORITY, Grant
 
 MAX_SALT_LENGTH = 1024
 """Characters of a cache salt."""
@@ -23,12 +19,14 @@ MAX_DEADLINE_MS = 86_400_000
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
     deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
-    requests, those with the same salt may use each other's KV blocks."""
+    requests, those with the same salt may use each other's KV blocks.
+    grant: what the tenant may have; None: what the engine core was told of it."""
 
     tenant: str = ""
     priority: int = 0
     deadline: float | None = None
     cache_salt: str = ""
+    grant: Grant | None = None
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""

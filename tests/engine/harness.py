@@ -21,7 +21,7 @@ from penstock.config import (
     SchedulerSettings,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.protocol.common import Grammar, Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
@@ -392,6 +392,7 @@ class Harness:
         settle: bool = True,
         grammar: Grammar | None = None,
         remote_kv_ms: int | None = None,
+        grant: Grant | None = None,
         sampling: dict[str, Any] | None = None,
         tenant: str = "",
         priority: int = 0,
@@ -417,6 +418,7 @@ class Harness:
             time_left_ms=time_left_ms,
             grammar=grammar,
             remote_kv_ms=remote_kv_ms,
+            grant=grant,
             timeline=timeline,
         )
         left = None if time_left_ms is None else time_left_ms / 1000

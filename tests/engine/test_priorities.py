@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StartupError
+from penstock.protocol.common import Grant
+from penstock_engine.policies.accounts import Accounts
+from penstock_engine.policies.fair import FairShare
 from penstock_engine.policies.order import PriorityWithAgeing
-from penstock_engine.policies.tenants import Grant, Tenants
+from penstock_engine.policies.tenants import Tenants
 from tests.engine.harness import Harness, RequestScore
 from tests.engine.simulated import Asked, Simulation
 
@@ -157,3 +160,37 @@ def test_the_setting_for_tenants() -> None:
 def test_a_wrong_setting_for_tenants_is_refused(text: str) -> None:
     with pytest.raises(StartupError, match="tenants"):
         Tenants(text)
+
+
+def test_a_request_brings_what_its_tenant_may_have() -> None:
+    h = Harness(scheduling_policy="priority", tenants="listed:max_requests=2")
+    front = h.connect()
+    grant = Grant(weight=2, max_requests=1, highest_priority=0)
+    assert h.submit(front, [1], tenant="a", grant=grant).accepted
+    rejected = h.submit(front, [1], tenant="a", grant=grant).rejected
+    assert rejected is not None
+    assert rejected.code == "limited"
+    rejected = h.submit(front, [1], tenant="b", grant=grant, priority=-1).rejected
+    assert rejected is not None
+    assert rejected.code == "invalid"
+    # What the engine core itself was told comes first.
+    assert h.submit(front, [1], tenant="listed", grant=grant).accepted
+    assert h.submit(front, [1], tenant="listed", grant=grant).accepted
+    # The front end is not trusted to have checked it.
+    for wrong in (Grant(weight=0), Grant(weight=1001), Grant(max_requests=0), Grant(1, 1, -101)):
+        rejected = h.submit(front, [1], tenant="c", grant=wrong).rejected
+        assert rejected is not None
+        assert rejected.code == "invalid"
+
+
+def test_a_weight_that_a_request_brings_counts_in_the_fair_share() -> None:
+    tenants, order = Tenants("listed:weight=5"), FairShare(Tenants(), 64).order
+    accounts = Accounts(tenants, order, 64)
+    for name, grant, weight in (
+        ("told", Grant(weight=4), 4),
+        ("told", Grant(weight=2), 2),
+        ("listed", Grant(weight=4), 5),
+        ("unknown", None, 1),
+    ):
+        accounts.joined(name, grant)
+        assert accounts[name].weight == weight

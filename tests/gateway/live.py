@@ -33,7 +33,9 @@ class LiveGateway:
         self.app = create_app(engine, config or GatewayConfig(), patience=patience)  # type: ignore[arg-type]
         self.service = self.app.state.service
         self._server = GatewayServer(self.app)
-        self._server.config.http = http_protocol.protocol_class(self.service.patience, parser)
+        self._server.config.http = http_protocol.protocol_class(
+            self.service.patience, parser, self.service.config.max_header_bytes
+        )
         self._socket = listener.bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

@@ -11,7 +11,9 @@ def parse(body: str) -> list[Any]:
     events = []
     assert body.endswith("\n\n")
     for block in body[:-2].split("\n\n"):
-        if block.startswith(":"):
+        while block.startswith(":"):
+            block = block.partition("\n")[2]
+        if not block:
             continue
         assert block.startswith("data: ")
         assert "\n" not in block

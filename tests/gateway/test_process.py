@@ -18,9 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.gateway import keyring
+
 pytestmark = pytest.mark.timeout(60)
 
-Start = Callable[..., tuple[subprocess.Popen[str], str]]
+Started = tuple[subprocess.Popen[str], str]
+Start = Callable[..., Started]
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `penstock gateway`; returns the process and its base URL."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **keywords: Any) -> tuple[subprocess.Popen[str], str]:
+    def start(*arguments: str, admin: list[str] | None = None, **keywords: Any) -> Started:
         endpoint = f"ipc://{tmp_path}/frontend"
         command = [sys.executable, "-m", "penstock", "gateway", "--engine-endpoint", endpoint]
         process = subprocess.Popen(
@@ -39,9 +42,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         )
         started.append(process)
         assert process.stderr is not None
+        listening = ""
         for line in process.stderr:
+            if match := re.search(r'event="admin port" url=(\S+)', line):
+                (admin if admin is not None else []).append(match[1])
             if match := re.search(r"event=listening url=(\S+)", line):
-                return process, match[1]
+                listening = match[1]
+            if listening and (admin is None or admin):
+                return process, listening
         raise AssertionError("left before it listened")
 
     yield start
@@ -50,10 +58,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def ask(url: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
+def ask(url: str, body: Any = None, key: str | None = None) -> tuple[int, dict[str, str], Any]:
     data = None if body is None else json.dumps(body).encode()
+    headers = {} if key is None else keyring.bearer(key)
+    request = urllib.request.Request(url, data, headers)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, dict(answer.headers), json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -104,3 +114,38 @@ def test_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert found.stdout.split() == []
+
+
+def test_the_admin_port_and_a_file_that_changes(start: Start, tmp_path: Path) -> None:
+    keys = keyring.write(tmp_path / "keys.json", keyring.key(keyring.ADMIN, admin=True))
+    admin: list[str] = []
+    process, url = start("--api-keys", keys, "--admin-port", "0", admin=admin)
+    assert ask(f"{url}/version")[0] == 401
+    assert ask(f"{url}/version", key=keyring.ADMIN)[0] == 200
+    assert ask(f"{url}/metrics", key=keyring.ADMIN)[0] == 403
+    assert ask(f"{admin[0]}/metrics")[0] == 401
+    request = urllib.request.Request(f"{admin[0]}/metrics", headers=keyring.bearer(keyring.ADMIN))
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert b"vllm:generation_tokens_total" in answer.read()
+    keyring.write(tmp_path / "keys.json", keyring.key(keyring.ALICE))
+    deadline = time.monotonic() + 20
+    while ask(f"{url}/version", key=keyring.ALICE)[0] != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert ask(f"{url}/version", key=keyring.ADMIN)[0] == 401
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_the_key_of_the_environment(start: Start) -> None:
+    _, url = start(env=os.environ | {"PENSTOCK_API_KEY": "sk-mine"})
+    assert ask(f"{url}/version")[0] == 401
+    assert ask(f"{url}/version", key="sk-mine")[0] == 200
+
+
+def test_open_to_others_only_when_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "gateway", "--port", "0", "--host", "0.0.0.0"]
+    command += ["--engine-endpoint", f"ipc://{tmp_path}/frontend"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert "--allow-open" in done.stderr

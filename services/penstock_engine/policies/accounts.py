@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 
+from penstock.protocol.common import Grant
 from penstock_engine.policies.order import QueueOrder
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.queue import Line
@@ -151,9 +152,12 @@ class Accounts:
         waiting = (account for account in self._accounts.values() if account.num_waiting)
         return heapq.nsmallest(count, waiting, key=lambda account: account.place)
 
-    def joined(self, name: str) -> None:
-        """One more sequence of a tenant lives. It must not be waiting yet."""
-        account = self._accounts.get(name) or self._open(name)
+    def joined(self, name: str, grant: Grant | None = None) -> None:
+        """One more sequence of a tenant lives. It must not be waiting yet. grant: see Tenants.of;
+        a weight that has changed counts from now on."""
+        weight = self._tenants.of(name, grant).weight
+        account = self._accounts.get(name) or self._open(name, weight)
+        account.weight = weight
         account.open += 1
         if not account.num_waiting:
             # It wanted nothing that it didn't get: only a little of that is kept for it.
@@ -181,11 +185,10 @@ class Accounts:
             # Nobody waits: whoever comes is level with who has had most, less the credit.
             self._now = account.time
 
-    def _open(self, name: str) -> Account:
+    def _open(self, name: str, weight: int) -> Account:
         account = self._debtors.pop(name, None)
         if account is None:
             self._serial += 1
-            weight = self._tenants.of(name).weight
             account = Account(name, weight, self._serial, 0, Line(self._order))
             account.time = self._start_time(account)
         self._accounts[name] = account

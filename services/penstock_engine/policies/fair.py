@@ -49,7 +49,7 @@ class FairShare(FirstCome):
     # ---- books
 
     def joined(self, sequence: Sequence) -> None:
-        self.accounts.joined(sequence.request.tenant)
+        self.accounts.joined(sequence.request.tenant, sequence.request.grant)
 
     def left(self, sequence: Sequence) -> None:
         self.accounts.left(sequence.request.tenant)

@@ -1,35 +1,21 @@
 """What the operator grants each tenant.
 
 A tenant is whoever sends the same API key; its name is the key's digest, and `anonymous` is who
-sends none.  The text has the form `NAME:weight=3,max_requests=8,highest_priority=-5;NAME:...`,
+sends none.  The gateways' file of API keys says what its tenants may have, and each request brings
+it; what is listed here comes before that.
+
+The text has the form `NAME:weight=3,max_requests=8,highest_priority=-5;NAME:...`,
 where the name `*` stands for all that are not listed.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from penstock.errors import StartupError
-from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from penstock.protocol.common import GRANT_RANGES, Grant
 
 ANYBODY = "*"
 ANONYMOUS = "anonymous"
 """The configuration's name for the tenant that messages call the empty string."""
-
-_RANGES = {
-    "weight": (1, 1000),
-    "max_requests": (1, 1_000_000),
-    "highest_priority": (HIGHEST_PRIORITY, LOWEST_PRIORITY),
-}
-
-
-class Grant(NamedTuple):
-    """weight: of its share.  max_requests: open at once, None: any number.
-    highest_priority: the lowest value that it may ask for."""
-
-    weight: int = 1
-    max_requests: int | None = None
-    highest_priority: int = HIGHEST_PRIORITY
 
 
 class Tenants:
@@ -48,22 +34,23 @@ class Tenants:
             self._grants[name] = _grant(entry, fields)
         self._others = self._grants.pop(ANYBODY, Grant())
 
-    def of(self, tenant: str) -> Grant:
-        """What `tenant` may have."""
-        return self._grants.get(tenant, self._others)
+    def of(self, tenant: str, told: Grant | None = None) -> Grant:
+        """What `tenant` may have. told: what its request says of that, for a tenant that is not
+        listed."""
+        return self._grants.get(tenant) or told or self._others
 
 
 def _grant(entry: str, fields: str) -> Grant:
     values: dict[str, int] = {}
     for field in filter(None, fields.split(",")):
         key, _, value = field.partition("=")
-        low, high = _RANGES.get(key, (1, 0))
+        low, high = GRANT_RANGES.get(key, (1, 0))
         try:
             number = int(value)
         except ValueError:
             number = low - 1
         if not low <= number <= high or key in values:
-            allowed = ", ".join(f"{k}={a} to {b}" for k, (a, b) in _RANGES.items())
+            allowed = ", ".join(f"{k}={a} to {b}" for k, (a, b) in GRANT_RANGES.items())
             raise StartupError(f"tenants: {field!r} in {entry!r}; allowed, each once: {allowed}")
         values[key] = number
     return Grant(**values)

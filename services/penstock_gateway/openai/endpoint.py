@@ -19,7 +19,7 @@ from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.body import read_body
-from penstock_gateway.errors import ClientGone, as_http_error, leaving, model_not_found
+from penstock_gateway.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.events import EventStream
 from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
 from penstock_gateway.openai.batch import Batch
@@ -131,9 +131,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
 
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
-        served = engine.welcome.model
-        if request.model is not None and request.model != served:
-            raise model_not_found(request.model, served)
+        served = self._service.check_model(request.model)
         status = self._service.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",

@@ -1,51 +1,49 @@
 """For whom, how soon and until when: from headers and body to Terms.
 
-A tenant is whoever sends the same API key.  What travels is a digest of it, so that the key is in
-no message and no log; nothing that a client names can make it another tenant.
+Where there are API keys, the key's entry says whose request it is and what that tenant may have.
+Where there are none, a tenant is whoever sends the same key, whatever that is.  What travels is a
+name or a digest, so that a key is in no message and no log; nothing else that a client sends can
+make it another tenant.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import msgspec
 from starlette.types import Scope
 
+from penstock.api_keys import TENANT_DIGITS, digest_of
 from penstock.errors import InvalidRequest
+from penstock.protocol.common import Grant
 from penstock.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.errors import clip
+from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import bearer
 from penstock_gateway.openai.fields import GenerateFields
-
-TENANT_DIGITS = 32
-"""Hex digits of the key's SHA-256 that name a tenant."""
 
 
 class TermsHeaders(NamedTuple):
-    """tenant: the digest of the API key, empty without one.  deadline_ms: of x-deadline-ms."""
+    """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
+    was told.  deadline_ms: of x-deadline-ms."""
 
     tenant: str
+    grant: Grant | None
     deadline_ms: int | None
 
 
 def terms_headers(scope: Scope) -> TermsHeaders:
     """Raises InvalidRequest for a deadline that is none."""
-    tenant, deadline_ms = "", None
+    deadline_ms = None
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            tenant = tenant_of(value)
-        elif name == b"x-deadline-ms":
+        if name == b"x-deadline-ms":
             deadline_ms = _milliseconds(value)
-    return TermsHeaders(tenant, deadline_ms)
-
-
-def tenant_of(authorization: bytes) -> str:
-    """The tenant that an Authorization header stands for; empty for one without a bearer key."""
-    scheme, _, key = authorization.partition(b" ")
-    key = key.strip()
-    if scheme.lower() != b"bearer" or not key:
-        return ""
-    return hashlib.sha256(key).hexdigest()[:TENANT_DIGITS]
+    key = current.get().key
+    if key is not None:
+        return TermsHeaders(key.tenant_name, key.grant, deadline_ms)
+    sent = bearer(scope)
+    tenant = digest_of(sent).hex()[:TENANT_DIGITS] if sent else ""
+    return TermsHeaders(tenant, None, deadline_ms)
 
 
 def request_terms(request: GenerateFields, headers: TermsHeaders, arrived: float) -> Terms:
@@ -60,9 +58,8 @@ def request_terms(request: GenerateFields, headers: TermsHeaders, arrived: float
         deadline_ms=min(given, default=None),
         cache_salt=request.cache_salt or "",
     )
-    if terms.deadline is None:
-        return terms
-    return msgspec.structs.replace(terms, deadline=arrived + min(given) / 1000)
+    deadline = None if terms.deadline is None else arrived + min(given) / 1000
+    return msgspec.structs.replace(terms, deadline=deadline, grant=headers.grant)
 
 
 def _milliseconds(value: bytes) -> int:

@@ -51,6 +51,7 @@ def _parser() -> _Parser:
     _add_engine(commands)
     _add_worker(commands)
     _add_prepare(commands)
+    _add_key(commands)
     _add_doctor(commands)
     engine_tools.add_commands(commands)
     _add_config_table(commands)
@@ -146,6 +147,28 @@ def _add_prepare(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(run=_child("prepare"))
 
 
+def _add_key(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "key",
+        help="make an API key and print its entry for --api-keys",
+        description="Prints the entry to stdout, for the file, and the key to stderr, for whoever "
+        "will use it: penstock key alice >> keys.yaml. The entry holds the key's SHA-256; nothing "
+        "holds the key.",
+    )
+    parser.add_argument("name", metavar="NAME", help="Whose it is, for people and logs.")
+    parser.add_argument("--tenant", help="Keys of one tenant share its terms; default: its own.")
+    parser.add_argument("--weight", type=int, help="Of its share under the policy fair.")
+    parser.add_argument("--highest-priority", type=int, metavar="N", help="It may ask for.")
+    parser.add_argument("--max-concurrent", type=int, metavar="N", help="Requests open at once.")
+    parser.add_argument("--requests-per-minute", type=int, metavar="N")
+    parser.add_argument("--tokens-per-minute", type=int, metavar="N")
+    parser.add_argument(
+        "--model", dest="models", action="append", metavar="NAME", help="It may use; repeatable."
+    )
+    parser.add_argument("--admin", action="store_true", default=None, help="May read /metrics.")
+    parser.set_defaults(run=_key)
+
+
 def _add_doctor(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser = commands.add_parser("doctor", help="say what this machine can do, and why not")
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
@@ -173,6 +196,12 @@ def _child(role: str) -> Callable[[argparse.Namespace], int]:
         return run_child(role, arguments)
 
     return run
+
+
+def _key(arguments: argparse.Namespace) -> int:
+    from penstock.cli.keys import run_key
+
+    return run_key(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -75,6 +75,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         arguments.index,
         arguments.fd,
         transport=config.engine.transport,
+        gateways=config.gateways,
     )
     return 0
 

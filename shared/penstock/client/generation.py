@@ -153,6 +153,7 @@ class Generation:
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
             grammar=self._grammar,
             timeline=self.timing is not None,
+            grant=self.terms.grant,
         )
 
     def take_accepted(self) -> None:

@@ -6,11 +6,36 @@ from typing import Literal
 
 import msgspec
 
+HIGHEST_PRIORITY = -100
+LOWEST_PRIORITY = 100
+"""As in vLLM, the lower value is served earlier.  Bounded, because priority ages: a request is
+overtaken by a bounded number of later ones."""
+
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
 ErrorCode = Literal["invalid_grammar", "complex_grammar"]
 """Errors that are the request's own doing: a grammar that can't be compiled; one that takes too
 long to compile, or whose masks take too long or meet the matcher's limits."""
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """What a tenant may have.
+
+    weight: of its share.  max_requests: open at once; None: any number.
+    highest_priority: the lowest value that it may ask for.
+    """
+
+    weight: int = 1
+    max_requests: int | None = None
+    highest_priority: int = HIGHEST_PRIORITY
+
+
+GRANT_RANGES = {
+    "weight": (1, 1000),
+    "max_requests": (1, 1_000_000),
+    "highest_priority": (HIGHEST_PRIORITY, LOWEST_PRIORITY),
+}
+"""What its numbers may be, both ends included."""
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Grammar, Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -40,6 +40,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     a terminal output whose code says what is wrong with the grammar.
     remote_kv_ms: the KV of its prefix is on its way from another engine: wait for KVArrived so long
     at most, and compute what has not come.
+    grant: what the tenant may have, by the front end's file of API keys; None: the front end has
+    none.  Where the engine core's own settings list the tenant, they win.
     timeline: each terminal output is to say where the sequence's time went.
     """
 
@@ -58,6 +60,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     grammar: Grammar | None = None
     timeline: bool = False
     remote_kv_ms: int | None = None
+    grant: Grant | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -12,15 +12,10 @@ POLL_INTERVAL = 0.05
 _ANSWER_TIMEOUT = 5.0
 
 
-class _Gateway(msgspec.Struct):
+class _Health(msgspec.Struct):
+    """What is read of GET /health/ready, which needs no API key."""
+
     pid: int
-
-
-class _State(msgspec.Struct):
-    """What is read of GET /status."""
-
-    ready: bool
-    gateway: _Gateway
 
 
 async def http_ready(host: str, port: int) -> None:
@@ -38,10 +33,10 @@ async def gateway_ready(host: str, port: int, pid: int) -> None:
 
 async def _is_ready(host: str, port: int, pid: int) -> bool:
     try:
-        state = msgspec.json.decode(await _get(host, port, "/status"), type=_State)
+        health = msgspec.json.decode(await _get(host, port, "/health/ready"), type=_Health)
     except (OSError, TimeoutError, msgspec.DecodeError):
         return False
-    return state.ready and state.gateway.pid == pid
+    return health.pid == pid
 
 
 async def _asks(host: str, port: int) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from penstock import logs
 from penstock.config import ServeConfig
 from penstock.errors import PenstockError, StartupError
+from penstock.exposure import check_exposure, check_limits, configured_keys
 from penstock.supervisor import listener as http
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
@@ -68,6 +69,7 @@ class System:
         self._listen_to_signals()
         if self.options.http:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
+            self._check_doors(self._listener.getsockname()[0])
         runtime = RuntimeDir.create()
         try:
             model_dir = await self._prepare(runtime)
@@ -77,6 +79,13 @@ class System:
         finally:
             await self._stop_children()
             runtime.remove()
+
+    def _check_doors(self, address: str) -> None:
+        """Raises StartupError for what the gateways would refuse to start with: early, and once."""
+        gateway = self.config.gateway
+        keys = configured_keys(gateway)
+        check_exposure(gateway, address, has_keys=keys is not None)
+        check_limits(gateway, self.config.gateways, keys or ())
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

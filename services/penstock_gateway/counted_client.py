@@ -1,0 +1,142 @@
+"""The engine client as endpoints see it: it counts what goes through, and charges keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from penstock_gateway.keys.caller import Caller, current
+from penstock_gateway.metrics.counts import Counts
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.sampling_params import SamplingParams
+    from penstock.terms import Terms
+    from penstock_gateway.keys.rate_limits import RateLimits
+
+
+class CountedClient:
+    """Has what endpoints use of EngineClient. A new way to submit needs its own method here: none
+    is passed on unseen."""
+
+    def __init__(self, client: EngineClient, counts: Counts, limits: RateLimits | None) -> None:
+        self._client = client
+        self._counts = counts
+        self._limits = limits
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    @property
+    def welcome(self) -> Any:
+        return self._client.welcome
+
+    @property
+    def text(self) -> Any:
+        return self._client.text
+
+    @property
+    def status(self) -> Any:
+        return self._client.status
+
+    def status_age(self, now: float) -> float:
+        return self._client.status_age(now)
+
+    async def submit(
+        self, prompt: list[int], params: SamplingParams, *, name: str, terms: Terms, **more: Any
+    ) -> CountedGeneration:
+        """As EngineClient's. Raises also HTTPError 429."""
+        caller = current.get()
+        if self._limits is not None:
+            await self._limits.prompt(caller, len(prompt))
+        begun = time.perf_counter()
+        generation = await self._client.submit(prompt, params, name=name, terms=terms, **more)
+        counts = self._counts
+        counts.prompt_tokens += len(prompt)
+        counts.request_prompt_tokens.observe(len(prompt))
+        return CountedGeneration(
+            generation, begun, len(prompt), params.n, counts, self._limits, caller
+        )
+
+
+class CountedGeneration:
+    """As Generation, of which it also has every other attribute."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        begun: float,
+        prompt_tokens: int,
+        n: int,
+        counts: Counts,
+        limits: RateLimits | None,
+        caller: Caller,
+    ) -> None:
+        self._generation = generation
+        self._begun = begun
+        self._prompt_tokens = prompt_tokens
+        self._counts = counts
+        self._limits = limits
+        self._caller = caller
+        self._open = n
+        self._tokens = 0
+        self._last: dict[int, float] = {}
+        """When each choice last gained a token."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generation, name)
+
+    def abort(self) -> None:
+        """As Generation's."""
+        self._generation.abort()
+        if self._open:
+            self._counts.finished["abort"] += self._open
+            self._end()
+
+    def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
+        return self
+
+    async def __anext__(self) -> list[SequenceDelta]:
+        try:
+            deltas = await self._generation.__anext__()
+        except StopAsyncIteration:
+            raise
+        except Exception:
+            if self._open:
+                self._counts.finished["error"] += self._open
+                self._end()
+            raise
+        now = time.perf_counter()
+        last, counts = self._last, self._counts
+        for delta in deltas:
+            gained = len(delta.token_ids)
+            if gained:
+                before = last.get(delta.index)
+                if before is not None:
+                    counts.between_tokens.observe((now - before) / gained)
+                elif not last:
+                    counts.first_token.observe(now - self._begun)
+                last[delta.index] = now
+                self._tokens += gained
+                counts.generation_tokens += gained
+            if delta.finish_reason is not None:
+                counts.finished[delta.finish_reason] += 1
+                self._open -= 1
+                if not self._open:
+                    self._end()
+        return deltas
+
+    def _end(self) -> None:
+        """Once."""
+        self._open = 0
+        counts = self._counts
+        counts.whole_request.observe(time.perf_counter() - self._begun)
+        counts.request_generation_tokens.observe(self._tokens)
+        cached = self._generation.cached_tokens
+        if cached is not None:
+            counts.cache_queries += self._prompt_tokens
+            counts.cache_hits += cached
+        if self._limits is not None:
+            self._limits.output(self._caller, self._tokens)

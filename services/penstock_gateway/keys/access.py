@@ -1,0 +1,77 @@
+"""The layer that asks for an API key, before anything is routed.
+
+It decides by the very path that the router will match, and by a list of the paths that need no
+key: whatever is spelt otherwise needs one, be there a route for it or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock_gateway.boundary import LIMIT_HEADERS
+from penstock_gateway.errors import HTTPError
+from penstock_gateway.keys.caller import Caller, current, forbidden
+from penstock_gateway.keys.rate_limits import RateLimits
+from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.operations import Operation
+
+
+class Access:
+    """ASGI middleware. ring: None where there are no keys.  limits: None where nothing is counted
+    by the minute.  served: the name of the model, None while it isn't known."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        ring: KeyRing | None,
+        limits: RateLimits | None,
+        operations: Iterable[Operation],
+        served: Callable[[], str | None],
+    ) -> None:
+        self._app = app
+        self._ring = ring
+        self._limits = limits
+        self._served = served
+        operations = list(operations)
+        self._open = frozenset(o.path for o in operations if o.access == "open")
+        self._admin = frozenset(o.path for o in operations if o.access == "admin")
+        self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise unauthorized()
+        key = self._ring.find(scope)
+        if key is None:
+            raise unauthorized()
+        if scope["path"] in self._admin and not key.admin:
+            raise forbidden(f"{scope['path']} needs an admin's API key")
+        caller = Caller(key)
+        counted = (scope["method"], scope["path"]) in self._counted
+        if counted and key.models is not None and (served := self._served()) is not None:
+            caller.check_model(served)
+        token = current.set(caller)
+        try:
+            if self._limits is not None and key.limited:
+                scope[LIMIT_HEADERS] = caller.limit_headers
+                await self._limits.arrived(caller, counted=counted)
+            await self._app(scope, receive, send)
+        finally:
+            current.reset(token)
+
+
+def unauthorized() -> HTTPError:
+    """401: no key, or one that is not known; which of the two is not said."""
+    return HTTPError(
+        401,
+        "this server needs an API key, in the header `Authorization: Bearer KEY`, and this request "
+        "brought none that is known here",
+        type="authentication_error",
+        code="invalid_api_key",
+        headers=(("www-authenticate", 'Bearer realm="penstock"'),),
+    )

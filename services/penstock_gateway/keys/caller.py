@@ -1,0 +1,43 @@
+"""Who sends the request that is being handled.
+
+It is kept in a context variable, so that it reaches whatever submits work for the request, in
+tasks of its own too, and no endpoint can forget to hand it on.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from penstock.api_keys import ApiKey
+from penstock_gateway.errors import HTTPError, clip
+
+
+class Caller:
+    """One request's. key: None where there are no keys.
+    limit_headers: x-ratelimit-*, as they stand; the response takes them along."""
+
+    __slots__ = ("key", "limit_headers")
+
+    def __init__(self, key: ApiKey | None) -> None:
+        self.key = key
+        self.limit_headers: dict[bytes, bytes] = {}
+
+    def may_use(self, model: str) -> bool:
+        """Whether its key allows the model."""
+        return self.key is None or self.key.models is None or model in self.key.models
+
+    def check_model(self, model: str) -> None:
+        """Raises HTTPError 403."""
+        if not self.may_use(model):
+            raise forbidden(f"this API key may not use the model {clip(model)}", param="model")
+
+
+NOBODY = Caller(None)
+current: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
+
+
+def forbidden(message: str, param: str | None = None) -> HTTPError:
+    """403: the key is known, and may not do this."""
+    return HTTPError(
+        403, message, type="permission_error", param=param, code="insufficient_permissions"
+    )

@@ -1,0 +1,169 @@
+"""Requests and tokens a minute, counted by the `limits` library.
+
+A sliding window of a minute: the count of the running minute, and the part of the one before that
+is less than a minute ago.  A request is counted when it arrives.  The tokens of its prompt are
+counted before it is submitted, and it is refused where they don't fit; the tokens of its output are
+counted when it has ended, however it ended.  So nobody pays for output that max_tokens allowed and
+that never came; a key may overdraw by the output of what it has running, and waits that much
+longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock import logs
+from penstock.api_keys import TENANT_DIGITS, ApiKey
+from penstock_gateway.errors import HTTPError, unavailable
+from penstock_gateway.keys.caller import Caller
+
+if TYPE_CHECKING:
+    from limits.aio.storage import MemoryStorage, RedisStorage
+
+log = logs.get(__name__)
+
+MINUTE = 60
+STORAGE_PATIENCE = 2.0
+"""Seconds that Redis may take to answer."""
+NO_LIMIT = 2**52
+"""Stands for no limit where something is counted come what may; Lua counts in doubles."""
+
+
+class Window(NamedTuple):
+    """What a key has used. before: in the minute before, of which `before_left` seconds still
+    count.  now: in the running minute, which ends in `left` seconds."""
+
+    before: int
+    before_left: float
+    now: int
+    left: float
+
+    @property
+    def used(self) -> int:
+        return math.floor(self.before * self.before_left / MINUTE) + self.now
+
+    def seconds_until(self, used: int) -> float:
+        """Until no more than so much is used, if nothing is added."""
+        over = self.before * self.before_left / MINUTE + self.now - used
+        if over <= 0:
+            return 0.0
+        if self.now <= used:
+            return over * MINUTE / self.before
+        return self.left + MINUTE * (1 - max(used, 0) / self.now)
+
+
+class RateLimits:
+    """Counts for all keys. Raises HTTPError 503 where Redis doesn't answer: a limit that may have
+    been reached is held, for the other tenants were promised it."""
+
+    def __init__(self, uri: str = "memory") -> None:
+        self._storage = _storage(uri)
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def arrived(self, caller: Caller, *, counted: bool) -> None:
+        """A request has come. Raises HTTPError 429. counted: against the requests a minute."""
+        key = caller.key
+        if key is None:
+            return
+        if key.requests_per_minute is not None:
+            await self._take(caller, key, "requests", key.requests_per_minute, 1 if counted else 0)
+        if key.tokens_per_minute is not None:
+            await self._take(caller, key, "tokens", key.tokens_per_minute, 0)
+
+    async def prompt(self, caller: Caller, tokens: int) -> None:
+        """A prompt is about to be submitted. Raises HTTPError 429."""
+        key = caller.key
+        if key is not None and key.tokens_per_minute is not None:
+            await self._take(caller, key, "tokens", key.tokens_per_minute, tokens)
+
+    def output(self, caller: Caller, tokens: int) -> None:
+        """A request has ended. Counted in the background: nobody waits for it."""
+        key = caller.key
+        if key is None or key.tokens_per_minute is None or not tokens:
+            return
+        task = asyncio.get_running_loop().create_task(self._settle(key, tokens))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, key: ApiKey, tokens: int) -> None:
+        try:
+            await self._add(_name(key, "tokens"), NO_LIMIT, tokens)
+        except Exception as error:
+            log.warning("tokens were not counted", key=key.name, tokens=tokens, reason=repr(error))
+
+    async def _take(self, caller: Caller, key: ApiKey, what: str, limit: int, amount: int) -> None:
+        """Counts `amount` and tells the caller how it stands. Raises HTTPError 429 or 503."""
+        name = _name(key, what)
+        try:
+            taken = not amount or await self._add(name, limit, amount)
+            window = await self._window(name)
+        except Exception as error:
+            log.error("the storage of rate limits fails", key=key.name, reason=repr(error))
+            raise unavailable(
+                "this API key's limits can't be checked at the moment: their storage does not "
+                "answer",
+                "rate_limits_unavailable",
+                1,
+            ) from None
+        _tell(caller, what, limit, window)
+        if not taken:
+            raise _refusal(what, limit, amount, window)
+
+    async def _add(self, name: str, limit: int, amount: int) -> bool:
+        async with asyncio.timeout(STORAGE_PATIENCE):
+            return await self._storage.acquire_sliding_window_entry(name, limit, MINUTE, amount)
+
+    async def _window(self, name: str) -> Window:
+        async with asyncio.timeout(STORAGE_PATIENCE):
+            before, before_left, now, left = await self._storage.get_sliding_window(name, MINUTE)
+        # The library keeps a count for two minutes, and says when that is over.
+        return Window(before, before_left, now, left - MINUTE if left > MINUTE else left)
+
+
+def _storage(uri: str) -> MemoryStorage | RedisStorage:
+    # Only a gateway with keys pays for loading it.
+    from limits.aio.storage import MemoryStorage, RedisStorage
+
+    if uri == "memory":
+        return MemoryStorage()
+    return RedisStorage(
+        f"async+{uri}",
+        implementation="redispy",
+        key_prefix="PENSTOCK",
+        socket_timeout=STORAGE_PATIENCE,
+        socket_connect_timeout=STORAGE_PATIENCE,
+    )
+
+
+def _name(key: ApiKey, what: str) -> str:
+    return f"{what}/{key.sha256[:TENANT_DIGITS].lower()}"
+
+
+def _tell(caller: Caller, what: str, limit: int, window: Window) -> None:
+    """OpenAI's headers. reset: until nothing is used any more, in its notation: 1m5s."""
+    reset = math.ceil(window.seconds_until(0))
+    minutes, seconds = divmod(reset, MINUTE)
+    caller.limit_headers |= {
+        f"x-ratelimit-limit-{what}".encode(): b"%d" % limit,
+        f"x-ratelimit-remaining-{what}".encode(): b"%d" % max(0, limit - window.used),
+        f"x-ratelimit-reset-{what}".encode(): (f"{minutes}m" if minutes else "").encode()
+        + b"%ds" % seconds,
+    }
+
+
+def _refusal(what: str, limit: int, amount: int, window: Window) -> HTTPError:
+    if amount > limit:
+        message = f"the prompt has {amount} tokens; this API key may use {limit} a minute"
+    else:
+        message = f"this API key may use {limit} {what} a minute and has used {window.used}"
+        message += f"; this request needs {amount}" if amount > 1 else ""
+    seconds = max(1, math.ceil(window.seconds_until(max(0, limit - amount))))
+    return HTTPError(
+        429,
+        message,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers=(("retry-after", str(seconds)),),
+    )

@@ -1,0 +1,89 @@
+"""The API keys in force, looked up by digest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from starlette.types import Scope
+
+from penstock import logs
+from penstock.api_keys import ApiKey, digest_of
+from penstock.config import GatewayConfig
+from penstock.errors import StartupError
+from penstock.exposure import check_limits, configured_keys
+
+log = logs.get(__name__)
+
+LOOK_EVERY = 2.0
+"""Seconds between looks at whether the file has changed."""
+
+
+class KeyRing:
+    """All keys. A lookup is a digest and a look into a table, whether the key is known or not;
+    what a client sent is compared with nothing else."""
+
+    def __init__(self, config: GatewayConfig, keys: list[ApiKey], gateways: int = 1) -> None:
+        self._config = config
+        self._gateways = gateways
+        self._by_digest = {key.digest: key for key in keys}
+        self._version = _version(config.api_keys)
+
+    @classmethod
+    def of(cls, config: GatewayConfig, gateways: int = 1) -> KeyRing | None:
+        """None: there are no keys, and everybody may ask. Raises StartupError."""
+        keys = configured_keys(config)
+        if keys is None:
+            return None
+        check_limits(config, gateways, keys)
+        return cls(config, keys, gateways)
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    @property
+    def any_limited(self) -> bool:
+        """Whether some key has a limit by the minute."""
+        return any(key.limited for key in self._by_digest.values())
+
+    def find(self, scope: Scope) -> ApiKey | None:
+        """The key that a request brings, if it brings one that is known."""
+        return self._by_digest.get(digest_of(bearer(scope)))
+
+    def reload(self) -> None:
+        """Reads the file again; what is wrong with it is logged, and the keys stay as they were.
+        Requests that run go on."""
+        version = _version(self._config.api_keys)
+        try:
+            keys = configured_keys(self._config) or []
+            check_limits(self._config, self._gateways, keys)
+        except StartupError as error:
+            log.error("the API keys stay as they were", reason=str(error))
+        else:
+            self._by_digest = {key.digest: key for key in keys}
+            log.info("API keys read", count=len(keys))
+        self._version = version
+
+    async def watch(self) -> None:
+        """Reads the file again whenever it has changed; until it is cancelled."""
+        while self._config.api_keys is not None:
+            await asyncio.sleep(LOOK_EVERY)
+            if _version(self._config.api_keys) != self._version:
+                await asyncio.to_thread(self.reload)
+
+
+def bearer(scope: Scope) -> bytes:
+    """The request's bearer key; empty without one, and with more than one Authorization."""
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(found) != 1:
+        return b""
+    scheme, _, key = found[0].strip().partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _version(file: str | None) -> tuple[int, int, int] | None:
+    try:
+        about = os.stat(file) if file is not None else None
+    except OSError:
+        return None
+    return None if about is None else (about.st_mtime_ns, about.st_size, about.st_ino)

@@ -1,0 +1,96 @@
+"""This gateway's counts and the engine core's last word about itself, as Prometheus' families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+if TYPE_CHECKING:
+    from penstock_gateway.service import Service
+
+_LABEL = ["model_name"]
+OURS = "This gateway's; with several, add them up."
+ENGINE = "The engine core's; every gateway reports the same."
+
+
+class Collector:
+    """What is collected is made when it is asked for."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        welcome = self._service.client.welcome
+        label = [welcome.model if welcome is not None else ""]
+        yield from self._engine(label)
+        yield from self._counters(label)
+        yield from self._histograms(label)
+
+    def _engine(self, label: list[str]) -> Iterator[Metric]:
+        status = self._service.fresh_status() if self._service.client.connected else None
+        if status is None:
+            return
+        used = 1 - status.blocks_free / status.blocks_total if status.blocks_total else 0.0
+        for name, words, value in (
+            ("num_requests_running", "Sequences in execution.", status.running),
+            ("num_requests_waiting", "Sequences that wait to be executed.", status.waiting),
+            ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used),
+        ):
+            gauge = GaugeMetricFamily(f"vllm:{name}", f"{words} {ENGINE}", labels=_LABEL)
+            gauge.add_metric(label, value)
+            yield gauge
+        preemptions = CounterMetricFamily(
+            "vllm:num_preemptions", f"Preemptions. {ENGINE}", labels=_LABEL
+        )
+        preemptions.add_metric(label, status.preemptions)
+        yield preemptions
+
+    def _counters(self, label: list[str]) -> Iterator[Metric]:
+        counts = self._service.counts
+        for name, words, value in (
+            ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
+            ("generation_tokens", "Generated tokens.", counts.generation_tokens),
+            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+        ):
+            counter = CounterMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
+            counter.add_metric(label, value)
+            yield counter
+        ended = CounterMetricFamily(
+            "vllm:request_success",
+            f"Sequences that ended, by how. {OURS}",
+            labels=[*_LABEL, "finished_reason"],
+        )
+        for reason, count in counts.finished.items():
+            ended.add_metric([*label, reason], count)
+        yield ended
+        responses = CounterMetricFamily(
+            "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
+        )
+        for status, count in sorted(counts.responses.items()):
+            responses.add_metric([*label, str(status)], count)
+        yield responses
+
+    def _histograms(self, label: list[str]) -> Iterator[Metric]:
+        counts = self._service.counts
+        for name, words, histogram in (
+            ("time_to_first_token_seconds", "From submission.", counts.first_token),
+            ("inter_token_latency_seconds", "Between a choice's tokens.", counts.between_tokens),
+            ("e2e_request_latency_seconds", "From submission to end.", counts.whole_request),
+            ("request_prompt_tokens", "Tokens of a prompt.", counts.request_prompt_tokens),
+            (
+                "request_generation_tokens",
+                "Tokens generated for a prompt.",
+                counts.request_generation_tokens,
+            ),
+        ):
+            family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
+            family.add_metric(label, histogram.cumulative(), histogram.total)
+            yield family

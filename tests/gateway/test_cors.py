@@ -1,0 +1,75 @@
+"""Web pages of other origins: none unless named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.config import GatewayConfig
+from penstock.errors import StartupError
+from penstock_gateway.app import create_app
+from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.keyring import ALICE, bearer, key, write
+
+PAGE = "https://page.example"
+PREFLIGHT = {
+    "origin": PAGE,
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type",
+}
+
+
+def client(**settings: Any) -> httpx.AsyncClient:
+    app = create_app(FakeEngineClient(), GatewayConfig(**settings))  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+
+async def test_by_default_no_origin_is_told_that_it_may() -> None:
+    async with client() as http:
+        for reply in (
+            await http.get("/version", headers={"origin": PAGE}),
+            await http.options("/v1/completions", headers=PREFLIGHT),
+        ):
+            assert not [name for name in reply.headers if name.startswith("access-control")]
+    assert reply.status_code == 405
+
+
+@pytest.mark.parametrize("origins", [PAGE, f"https://a.example, {PAGE}", f'["{PAGE}"]', '["*"]'])
+async def test_named_origins_may(tmp_path: Path, origins: str) -> None:
+    keys = write(tmp_path / "keys.json", key(ALICE))
+    async with client(allowed_origins=origins, api_keys=keys) as http:
+        # A browser sends no key with its question whether it may send one.
+        preflight = await http.options("/v1/completions", headers=PREFLIGHT)
+        assert preflight.status_code == 200
+        assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+        for headers, status in ((bearer(ALICE), 200), ({}, 401)):
+            reply = await http.get("/version", headers={"origin": PAGE, **headers})
+            assert reply.status_code == status
+            # Else the page could not read why it was refused.
+            assert reply.headers["access-control-allow-origin"] in ("*", PAGE)
+            assert "x-ratelimit-remaining-tokens" in reply.headers["access-control-expose-headers"]
+
+
+async def test_other_origins_may_not() -> None:
+    async with client(allowed_origins=PAGE) as http:
+        reply = await http.get("/version", headers={"origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in reply.headers
+        asked = PREFLIGHT | {"origin": "https://evil.example"}
+        assert (await http.options("/v1/completions", headers=asked)).status_code == 400
+
+
+async def test_a_preflight_leads_to_no_endpoint_and_other_options_need_a_key(
+    tmp_path: Path,
+) -> None:
+    keys = write(tmp_path / "keys.json", key(ALICE))
+    async with client(allowed_origins='["*"]', api_keys=keys) as http:
+        assert (await http.options("/v1/models", headers=PREFLIGHT)).text == "OK"
+        assert (await http.options("/v1/models", headers={"origin": PAGE})).status_code == 401
+
+
+def test_a_list_that_is_none_is_refused() -> None:
+    with pytest.raises(StartupError, match="--allowed-origins"):
+        client(allowed_origins='["a"')

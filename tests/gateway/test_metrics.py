@@ -1,0 +1,148 @@
+"""GET /metrics: vLLM's names, and counts that are those of the requests that were made."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import Histogram as Theirs
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.client import SequenceDelta
+from penstock.errors import Overloaded
+from penstock_gateway.metrics.counts import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS, WHOLE_REQUEST
+from penstock_gateway.metrics.histogram import Histogram
+from tests.gateway.fake_engine import MODEL, FakeEngineClient, say, status
+
+
+async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
+    """Each sample under its name and the labels beside the model's, which all must have."""
+    reply = await http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(reply.text):
+        assert family.documentation
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("model_name") == MODEL
+            found[",".join([sample.name.removeprefix("vllm:"), *labels.values()])] = sample.value
+    return found
+
+
+async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.status = status(preemptions=5)
+    found = await scrape(http)
+    assert found["num_requests_running"] == 2
+    assert found["num_requests_waiting"] == 1
+    assert found["kv_cache_usage_perc"] == pytest.approx(0.4)
+    assert found["num_preemptions_total"] == 5
+    engine.connected = False
+    gone = await scrape(http)
+    # Old news is none; what this gateway itself counted stays.
+    assert set(found) - set(gone) == {
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "num_preemptions_total",
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_requests_are_counted(
+    http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool
+) -> None:
+    engine.script = say("ab")  # then the choice's index, then the end: 4 tokens
+    prompts = ["12345", "1234567"]
+    await http.post("/v1/completions", json={"prompt": prompts, "n": 2, "stream": stream})
+    found = await scrape(http)
+    assert found["prompt_tokens_total"] == 12
+    assert found["generation_tokens_total"] == 2 * 2 * 4
+    assert found["request_success_total,stop"] == 4
+    assert found["request_success_total,abort"] == 0
+    assert found["request_prompt_tokens_count"] == 2
+    assert found["request_prompt_tokens_sum"] == 12
+    assert found["request_prompt_tokens_bucket,5.0"] == 1
+    assert found["request_generation_tokens_sum"] == 16
+    assert found["time_to_first_token_seconds_count"] == 2
+    assert found["inter_token_latency_seconds_count"] == 2 * 2 * 3
+    assert found["e2e_request_latency_seconds_count"] == 2
+    assert found["prefix_cache_queries_total"] == 12
+    assert found["prefix_cache_hits_total"] == 0
+
+
+async def test_how_requests_end(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    for finish in ("length", "timeout", "error"):
+        last = SequenceDelta(index=0, finish_reason=finish, error="x")  # type: ignore[arg-type]
+        engine.script = lambda prompt, params, last=last: iter([[last]])
+        await http.post("/v1/completions", json={"prompt": "x"})
+    engine.script = lambda prompt, params: iter([Overloaded("x", retry_after=1)])
+    await http.post("/v1/completions", json={"prompt": "x"})
+    engine.refusal = Overloaded("x", retry_after=1)
+    await http.post("/v1/completions", json={"prompt": "x"})  # never began
+    found = await scrape(http)
+    ended = {reason: found[f"request_success_total,{reason}"] for reason in ("length", "timeout")}
+    assert ended == {"length": 1, "timeout": 1}
+    assert found["request_success_total,error"] == 2
+    assert found["e2e_request_latency_seconds_count"] == 4
+    assert found["request_prompt_tokens_count"] == 4
+
+
+async def test_responses_are_counted_by_status(http: httpx.AsyncClient) -> None:
+    await http.get("/nothing")
+    for stream in (False, True):
+        await http.post("/v1/completions", json={"prompt": "x", "stream": stream})
+    await http.post("/v1/completions", content=b"{")
+    found = await scrape(http)
+    counted = {code: found[f"penstock:http_responses_total,{code}"] for code in (200, 400, 404)}
+    assert counted == {200: 2, 400: 1, 404: 1}
+
+
+async def test_a_client_that_leaves_counts_as_aborted(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    def endless(prompt: Any, params: Any) -> Any:
+        while True:
+            yield [SequenceDelta(index=0, text="a", token_ids=[97])]
+            yield 0.01
+
+    engine.script = endless
+    asking = asyncio.create_task(http.post("/v1/completions", json={"prompt": "x"}))
+    while not engine.generations:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    found = await scrape(http)
+    assert found["request_success_total,abort"] == 1
+    assert found["generation_tokens_total"] > 0
+
+
+async def test_times_are_those_that_went_by(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    token = [SequenceDelta(index=0, text="a", token_ids=[97])]
+    last = [SequenceDelta(index=0, finish_reason="stop")]
+    engine.script = lambda prompt, params: iter([0.2, token, 0.1, token, 0.05, last])
+    await http.post("/v1/completions", json={"prompt": "x"})
+    found = await scrape(http)
+    assert 0.2 <= found["time_to_first_token_seconds_sum"] < 5
+    assert 0.1 <= found["inter_token_latency_seconds_sum"] < 5
+    assert 0.35 <= found["e2e_request_latency_seconds_sum"] < 10
+
+
+@pytest.mark.parametrize("bounds", [FIRST_TOKEN, BETWEEN_TOKENS, WHOLE_REQUEST, TOKENS])
+def test_our_histogram_is_theirs(bounds: tuple[float, ...]) -> None:
+    assert list(bounds) == sorted(set(bounds))
+    ours, theirs = Histogram(bounds), Theirs("x", "y", buckets=bounds, registry=None)
+    rng = random.Random(7)
+    values = [*bounds, 0.0, *(rng.expovariate(1 / rng.choice(bounds)) for _ in range(500))]
+    for value in values:
+        ours.observe(value)
+        theirs.observe(value)
+    (family,) = theirs.collect()
+    expected = {s.labels["le"]: s.value for s in family.samples if s.name.endswith("_bucket")}
+    assert dict(ours.cumulative()) == expected
+    assert ours.total == pytest.approx(next(s.value for s in family.samples if "_sum" in s.name))

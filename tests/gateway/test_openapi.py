@@ -1,0 +1,130 @@
+"""The OpenAPI document: every route is in it, and what it says of statuses and bodies is so."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from penstock.config import GatewayConfig
+from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
+from penstock_gateway.app import create_app
+from penstock_gateway.openapi import operation_of
+from tests.gateway.fake_engine import MODEL, FakeEngineClient
+
+QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+async def document(http: httpx.AsyncClient) -> Any:
+    return (await http.get("/openapi.json")).json()
+
+
+async def test_every_route_is_described(document: Any, engine: FakeEngineClient) -> None:
+    app = create_app(engine, GatewayConfig())  # type: ignore[arg-type]
+    routes = {
+        (re.sub(r":\w+\}", "}", route.path), method.lower())
+        for route in app.routes
+        for method in route.methods
+        if method != "HEAD"
+    }
+    told = {(path, method) for path, item in document["paths"].items() for method in item}
+    assert told == routes
+    assert document["openapi"].startswith("3.1")
+
+
+def test_a_route_that_says_nothing_of_itself_is_refused() -> None:
+    with pytest.raises(TypeError, match="Operation"):
+        operation_of(Route("/x", lambda request: None))
+
+
+async def test_ids_are_unique_and_references_lead_somewhere(document: Any) -> None:
+    operations = [op for item in document["paths"].values() for op in item.values()]
+    ids = [op["operationId"] for op in operations]
+    assert len(set(ids)) == len(ids)
+    assert all(op["summary"] and op["tags"] for op in operations)
+    for name in re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)):
+        assert name in document["components"]["schemas"]
+    for path, item in document["paths"].items():
+        for op in item.values():
+            in_path = {p["name"] for p in op["parameters"] if p["in"] == "path"}
+            assert in_path == set(re.findall(r"\{(\w+)\}", path))
+
+
+async def test_keys_are_described(document: Any) -> None:
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, item in document["paths"].items():
+        for op in item.values():
+            closed = not path.startswith("/health") and path != "/docs"
+            assert bool(op["security"]) == closed
+            assert ({"401", "403"} <= set(op["responses"])) == closed
+
+
+@pytest.mark.parametrize(
+    ("failure", "fields", "status"),
+    [
+        (None, {}, 200),
+        (None, {"temperature": -1}, 400),
+        (None, {"model": "gpt-4"}, 404),
+        (None, {"user": "x" * 300_000}, 413),
+        (Limited("x", retry_after=1), {}, 429),
+        (RequestFailed("x"), {}, 500),
+        (Overloaded("x", retry_after=1), {}, 503),
+        (EngineUnavailable("x"), {}, 503),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_what_is_answered_is_declared(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    document: Any,
+    path: str,
+    failure: Any,
+    fields: dict[str, Any],
+    status: int,
+) -> None:
+    engine.refusal = failure
+    body = (QUESTION if "chat" in path else {"prompt": "x"}) | fields
+    reply = await http.post(path, json=body)
+    assert reply.status_code == status
+    responses = document["paths"][path]["post"]["responses"]
+    assert {"400", "401", "403", "404", "408", "413", "429", "431", "500", "503"} <= set(responses)
+    declared = responses[str(status)]
+    kind = reply.headers["content-type"].partition(";")[0]
+    schema = declared["content"][kind]["schema"]["$ref"].rpartition("/")[2]
+    fields_known = set(document["components"]["schemas"][schema]["properties"])
+    assert set(reply.json()) <= fields_known
+    told = set(declared["headers"])
+    assert {name for name in reply.headers if name in ("retry-after", "x-request-id")} <= told
+
+
+async def test_what_get_routes_answer_is_declared(http: httpx.AsyncClient, document: Any) -> None:
+    for path, item in document["paths"].items():
+        if "get" not in item:
+            continue
+        reply = await http.get(path.replace("{name}", MODEL))
+        assert reply.status_code == 200
+        content = item["get"]["responses"]["200"]["content"]
+        assert reply.headers["content-type"].partition(";")[0] in content
+
+
+async def test_the_page_loads_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
+    reply = await http.get("/docs")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert not re.search(r"https?://|src=|@import|url\(", reply.text)
+    # Its own script and style may run, and no others.
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    for tag in ("script", "style"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", reply.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+    # What a stranger could have put into a name is shown as text.
+    assert "innerHTML" not in reply.text

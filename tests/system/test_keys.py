@@ -1,0 +1,75 @@
+"""API keys in a whole system: several gateways, one engine core that counts what is open."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway import keyring
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.timeout(240)
+
+CAPPED, TWIN, FREE = "sk-capped", "sk-twin", "sk-free"
+PROMPTS = [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
+
+
+def ask(server: Server, path: str, secret: str | None, body: Any = None) -> tuple[int, Any]:
+    headers = {} if secret is None else keyring.bearer(secret)
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_keys_in_a_whole_system(
+    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
+) -> None:
+    terms = {"tenant": "acme", "max_concurrent": 2}
+    keys = keyring.write(
+        tmp_path / "keys.json",
+        keyring.key(CAPPED, **terms),
+        keyring.key(TWIN, **terms),
+        keyring.key(FREE),
+    )
+    server = start_server(tiny_model, "--gateways", "2", "--api-keys", keys)
+    body = {"prompt": PROMPTS[:2], "max_tokens": 50, "ignore_eos": True, "temperature": 0}
+    for secret in (None, "sk-none"):
+        assert ask(server, "/v1/completions", secret, body)[0] == 401
+        assert ask(server, "/status", secret)[0] == 401
+    status, expected = ask(server, "/v1/completions", FREE, body)
+    assert status == 200
+    for secret in (CAPPED, TWIN):
+        assert ask(server, "/v1/completions", secret, body)[1]["choices"] == expected["choices"]
+        # Three prompts are three requests to the engine core; it counts by tenant.
+        status, reply = ask(server, "/v1/completions", secret, body | {"prompt": PROMPTS})
+        assert status == 429
+        assert reply["error"]["code"] == "rate_limit_exceeded"
+    assert ask(server, "/v1/completions", FREE, body | {"prompt": PROMPTS})[0] == 200
+
+    # A rolling restart finds out by itself, without a key, who is ready.
+    server.process.send_signal(signal.SIGUSR2)
+    deadline = time.monotonic() + 90
+    while 'event="gateways restarted"' not in server.stderr:
+        assert time.monotonic() < deadline, server.stderr[-5000:]
+        time.sleep(0.1)
+
+    keyring.write(tmp_path / "keys.json", keyring.key(CAPPED, tenant="acme", max_concurrent=3))
+    while ask(server, "/v1/completions", FREE, body)[0] != 401:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(3.0)  # The other gateway has looked as well.
+    # What the tenant may have has changed with the file; the engine core was not restarted.
+    assert ask(server, "/v1/completions", CAPPED, body | {"prompt": PROMPTS})[0] == 200
