@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,7 +47,7 @@ def create_app(
     *,
     patience: Patience | None = None,
     gateways: int = 1,
-) -> Starlette:
+) -> FastAPI:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share.  gateways: how many share the work.
 
@@ -70,16 +70,22 @@ def create_app(
     return app
 
 
-def create_admin_app(service: Service) -> Starlette:
+def create_admin_app(service: Service) -> FastAPI:
     """What the admin port serves, for the gateway that `service` is of."""
     live = [route for route in health.routes(service) if route.operation is health.LIVE]
     return _application(service, [*metrics.admin_routes(service), *live])
 
 
-def _application(service: Service, routes: Iterable[OperationRoute]) -> Starlette:
+def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
     routes = list(routes)
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
-    app.router.redirect_slashes = False
+    # Its own document and pages are off: they are made of pydantic models, ours of the structs that
+    # decode bodies.
+    app = FastAPI(
+        routes=routes,
+        exception_handlers={HTTPException: _routing_error},
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     app.state.service = service
     app.add_middleware(
         Access,

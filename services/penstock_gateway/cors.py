@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from penstock.config import GatewayConfig
@@ -22,7 +22,7 @@ EXPOSED = (
 """Response headers that a page may read."""
 
 
-def add_cors(app: Starlette, config: GatewayConfig) -> None:
+def add_cors(app: FastAPI, config: GatewayConfig) -> None:
     """Adds nothing unless origins are named. Preflights are answered without a key: browsers send
     none with them, and they reach no endpoint."""
     origins = names("allowed_origins", config.allowed_origins)

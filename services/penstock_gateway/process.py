@@ -8,7 +8,7 @@ import resource
 import socket
 from collections.abc import Callable
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from penstock import logs
 from penstock.client import EngineClient
@@ -57,7 +57,7 @@ def main(
 
 
 async def _serve(
-    client: EngineClient, app: Starlette, sock: socket.socket, admin: socket.socket | None
+    client: EngineClient, app: FastAPI, sock: socket.socket, admin: socket.socket | None
 ) -> None:
     service: Service = app.state.service
     server = GatewayServer(app)
