@@ -246,7 +246,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None,
     ) -> tuple[str, list[int]]:
         """(what the template makes of a conversation, its token ids). Raises InvalidRequest."""
-        text = with_template(self.text, chat_template)
+        text = with_template(self.text, chat_template, self.welcome.generation)
         how: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,

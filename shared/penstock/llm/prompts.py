@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
+from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.template import ChatTemplate
@@ -166,11 +167,10 @@ def render_chat(
     return template.render(plain, add_generation_prompt=add_generation_prompt, **(variables or {}))
 
 
-def with_template(text: ModelText, source: str | None) -> ModelText:
+def with_template(text: ModelText, source: str | None, generation: GenerationDefaults) -> ModelText:
     """`text` with another chat template, where one is given. Raises UnsupportedModel."""
     if source is None:
         return text
-    generation = None if text.template is None else text.template.generation
     return ModelText(text.tokenizer, ChatTemplate(source, text.tokenizer, generation=generation))
 
 

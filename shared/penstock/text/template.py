@@ -34,7 +34,6 @@ class ChatTemplate:
         self, source: str, tokenizer: Tokenizer, *, generation: GenerationDefaults | None = None
     ) -> None:
         self.source = source
-        self.generation = generation
         self._tokenizer = tokenizer
         self._variables = _token_variables(tokenizer, generation)
         self._special = frozenset(tokenizer.special_tokens)
