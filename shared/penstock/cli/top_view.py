@@ -14,6 +14,8 @@ SEEN = 60
 """Looks that the little chart goes back."""
 FORGET = 60.0
 """Seconds after which a gateway that answered no more is left out."""
+LEAST_APART = 0.05
+"""Seconds between two states of the engine core; less, and they are the same one."""
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
@@ -40,10 +42,15 @@ class History:
 
     def add(self, state: State, now: float) -> None:
         """A look at a moment of a monotonic clock."""
-        if self._before is not None and self._before[1].raw.get("boot") == state.raw.get("boot"):
-            self.rates = _rates(self._before[1], state, now - self._before[0])
+        # The engine core's words are as old as it says, and rates are between two of them.
+        told = now - float(state.raw.get("status_age") or 0.0)
+        before = self._before
+        if before is None or before[1].raw.get("boot") != state.raw.get("boot"):
+            self._before = (told, state)
+        elif told - before[0] > LEAST_APART:
+            self.rates = _rates(before[1], state, told - before[0])
             self.generated.append(self.rates.generated)
-        self._before = (now, state)
+            self._before = (told, state)
         self.state, self.trouble = state, ""
         if state.gateway:
             self.gateways[int(state.gateway.get("pid", 0))] = (now, state.gateway)
