@@ -114,7 +114,10 @@ class Chat:
                 except KeyboardInterrupt:
                     self._note("\n(Ctrl-D or /exit leaves)")
                     continue
-                failed |= not self._take(message)
+                try:
+                    failed |= not self._take(message)
+                except KeyboardInterrupt:  # between the answer's end and the next prompt
+                    self._note("")
         finally:
             if self._input.interactive and not self._leaving:
                 print()

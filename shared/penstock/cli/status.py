@@ -15,7 +15,7 @@ from penstock.cli.http_client import (
 )
 from penstock.cli.parser import Parser, examples
 from penstock.cli.system_state import State, ask
-from penstock.cli.terminal import Style, clip, duration, width
+from penstock.cli.terminal import Style, clip, counted, duration, width
 
 TIMEOUT = 10.0
 NOT_READY = 1
@@ -78,7 +78,10 @@ def _engine(state: State) -> list[tuple[str, str]]:
         ),
         ("tokens", f"{count('tokens_generated'):,.0f} generated, in {count('steps'):,.0f} steps"),
         ("preemptions", f"{count('preemptions'):,.0f}"),
-        ("processes", f"{count('workers'):.0f} workers, {count('frontends'):.0f} front ends"),
+        (
+            "processes",
+            state.processes,
+        ),
     ]
 
 
@@ -86,5 +89,6 @@ def _gateway(state: State) -> list[tuple[str, str]]:
     gateway = state.gateway
     if not gateway:
         return []
-    words = f"pid {gateway.get('pid')}, {gateway.get('open_requests')} open requests, up "
+    requests = counted(int(gateway.get("open_requests") or 0), "open request")
+    words = f"pid {gateway.get('pid')}, {requests}, up "
     return [("gateway", words + duration(float(gateway.get("uptime") or 0)))]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.http_client import HttpClient, Refused
+from penstock.cli.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class State:
         """A number of the engine's; 0 where it says none."""
         value = self.engine.get(name, 0)
         return value if isinstance(value, (int, float)) else 0
+
+    @property
+    def processes(self) -> str:
+        """Workers and front ends, for a person."""
+        workers = counted(self.count("workers"), "worker")
+        return f"{workers}, {counted(self.count('frontends'), 'front end')}"
 
     @property
     def blocks_used(self) -> int:

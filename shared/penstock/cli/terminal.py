@@ -52,3 +52,8 @@ def duration(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def counted(number: float, singular: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number:,.0f} {singular}" + ("" if number == 1 else "s")

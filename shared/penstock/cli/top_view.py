@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.system_state import State, bar
-from penstock.cli.terminal import Style, clip, duration, width
+from penstock.cli.terminal import Style, clip, counted, duration, width
 
 SEEN = 60
 """Looks that the little chart goes back."""
@@ -99,8 +99,11 @@ def _numbers(history: History, state: State, columns: int, style: Style) -> list
             f"{bar(share, _bar_width(columns))} {state.blocks_used:,} of {total:,}, "
             f"{count('blocks_cached'):,.0f} cached",
         ),
-        ("preempted", f"{count('preemptions'):,.0f} times"),
-        ("processes", f"{count('workers'):.0f} workers    {count('frontends'):.0f} front ends"),
+        ("preempted", counted(count("preemptions"), "time")),
+        (
+            "processes",
+            state.processes,
+        ),
     ]
     lines = [clip(f"{name:<10} {text}", columns) for name, text in rows]
     if history.generated:
@@ -111,14 +114,14 @@ def _numbers(history: History, state: State, columns: int, style: Style) -> list
 
 
 def _gateways(history: History, columns: int, style: Style) -> list[str]:
-    head = f"{'GATEWAY':>10}  {'OPEN':>6}  {'UP':<14}  STATE"
+    head = f"{'GATEWAY':>9} {'OPEN':>6}  {'STATE':<14}  UP"
     lines = [style.paint(clip(head, columns), "dim")]
     for pid, (_, gateway) in sorted(history.gateways.items()):
         state = "draining" if gateway.get("draining") else "connected"
         if not gateway.get("connected"):
             state = "no engine core"
         up = duration(float(gateway.get("uptime") or 0))
-        row = f"{pid:>10}  {gateway.get('open_requests', 0):>6}  {up:<14}  {state}"
+        row = f"{pid:>9} {gateway.get('open_requests', 0):>6}  {state:<14}  {up}"
         lines.append(clip(row, columns))
     return lines
 
