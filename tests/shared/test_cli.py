@@ -128,3 +128,9 @@ def test_a_usage_error_reaches_the_report_pipe() -> None:
     with os.fdopen(reading) as report:
         assert "two models were named" in report.read()
     assert done.returncode == 2
+
+
+def test_the_readme_lists_every_command() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"| `penstock {command.name}` | {command.summary} |\n" in readme
