@@ -86,7 +86,7 @@ def _add_serve(parser: Parser) -> None:
 
 
 def _add_shape(parser: Parser, *, input_len: int, output_len: int) -> None:
-    parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help="Default: smollm2-135m.")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="Default: smollm2-135m.")
     for name, default in (("--input-len", input_len), ("--output-len", output_len)):
         words = f"Tokens of each {'prompt' if 'in' in name else 'answer'}. Default: {default}."
         parser.add_argument(name, type=int, default=default, metavar="N", help=words)
