@@ -30,8 +30,8 @@ from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 HOURS = 1000.0
 REQUESTS = 10_000_000
-COST = StepCost(base_ms=75.0, token_ms=1.0, sequence_ms=1.0, context_ms=0.001)
-BLOCKS = 96
+COST = StepCost(base_ms=130.0, token_ms=1.0, sequence_ms=1.0, context_ms=0.001)
+BLOCKS = 48
 """Of 16 tokens: the peaks need more."""
 
 
@@ -71,12 +71,12 @@ def run(options: argparse.Namespace) -> Report:
     trace = Synthetic(
         rate=REQUESTS / HOURS / 3600,
         requests=requests,
-        prompt=48,
+        prompt=32,
         prompt_sigma=0.8,
-        max_prompt=512,
-        output=12,
+        max_prompt=384,
+        output=6,
         output_sigma=0.7,
-        max_output=128,
+        max_output=64,
         shared=0.3,
         groups=16,
         prefix=64,

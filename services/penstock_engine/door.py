@@ -7,6 +7,7 @@ from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected
 from penstock_engine.facts import EngineFacts
 from penstock_engine.frontends import Frontends
+from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.policies.forecast import first_token_after
 from penstock_engine.scheduler import Scheduler
@@ -33,6 +34,7 @@ class Door:
         self._rate = rate
         self._policy_name = facts.config.scheduler.scheduling_policy
         self._budget = facts.config.scheduler.max_num_batched_tokens
+        self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
         self._bounds = QueueBounds(facts.config.scheduler)
 
@@ -86,8 +88,11 @@ class Door:
         if not submit.time_left_ms:
             return None  # None, or over already: that ends as any deadline that passes.
         left = submit.time_left_ms / 1000
-        alone = first_token_after(self._scheduler.step_cost, len(submit.prompt), self._budget)
-        expected = max(self._wait(submit, now), alone)
+        if self._expected(submit, len(submit.prompt), now)[0] <= left:
+            return None
+        # Only now, as it costs a hash for each block: what of its prompt needn't be computed.
+        fresh = len(submit.prompt) - self._found(submit)
+        expected, alone = self._expected(submit, fresh, now)
         if expected <= left:
             return None
         message = (
@@ -98,13 +103,28 @@ class Door:
         wait = min(max(expected - max(left, alone), ServiceRate.SHORTEST), ServiceRate.LONGEST)
         return Rejected(submit.request, "overloaded", message, _milliseconds(wait))
 
-    def _wait(self, submit: Submit, now: float) -> float:
+    def _expected(self, submit: Submit, fresh: int, now: float) -> tuple[float, float]:
+        """Seconds at least until the first token, as things are, and with nothing else to do.
+        fresh: tokens of its prompt that must be computed."""
+        alone = first_token_after(self._scheduler.step_cost, fresh, self._budget)
+        return max(self._wait(submit, fresh, now), alone), alone
+
+    def _found(self, submit: Submit) -> int:
+        """Tokens of the prompt whose KV is in the cache."""
+        cache = self._scheduler.cache
+        if cache is None or not self._shares_prefixes:
+            return 0
+        root = prefix_root(submit.tenant, submit.cache_salt)
+        keys = prompt_keys(root, submit.prompt, cache.block_size)
+        return cache.match(keys).blocks * cache.block_size
+
+    def _wait(self, submit: Submit, fresh: int, now: float) -> float:
         """Seconds at least until the first token, by what is before it."""
         scheduler = self._scheduler
         ahead = scheduler.queue.ahead(submit.tenant, submit.priority)
         if not ahead.requests:
             return 0.0
-        tokens = ahead.tokens + len(submit.prompt)
+        tokens = scheduler.fresh_share.of(ahead.tokens) + fresh
         computing = first_token_after(scheduler.step_cost, tokens, self._budget)
         each = self._rate.seconds_each(now, scheduler.queue)
         return max(computing, 0.0 if each is None else each * ahead.requests)

@@ -23,7 +23,7 @@ from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.grammars import Grammars
-from penstock_engine.kv.keys import root_key
+from penstock_engine.kv.keys import prefix_root, root_key
 from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
@@ -245,7 +245,7 @@ class FromFrontends:
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""
         if self._facts.config.cache.enable_prefix_caching:
-            return root_key("salt", submit.tenant, submit.cache_salt)
+            return prefix_root(submit.tenant, submit.cache_salt)
         return root_key("request", str(self._arrivals))
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:

@@ -19,7 +19,7 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.kv.reuse import Reuse, Start
 from penstock_engine.policies.admission import Headroom
-from penstock_engine.policies.forecast import StepCost
+from penstock_engine.policies.forecast import FreshShare, StepCost
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request import Sequence, State
@@ -72,6 +72,7 @@ class Scheduler:
         self.max_num_seqs = settings.max_num_seqs
         self._headroom = Headroom()
         self.step_cost = StepCost()
+        self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self._budget)
         self._reuse: Reuse | None = None
         self._in_flight: deque[StepInFlight] = deque()
@@ -387,6 +388,7 @@ class Scheduler:
         cached = min(start.computed, len(sequence.request.prompt))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
+            self.fresh_share.observe(len(sequence.request.prompt), cached)
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
         end = min(sequence.num_tokens, start.computed + most)

@@ -68,14 +68,23 @@ class FakeWorker:
     asked: dict[int, Grammar] = field(default_factory=dict)
     grammars: dict[int, Grammar] = field(default_factory=dict)
     late: Callable[[], bool] = lambda: False
+    drops: list[tuple[int, int]] = field(default_factory=list)
+    """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
 
-    def hears(self, message: CompileGrammar | DropGrammar) -> None:
-        """Nothing is compiled until `compiles` says so."""
+    def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
+        """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
+        is to be dropped may still be used by the steps up to there."""
         if isinstance(message, CompileGrammar):
             assert message.grammar not in {**self.asked, **self.grammars}
             self.asked[message.grammar] = message.definition
         else:
-            known = self.asked.pop(message.grammar, None) or self.grammars.pop(message.grammar)
+            self.drops.append((sent, message.grammar))
+            self._drop()
+
+    def _drop(self) -> None:
+        while self.drops and self.drops[0][0] <= self.last_step:
+            number = self.drops.pop(0)[1]
+            known = self.asked.pop(number, None) or self.grammars.pop(number)
             assert known is not None
 
     def compiles(self, number: int) -> GrammarReady | GrammarFailed:
@@ -104,6 +113,7 @@ class FakeWorker:
         for work in plan.work:
             self.slots[work.slot].blocks += work.new_blocks
         self._check_blocks()
+        self._drop()
         return Result(plan.step, [self._work(w.slot, w.start, w.count) for w in plan.work])
 
     def _copy(self, copy: Copy) -> None:

@@ -237,7 +237,7 @@ class Harness:
             self.setup = message
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
-            self.worker.hears(message)
+            self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
         else:
             assert isinstance(message, Plan)
             assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight

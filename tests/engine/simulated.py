@@ -75,7 +75,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         options = {"max_model_len": 4096, "block_size": 16, "max_steps_in_flight": 2}
-        self.core = EngineCore(facts(prefix_caching=False, **{**options, **self.settings}))
+        self.core = EngineCore(facts(**{**options, "prefix_caching": False, **self.settings}))
         self.now = 0.0
         self.requests: dict[int, Asked] = {}
         self.given: dict[str, Given] = {}

@@ -175,3 +175,34 @@ def test_a_front_end_that_leaves_takes_its_tenants_requests_along() -> None:
     assert h.submit(other, [1], tenant="a").rejected is not None
     h.disconnect(front)
     assert h.submit(other, [1], tenant="a").accepted
+
+
+def warm(queued: int) -> Simulation:
+    """A prompt of 3,000 tokens, which takes 0.3 s, was computed; `queued` more bring it."""
+    settings = {"max_num_seqs": 1, "max_num_batched_tokens": 1000, "prefix_caching": True}
+    sim = Simulation(settings=settings)
+    for at in range(10):
+        sim.ask(0.1 * at, "", 20 + 40 * at, 3)
+    sim.ask(2.0, "", 3000, 3)
+    for _ in range(queued):
+        sim.ask(3.0, "", 3000, 3)
+    sim.run(3.0)
+    return sim
+
+
+def test_a_prompt_that_is_cached_is_not_refused_for_the_time_it_would_take_otherwise() -> None:
+    sim = warm(queued=0)
+    sim.ask(3.0, "", 3000, 1, time_left_ms=100)
+    sim.ask(4.0, "", 3000, 1, time_left_ms=100, cache_salt="nobody has it")
+    sim.run(5.0)
+    cached, uncached = list(sim.requests.values())[-2:]
+    assert (cached.rejected, cached.finish) == (None, "length")
+    assert uncached.rejected is not None
+
+
+def test_a_queue_of_cached_prompts_is_not_taken_for_a_long_one() -> None:
+    sim = warm(queued=30)
+    sim.ask(3.0, "", 3000, 1, time_left_ms=4000)
+    sim.run(8.0)
+    last = list(sim.requests.values())[-1]
+    assert (last.rejected, last.finish) == (None, "length")

@@ -54,7 +54,7 @@ class KVCache:
 
     # ---- finding
 
-    def match(self, keys: Sequence[bytes]) -> Match:
+    def match(self, keys: Iterable[bytes]) -> Match:
         """How far `keys`, the keys of a sequence's blocks in order, are here without a gap."""
         found = taken = 0
         for key in keys:

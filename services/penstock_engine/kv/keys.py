@@ -9,6 +9,7 @@ collision would show one client another's context: BLAKE2b (RFC 7693) of 256 bit
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from hashlib import blake2b
 
 DIGEST_BYTES = 32
@@ -23,6 +24,19 @@ def root_key(*parts: str) -> bytes:
     return digest.digest()
 
 
+def prefix_root(tenant: str, cache_salt: str) -> bytes:
+    """The root of all requests that may share blocks: those of one tenant, with one salt."""
+    return root_key("salt", tenant, cache_salt)
+
+
 def block_key(parent: bytes, tokens: array[int]) -> bytes:
     """parent: the key of the block before, or the root.  tokens: of a full block, int32."""
     return blake2b(parent + tokens.tobytes(), digest_size=DIGEST_BYTES).digest()
+
+
+def prompt_keys(root: bytes, prompt: list[int], block_size: int) -> Iterator[bytes]:
+    """Keys of the full blocks before a prompt's last token, which is computed in any case."""
+    key = root
+    for start in range(0, len(prompt) - block_size, block_size):
+        key = block_key(key, array("i", prompt[start : start + block_size]))
+        yield key

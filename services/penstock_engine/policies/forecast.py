@@ -46,6 +46,27 @@ class StepCost:
         return mean_seconds - each * mean_tokens, each
 
 
+class FreshShare:
+    """Of the tokens that lately started requests brought, the share that had to be computed: the
+    others' KV was found. With exponential decay, by request."""
+
+    FADE = 0.98
+
+    def __init__(self) -> None:
+        self._computed = self._brought = 0.0
+
+    def observe(self, brought: int, found: int) -> None:
+        """A request of `brought` tokens started; the KV of `found` of them was there."""
+        self._brought = self._brought * self.FADE + brought
+        self._computed = self._computed * self.FADE + brought - found
+
+    def of(self, tokens: int) -> int:
+        """How many of a queue's tokens will have to be computed; all, while nothing is known."""
+        if not self._brought:
+            return tokens
+        return round(tokens * self._computed / self._brought)
+
+
 def first_token_after(cost: StepCost, tokens: int, budget: int) -> float:
     """Seconds at least until `tokens` are computed, in steps of at most `budget`; 0: unknown."""
     fitted = cost.fit()

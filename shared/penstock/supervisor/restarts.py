@@ -19,7 +19,7 @@ class RestartSettings:
 
     first_delay: float = 0.1
     max_delay: float = 5.0
-    stable_after: float = 30.0
+    stable_after: float = 5.0
     max_startup_deaths: int = 5
 
 
