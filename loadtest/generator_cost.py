@@ -11,9 +11,9 @@ import json
 import subprocess
 import sys
 
-from loadtest.generator.options import Length, Options
-from loadtest.generator.run import run
-from loadtest.machine import describe_machine
+from penstock.bench.load.options import Length, Options
+from penstock.bench.load.run import run
+from penstock.bench.machine import describe_machine
 
 _CASES = {
     "flat out, 64 streams": ("0", 64, 512),

@@ -23,7 +23,7 @@ import httpx
 
 from loadtest.chaos.served import Served
 from loadtest.facts import machine_line, now, run_facts
-from loadtest.generator.report import markdown_table
+from penstock.bench.load.report import markdown_table
 
 RESULTS = Path(__file__).with_name("results")
 BUDGET = 256

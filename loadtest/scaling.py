@@ -25,10 +25,10 @@ if __name__ == "__main__":
 
 from loadtest.curves import SMOKE, Curves, Extent, measure, recipe_for  # noqa: E402
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.generator.report import markdown_table  # noqa: E402
-from loadtest.machine import usable_cores  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
 from loadtest.readme import README, markers, replace_section  # noqa: E402
+from penstock.bench.load.report import markdown_table  # noqa: E402
+from penstock.bench.machine import usable_cores  # noqa: E402
 from penstock.errors import StartupError  # noqa: E402
 from penstock.prepare import prepare  # noqa: E402
 

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.generator.report import markdown_table  # noqa: E402
+from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.client import EngineClient  # noqa: E402
 from penstock.config import TransportSettings  # noqa: E402
 from penstock.llm import AsyncLLM  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadtest.generator.options import EndControl, Length, Options
+from penstock.bench.load.options import EndControl, Length, Options
 
 
 @dataclass(frozen=True)

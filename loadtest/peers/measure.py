@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.generator.run import run
-from loadtest.generator.statistics import Distribution, Summary
-from loadtest.generator.target import TargetError
 from loadtest.peers.cells import Cell
 from loadtest.peers.process import RunningServer, ServerFailed
 from loadtest.peers.servers import Server
+from penstock.bench.load.run import run
+from penstock.bench.load.statistics import Distribution, Summary
+from penstock.bench.load.target import TargetError
 
 
 @dataclass

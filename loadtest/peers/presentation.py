@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.facts import machine_line
-from loadtest.generator.report import markdown_table
-from loadtest.generator.statistics import Summary
 from loadtest.peers.cells import Cell
 from loadtest.peers.measure import Comparison, Outcome, medians
 from loadtest.readme import markers, replace_section
+from penstock.bench.load.report import markdown_table
+from penstock.bench.load.statistics import Summary
 
 OURS = "penstock"
 BEGIN, END = markers("comparison", "compare.py")

@@ -16,8 +16,8 @@ from typing import Literal
 
 import psutil
 
-from loadtest.generator.target import Target
 from loadtest.peers.servers import Server
+from penstock.bench.load.target import Target
 
 
 class ServerFailed(RuntimeError):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadtest.generator.options import EndControl
-from loadtest.machine import usable_cores, usable_memory, version_of
 from loadtest.peers.cells import Cell
+from penstock.bench.load.options import EndControl
+from penstock.bench.machine import usable_cores, usable_memory, version_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("penstock", "vllm", "llamacpp")

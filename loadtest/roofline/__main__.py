@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from loadtest.machine import describe_machine, usable_cores
 from loadtest.peers.servers import SetupError, default_model
 from loadtest.roofline.cost import model_cost
 from loadtest.roofline.probe import ProbeUnavailable, measure
+from penstock.bench.machine import describe_machine, usable_cores
 
 
 def main() -> int:

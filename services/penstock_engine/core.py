@@ -166,6 +166,8 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
             blocks_cached=0 if scheduler.cache is None else scheduler.cache.num_cached,
             compute_seconds=round(self.workers.compute_seconds, 6),
+            tokens_computed=self.workers.tokens_computed,
+            tokens_generated=self.workers.tokens_generated,
             frontends=len(self.frontends),
             workers=0 if ready is None else 1,
             draining=self._from_frontends.draining,

@@ -197,6 +197,7 @@ class FromWorkers:
         else:
             self.num_settled += 1
             self._workers.compute_seconds += result.compute_seconds
+            self._workers.tokens_computed += step.tokens
             self._workers.progressed(now)
 
     def _advance(self, result: Result) -> None:
@@ -209,6 +210,7 @@ class FromWorkers:
                 error, code = outcome.error, outcome.error_code
                 end_sequence(sequence, State.FINISHED_FAILED, error=error, error_code=code)
                 continue
+            self._workers.tokens_generated += 1
             logprobs = None if outcome.logprobs is None else [outcome.logprobs]
             end = verdict(sequence, limit)
             if end is not None:

@@ -36,6 +36,8 @@ class Workers:
         self.fault: str | None = None
         self.final = False
         self.compute_seconds = 0.0
+        self.tokens_computed = 0
+        self.tokens_generated = 0
         self._progress_at = 0.0
 
     @property

@@ -7,29 +7,42 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
+from penstock_worker import surroundings
 from penstock_worker.memory import free_memory
 from penstock_worker.numa import describe as describe_nodes
+from penstock_worker.surroundings import Advice
 
 
 @dataclass(frozen=True)
 class Finding:
-    """ok: nothing to mend.  text: what was found, or what is missing and how to get it."""
+    """ok: nothing to mend.  text: what was found, or what is missing and how to get it.
+    level: note where it could be better, and a system runs all the same."""
 
     name: str
     ok: bool
     text: str
+    level: Literal["ok", "note", "missing"] = "ok"
 
 
 def examine() -> list[Finding]:
     """Every check, in the order in which a person wants to read them. Never raises."""
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.machine()}",
+        "processor": surroundings.processor,
+        "gpu": surroundings.gpu,
         "torch": _torch,
+        "worker libraries": lambda: surroundings.libraries(surroundings.WORKER_LIBRARIES),
+        "gateway libraries": lambda: surroundings.libraries(surroundings.FRONT_LIBRARIES),
         "cpu kernels": _cpu_kernels,
         "threads": _threads,
         "numa nodes": describe_nodes,
         "memory": lambda: f"{free_memory() / (1 << 30):.1f} GiB free",
+        "huge pages": surroundings.huge_pages,
+        "open files": surroundings.open_files,
+        "port": surroundings.port,
+        "model cache": surroundings.cache,
         "default model": _default_model,
     }
     return [_run(name, check) for name, check in checks.items()]
@@ -38,8 +51,10 @@ def examine() -> list[Finding]:
 def _run(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, check())
+    except Advice as advice:
+        return Finding(name, True, str(advice), "note")
     except Exception as error:
-        return Finding(name, False, str(error))
+        return Finding(name, False, str(error), "missing")
 
 
 def _torch() -> str:
@@ -73,12 +88,13 @@ def _default_model() -> str:
 
 
 def show(findings: list[Finding]) -> str:
-    """A line for each, for a terminal."""
+    """A line for each, for a terminal, and one that sums up."""
     width = max(len(finding.name) for finding in findings)
-    return "\n".join(
-        f"{'ok  ' if finding.ok else 'MISS'} {finding.name:<{width}}  {finding.text}"
-        for finding in findings
-    )
+    marks = {"ok": "ok  ", "note": "note", "missing": "MISS"}
+    lines = [f"{marks[one.level]} {one.name:<{width}}  {one.text}" for one in findings]
+    missing = [one.name for one in findings if not one.ok]
+    last = f"To mend: {', '.join(missing)}." if missing else "Nothing to mend: this machine serves."
+    return "\n".join([*lines, "", last])
 
 
 if __name__ == "__main__":

@@ -11,28 +11,72 @@ from typing import TYPE_CHECKING, Any
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.llm import LLM, AsyncLLM
-    from penstock.sampling_params import SamplingParams
+    from penstock.llm import (
+        LLM,
+        AsyncLLM,
+        CompletionOutput,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+        TextPrompt,
+        TokensPrompt,
+    )
+    from penstock.llm.asynchronous import AsyncLLM as AsyncLLMEngine
+    from penstock.llm.engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
+    from penstock.sampling_params import RequestOutputKind, SamplingParams
     from penstock.structured_outputs import StructuredOutputs
+    from penstock.structured_outputs import StructuredOutputs as StructuredOutputsParams
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "FlexibleArgumentParser",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputs",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "penstock.llm",
     "AsyncLLM": "penstock.llm",
+    "CompletionOutput": "penstock.llm",
+    "Logprob": "penstock.llm",
+    "RequestMetrics": "penstock.llm",
+    "RequestOutput": "penstock.llm",
+    "TextPrompt": "penstock.llm",
+    "TokensPrompt": "penstock.llm",
+    "AsyncEngineArgs": "penstock.llm.engine_args",
+    "EngineArgs": "penstock.llm.engine_args",
+    "FlexibleArgumentParser": "penstock.llm.engine_args",
+    "RequestOutputKind": "penstock.sampling_params",
     "SamplingParams": "penstock.sampling_params",
     "StructuredOutputs": "penstock.structured_outputs",
 }
 
+_ALIASES = {"AsyncLLMEngine": "AsyncLLM", "StructuredOutputsParams": "StructuredOutputs"}
+"""vLLM's names for the same things."""
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    own = _ALIASES.get(name, name)
+    home = _HOMES.get(own)
     if home is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), own)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_ALIASES})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import math
+from typing import Any
 
 import msgspec
 
@@ -21,8 +23,18 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LENGTH = 256
 
 
-class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
-    """One request's sampling. Ranges are checked when it is made; InvalidRequest names the field.
+class RequestOutputKind(enum.Enum):
+    """What each RequestOutput of a library's stream holds: all so far; only what is new; all, and
+    only once, at the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingParams(msgspec.Struct, kw_only=True):
+    """One request's sampling. Ranges are checked when it is made and when a field is set;
+    InvalidRequest names the field.  Once a request is submitted, changes don't reach it any more.
 
     n: sequences to generate for the prompt.
     temperature: 0 is greedy.
@@ -42,6 +54,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     logprobs: None for none, else how many top alternatives to report for each token.
     prompt_logprobs: the same for each token of the prompt.
     structured_outputs: what the text must look like; see StructuredOutputs.
+    output_kind: what a stream of AsyncLLM yields.
 
     The logits of a token are cut to what is allowed, then biased, then penalised, then divided by
     the temperature.
@@ -69,6 +82,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         _whole("n", self.n, 1, MAX_N)
@@ -101,6 +115,25 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):
         _check_stop(self.stop_strings)
         _check_stop_ids(self.stop_token_ids)
         _check_structured(self.structured_outputs, self.ignore_eos)
+
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise InvalidRequest(
+                f"output_kind must be a RequestOutputKind, not {self.output_kind!r}",
+                param="output_kind",
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        old = getattr(self, name)
+        super().__setattr__(name, value)
+        try:
+            self.__post_init__()
+        except InvalidRequest:
+            super().__setattr__(name, old)
+            raise
+
+    def clone(self) -> SamplingParams:
+        """A copy that can be changed for itself."""
+        return msgspec.structs.replace(self)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

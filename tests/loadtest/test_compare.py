@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.statistics import summarise
 from loadtest.peers.cells import CELLS, Cell, Target
 from loadtest.peers.compare import main
 from loadtest.peers.measure import Comparison, Outcome, compare, medians, to_dict
 from loadtest.peers.presentation import BEGIN, END, draw_chart, to_markdown, write_readme
 from loadtest.peers.process import RunningServer, ServerFailed
 from loadtest.peers.servers import ROOT, Server, SetupError, make_server
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.statistics import summarise
 
 TINY = (
     Cell("1 stream", 1, 2, 5, 4, seconds=10, warmup=1),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator.options import EndControl, Length, Options
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.runner import LoadRun
-from loadtest.generator.statistics import Summary, summarise
-from loadtest.generator.target import Target
-from loadtest.generator.workload import Workload
 from loadtest.scripted_server import Script, ScriptedServer
+from penstock.bench.load.options import EndControl, Length, Options
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.runner import LoadRun
+from penstock.bench.load.statistics import Summary, summarise
+from penstock.bench.load.target import Target
+from penstock.bench.load.workload import Workload
 
 
 async def load(server: ScriptedServer, **options: Any) -> tuple[Summary, list[RequestRecord]]:

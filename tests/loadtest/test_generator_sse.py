@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadtest.generator.http1 import ProtocolError, ResponseParser
-from loadtest.generator.sse import MAX_EVENT_BYTES, EventParser, EventTooLarge
+from penstock.bench.load.http1 import ProtocolError, ResponseParser
+from penstock.bench.load.sse import MAX_EVENT_BYTES, EventParser, EventTooLarge
 
 _LINES = st.sampled_from(
     [

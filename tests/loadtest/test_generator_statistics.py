@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.statistics import (
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.statistics import (
     distribution,
     summarise,
     time_per_output_token,

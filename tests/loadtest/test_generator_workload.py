@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from loadtest.generator.command import build_parser, main
-from loadtest.generator.options import Length, OptionError, Options
-from loadtest.generator.target import Target, TargetError
-from loadtest.generator.words import WORDS
-from loadtest.generator.workload import Workload, arrival_times
+from penstock.bench.load.options import Length, OptionError, Options
+from penstock.bench.load.target import Target, TargetError
+from penstock.bench.load.words import WORDS
+from penstock.bench.load.workload import Workload, arrival_times
 
 
 def prompts(count: int, **options: Any) -> list[list[str]]:

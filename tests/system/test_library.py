@@ -141,7 +141,7 @@ def test_a_stop_string_ends_the_text(llm):
         ({"prompt_token_ids": []}, "empty"),
         ({"prompt_token_ids": [10**7]}, "vocabulary"),
         ({"prompt_token_ids": [1] * 600}, "context"),
-        (7, "must be a string"),
+        (7.5, "must be a string"),
     ],
 )
 def test_a_bad_prompt_is_a_value_error(llm, prompt, words):

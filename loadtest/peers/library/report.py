@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.facts import machine_line
-from loadtest.generator.report import markdown_table
 from loadtest.peers.library.measure import Measurement, Outcome
 from loadtest.peers.library.work import Work
 from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
+from penstock.bench.load.report import markdown_table
 
 OURS = "penstock"
 

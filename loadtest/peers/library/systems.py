@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.machine import usable_cores, version_of
 from loadtest.peers.library.work import Work
 from loadtest.peers.servers import (
     SetupError,
@@ -16,6 +15,7 @@ from loadtest.peers.servers import (
     peers_dir,
     version_in,
 )
+from penstock.bench.machine import usable_cores, version_of
 
 NAMES = ("penstock", "llamacpp", "openvino", "vllm", "transformers")
 _RUNNERS = Path(__file__).with_name("runners")

@@ -1,9 +1,11 @@
 """The `penstock` command.
 
-main         commands and exit codes
-config_tree  the configuration's leaves: names, ranges, checks
-flags        flags made of the tree, and the tree made of flags and a file
-table        the README's reference table
-serve        `penstock serve`
-processes    the commands that are one process of the system
+main, commands, parser   dispatch; the list of commands; help and errors
+serve, run, chat, pull, status, top, doctor, bench, completion, table, engine_tools
+                         a command each (the last one: replay, simulate, fit-cost)
+process_arguments, processes   the commands that are one process of the system
+answers, conversation, line_input, sampling_arguments   what run and chat are made of
+system_state, top_view   what status and top know and draw
+http_client, terminal    a running system; what the terminal can show
+config_tree, flags       the configuration's leaves; flags made of them
 """

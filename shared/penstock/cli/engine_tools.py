@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.cli import flags
 from penstock.cli.config_tree import leaves, replace_settings
+from penstock.cli.parser import Parser
 from penstock.config import EngineConfig, ServeConfig
 from penstock.errors import InvalidRequest
 
@@ -21,34 +22,26 @@ DIFFERENT = 1
 ROUTING = ("round-robin", "least-loaded", "prefix-aware")
 
 
-def add_commands(commands: Any) -> None:
-    _add_replay(commands)
-    _add_simulate(commands)
-    _add_fit_cost(commands)
-
-
-def _add_replay(commands: Any) -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="feed a recording to the engine core and compare its decisions",
-        description="Exit status: 0 all decisions are alike, 1 one differs (it is shown), "
-        "2 a recording can't be read. Recordings are made by --record-dir.",
+def add_replay(parser: Parser) -> None:
+    """`penstock replay`."""
+    parser.description = (
+        "Exit status: 0 all decisions are alike, 1 one differs (it is shown), "
+        "2 a recording can't be read. Recordings are made by --record-dir."
     )
     parser.add_argument("logs", nargs="+", metavar="LOG", help="A recording, or a folder of them.")
     parser.add_argument("--log", action="store_true", help="Show what the core logs, too.")
     parser.set_defaults(run=_replay)
 
 
-def _add_simulate(commands: Any) -> None:
-    parser = commands.add_parser(
-        "simulate",
-        usage="penstock simulate TRACE [--flag VALUE ...]",
-        help="run a trace through the engine core under a virtual clock",
-        description="TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
+def add_simulate(parser: Parser) -> None:
+    """`penstock simulate`."""
+    parser.usage = "penstock simulate TRACE [--flag VALUE ...]"
+    parser.description = (
+        "TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
         "priority, prefix_group, prefix_tokens, deadline_ms}, or "
         "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
         "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
-        "tenants=a:3+b:1, burst, period).",
+        "tenants=a:3+b:1, burst, period)."
     )
     parser.add_argument("trace", metavar="TRACE")
     add = parser.add_argument
@@ -96,12 +89,9 @@ def _add_simulate(commands: Any) -> None:
     parser.set_defaults(run=_simulate)
 
 
-def _add_fit_cost(commands: Any) -> None:
-    parser = commands.add_parser(
-        "fit-cost",
-        help="fit the simulator's step cost to a recording",
-        description="Least squares over the measured steps of recordings made by --record-dir.",
-    )
+def add_fit(parser: Parser) -> None:
+    """`penstock fit-cost`."""
+    parser.description = "Least squares over the measured steps of recordings made by --record-dir."
     parser.add_argument("logs", nargs="+", metavar="RECORD", help="A recording, or a folder.")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="Write it there, for simulate --step-cost."

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from penstock.api_keys import entry, new_key
+from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
 
 _FIELDS = (
@@ -19,6 +20,27 @@ _FIELDS = (
     "models",
     "admin",
 )
+
+
+def add(parser: Parser) -> None:
+    """The command's arguments."""
+    parser.description = (
+        "Makes an API key. Prints its entry to stdout, for the file of --api-keys, and the key to "
+        "stderr, for whoever will use it. The entry holds the key's SHA-256; nothing holds the key."
+    )
+    parser.epilog = examples("penstock key alice >> keys.yaml")
+    parser.add_argument("name", metavar="NAME", help="Whose it is, for people and logs.")
+    parser.add_argument("--tenant", help="Keys of one tenant share its terms; default: its own.")
+    parser.add_argument("--weight", type=int, help="Of its share under the policy fair.")
+    parser.add_argument("--highest-priority", type=int, metavar="N", help="It may ask for.")
+    parser.add_argument("--max-concurrent", type=int, metavar="N", help="Requests open at once.")
+    parser.add_argument("--requests-per-minute", type=int, metavar="N")
+    parser.add_argument("--tokens-per-minute", type=int, metavar="N")
+    parser.add_argument(
+        "--model", dest="models", action="append", metavar="NAME", help="It may use; repeatable."
+    )
+    parser.add_argument("--admin", action="store_true", default=None, help="May read /metrics.")
+    parser.set_defaults(run=run_key)
 
 
 def run_key(arguments: argparse.Namespace) -> int:

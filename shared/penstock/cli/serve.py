@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from penstock import logs
+from penstock.cli import flags
 from penstock.cli.config_tree import replace_settings
 from penstock.cli.flags import resolve
+from penstock.cli.parser import Parser, examples
 from penstock.config import ServeConfig
 from penstock.errors import InvalidRequest
 from penstock.model_config import PreparedModel
@@ -20,6 +22,38 @@ TRY = [
     {"role": "system", "content": "You are a helpful assistant."},
     {"role": "user", "content": "What is the capital of France?"},
 ]
+
+
+def add(parser: Parser) -> None:
+    """The command's arguments."""
+    parser.usage = "penstock serve [MODEL] [--flag VALUE ...]"
+    parser.description = (
+        "Starts gateways, engine core and worker, restarts what dies, and stops them all on "
+        "SIGTERM or Ctrl-C."
+    )
+    parser.epilog = examples(
+        "penstock serve",
+        "penstock serve ./my-model --port 8001 --gateways 2",
+        "penstock serve smollm2-135m --dtype float32 --max-num-seqs 64",
+        "penstock serve --config penstock.yaml",
+    )
+    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
+    flags.add_settings(parser, flags.SERVE)
+    library = parser.add_argument_group("For front ends other than HTTP")
+    library.add_argument("--no-http", action="store_true", help="Start no gateway.")
+    library.add_argument(
+        "--frontend-endpoint",
+        metavar="ENDPOINT",
+        help="Where the engine core listens for front ends; default: a private ipc socket.",
+    )
+    library.add_argument(
+        "--report-fd",
+        type=int,
+        metavar="FD",
+        help='Pipe that gets one JSON line, {"ready": true} or {"error": "…"}. When its reader '
+        "goes away, the system stops.",
+    )
+    parser.set_defaults(run=run_serve)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:

@@ -6,10 +6,20 @@ import argparse
 from pathlib import Path
 
 from penstock.cli.flags import as_table
+from penstock.cli.parser import Parser
 from penstock.errors import InvalidRequest
 
 BEGIN = "<!-- flags: begin (make format writes this) -->\n"
 END = "<!-- flags: end -->\n"
+
+
+def add(parser: Parser) -> None:
+    """The command's arguments."""
+    parser.description = "Prints the flags of `penstock serve` as a Markdown table."
+    parser.add_argument(
+        "--update", metavar="FILE", help="Write it between the markers of this Markdown file."
+    )
+    parser.set_defaults(run=run_config_table)
 
 
 def run_config_table(arguments: argparse.Namespace) -> int:

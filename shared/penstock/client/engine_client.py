@@ -75,6 +75,7 @@ class EngineClient:
         self._next_key = 1
         self._watched: int | None = None
         self._pump_due = False
+        self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._connected_event = asyncio.Event()
         self._lost_at: float | None = None
@@ -115,7 +116,20 @@ class EngineClient:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-        self._watch(None)
+        self.close_now()
+
+    def close_now(self) -> None:
+        """The same for who can't wait, also after the loop's end: the engine learns of it when the
+        session ends. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if asyncio._get_running_loop() is not None:
+            for generation in list(self._open.values()):
+                generation.abort()
+            if self._ticker is not None:
+                self._ticker.cancel()
+            self._watch(None)
         self._link.close()
         self._context.term()
         self._connected_event.clear()
@@ -200,6 +214,8 @@ class EngineClient:
 
     def _pump(self) -> None:
         self._pump_due = False
+        if self._closed:
+            return
         now = time.monotonic()
         for event in self._link.poll(now):
             self._handle(event, now)

@@ -2,13 +2,29 @@
 
 sync             LLM: generate and chat, order kept, a progress bar
 asynchronous     AsyncLLM: the same as streams in an event loop
+background_loop  the event loop of LLM, in a thread
 launched_engine  the child process that supervises an engine core and its worker
+keywords         which keywords LLM takes, and vLLM's names for them
+engine_args      EngineArgs, for scripts that parse a command line into them
 outputs          RequestOutput and its parts, shaped as vLLM's
+assembly         a RequestOutput, as it grows
 prompts          what may be given as a prompt or a conversation
+model_tokenizer  what get_tokenizer() gives
+progress         the progress bar
 """
 
 from penstock.llm.asynchronous import AsyncLLM
-from penstock.llm.outputs import CompletionOutput, Logprob, RequestOutput
+from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from penstock.llm.prompts import TextPrompt, TokensPrompt
 from penstock.llm.sync import LLM
 
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
+    "TextPrompt",
+    "TokensPrompt",
+]

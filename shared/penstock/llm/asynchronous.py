@@ -5,21 +5,35 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from penstock.cli.config_tree import replace_settings
-from penstock.client import EngineClient, ModelText
+from penstock.client import EngineClient, Generation, ModelText
 from penstock.config import EngineConfig
-from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
+from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from penstock.llm.assembly import Assembly, timed_out_output
+from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
-from penstock.llm.outputs import RequestOutput, add_delta, empty_output, timed_out_output
-from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt, with_salt
-from penstock.sampling_params import SamplingParams
+from penstock.llm.model_tokenizer import ModelTokenizer
+from penstock.llm.outputs import RequestOutput
+from penstock.llm.prompts import (
+    Message,
+    Prompt,
+    render_chat,
+    tokenise_chat,
+    tokenise_prompt,
+    with_salt,
+    with_template,
+)
+from penstock.protocol.to_frontend import Status, Welcome
+from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
+
+DEFAULTS = ("temperature", "top_p", "top_k", "min_p")
+"""What a model's generation defaults may say of SamplingParams."""
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
@@ -29,14 +43,22 @@ class AsyncLLM:
     """Serves a model from this process's own engine, or from one that already runs.
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,
-    num_kv_blocks, …).  engine_endpoint: dial this engine core instead of starting one; no other
-    setting may be given then.  Use `async with`, or `start()` and `close()`.
+    num_kv_blocks, …), or under vLLM's names (see `penstock.llm.keywords`).  engine_endpoint: dial
+    this engine core instead of starting one; no other setting may be given then.  engine_log: where
+    the started processes write their logs; default: this process's stderr.
+
+    Use `async with`; or just use it, which starts it, and `shutdown()` it.
 
     Raises InvalidRequest (a ValueError) for a setting that doesn't exist or is out of range.
     """
 
     def __init__(
-        self, model: str | None = None, *, engine_endpoint: str | None = None, **settings: Any
+        self,
+        model: str | None = None,
+        *,
+        engine_endpoint: str | None = None,
+        engine_log: IO[bytes] | None = None,
+        **settings: Any,
     ) -> None:
         if model is not None:
             settings["model"] = model
@@ -45,29 +67,42 @@ class AsyncLLM:
                 f"engine_endpoint was given with {', '.join(sorted(settings))}; "
                 "a running engine core has its own settings"
             )
-        self._config: EngineConfig = replace_settings(EngineConfig(), settings)
+        self._config: EngineConfig = engine_config(settings)
         self._endpoint = engine_endpoint
+        self._engine_log = engine_log
+        self._starting = asyncio.Lock()
+        self._running: dict[str, Generation] = {}
         self._engine: LaunchedEngine | None = None
         self._client: EngineClient | None = None
         self._numbers = itertools.count()
 
+    @classmethod
+    def from_engine_args(cls, engine_args: Any, **unused: Any) -> AsyncLLM:
+        """From an AsyncEngineArgs. What else vLLM takes here has no meaning."""
+        keywords = {name: getattr(engine_args, name) for name in engine_args.__dataclass_fields__}
+        return cls(**keywords)
+
     async def start(self) -> None:
         """Starts the engine where needed and waits until it serves. Raises StartupError."""
-        if self._client is not None:
-            return
+        async with self._starting:
+            if self._client is None:
+                await self._start()
+
+    async def _start(self) -> None:
         endpoint = self._endpoint
         if endpoint is None:
-            self._engine = LaunchedEngine(self._config)
+            self._engine = LaunchedEngine(self._config, log=self._engine_log)
             endpoint = self._engine.endpoint
             try:
                 await asyncio.to_thread(self._engine.wait_ready, START_TIMEOUT)
             except BaseException:
                 self._stop_engine()
                 raise
-        self._client = EngineClient(endpoint, name="library", settings=self._config.transport)
-        await self._client.start()
+        client = EngineClient(endpoint, name="library", settings=self._config.transport)
+        await client.start()
+        self._client = client
         try:
-            await self._client.wait_connected(30.0)
+            await client.wait_connected(30.0)
         except BaseException:
             await self.close()
             raise
@@ -77,6 +112,13 @@ class AsyncLLM:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+        self._stop_engine()
+
+    def shutdown(self) -> None:
+        """The same for who can't wait, in the event loop or after its end. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close_now()
         self._stop_engine()
 
     async def __aenter__(self) -> AsyncLLM:
@@ -100,12 +142,45 @@ class AsyncLLM:
         return text
 
     @property
-    def window(self) -> int:
-        """Requests worth having in flight at once: enough to keep every step full."""
+    def welcome(self) -> Welcome:
+        """What the engine core said of itself and its model."""
         welcome = self._started().welcome
         if welcome is None:
-            return 1
-        return min(welcome.limits.max_waiting_requests, 2 * welcome.limits.max_num_seqs)
+            raise EngineUnavailable("the engine has not said yet which model it serves")
+        return welcome
+
+    @property
+    def status(self) -> Status | None:
+        """The engine core's last word about its state."""
+        return self._started().status
+
+    @property
+    def window(self) -> int:
+        """Requests worth having in flight at once: enough to keep every step full."""
+        limits = self.welcome.limits
+        return min(limits.max_waiting_requests, 2 * limits.max_num_seqs)
+
+    @property
+    def tokenizer(self) -> ModelTokenizer:
+        """See get_tokenizer; of one that has started."""
+        return ModelTokenizer(self.text, self.welcome.generation, self.welcome.model)
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """The model's own generation defaults; of one that has started."""
+        generation = self.welcome.generation
+        stated = {name: getattr(generation, name) for name in DEFAULTS}
+        return SamplingParams(**{name: v for name, v in stated.items() if v is not None})
+
+    async def get_tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer, under transformers' method names."""
+        await self.start()
+        return self.tokenizer
+
+    async def get_default_sampling_params(self) -> SamplingParams:
+        """What is used where no SamplingParams are given: the model's own generation defaults."""
+        await self.start()
+        return self.default_sampling_params
 
     async def generate(
         self,
@@ -116,14 +191,16 @@ class AsyncLLM:
         priority: int = 0,
         deadline_ms: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Yields the same RequestOutput, grown, each time something new has come.
+        """Yields what `sampling_params.output_kind` says each time something new has come: the same
+        RequestOutput, grown (CUMULATIVE); one with the news alone (DELTA); one at the end.
 
         priority: the lower value is served earlier, where the scheduling policy knows priorities.
         deadline_ms: from now; what isn't finished then ends with finish_reason "timeout".
 
-        Leaving the iteration early aborts the request.  Raises InvalidRequest, Overloaded,
-        EngineUnavailable or RequestFailed.
+        Leaving the iteration early, or cancelling its task, aborts the request.  Raises
+        InvalidRequest, Overloaded, EngineUnavailable or RequestFailed.
         """
+        await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         terms = with_salt(prompt, terms)
         text, ids = tokenise_prompt(prompt, self.text)
@@ -136,15 +213,53 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
+        chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         deadline_ms: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """As generate, for a conversation in the model's chat template."""
+        """As generate, for a conversation in the model's chat template. See LLM.chat."""
+        await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
-        ids = tokenise_chat(messages, self.text, add_generation_prompt=add_generation_prompt)
-        async for output in self._stream(None, ids, sampling_params, request_id, terms):
+        rendered, ids = self.tokenise_chat(
+            messages,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        async for output in self._stream(rendered, ids, sampling_params, request_id, terms):
             yield output
+
+    def tokenise_chat(
+        self,
+        messages: list[Message],
+        *,
+        chat_template: str | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: list[dict[str, Any]] | None,
+        chat_template_kwargs: Mapping[str, Any] | None,
+    ) -> tuple[str, list[int]]:
+        """(what the template makes of a conversation, its token ids). Raises InvalidRequest."""
+        text = with_template(self.text, chat_template, self.welcome.generation)
+        how: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "variables": {"tools": tools, **(chat_template_kwargs or {})},
+        }
+        return render_chat(messages, text, **how), tokenise_chat(messages, text, **how)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            generation = self._running.get(name)
+            if generation is not None:
+                generation.abort()
 
     async def _stream(
         self,
@@ -155,17 +270,21 @@ class AsyncLLM:
         terms: Terms,
     ) -> AsyncIterator[RequestOutput]:
         name = request_id if request_id is not None else f"library-{next(self._numbers)}"
+        if name in self._running:
+            raise InvalidRequest(f"request_id {name!r} is in use by an open request")
         client = self._started()
-        generation = await client.submit(ids, params or SamplingParams(), name=name, terms=terms)
-        output = empty_output(generation, prompt)
+        # A copy: what the caller does to theirs from now on is about the next request.
+        own = self.default_sampling_params if params is None else params.clone()
+        generation = await client.submit(ids, own, name=name, terms=terms)
+        self._running[name] = generation
+        assembly = Assembly(generation, prompt, self.text.tokenizer)
         try:
             async for deltas in generation:
-                for delta in deltas:
-                    add_delta(output.outputs[delta.index], delta, self.text.tokenizer)
-                output.finished = generation.finished
-                output.num_cached_tokens = generation.cached_tokens
-                yield output
+                output = assembly.take(deltas)
+                if output is not None:
+                    yield output
         finally:
+            self._running.pop(name, None)
             generation.abort()
 
     async def run_to_end(
@@ -175,6 +294,8 @@ class AsyncLLM:
 
         One whose deadline passes meanwhile has ended as if it had passed while it ran.
         """
+        if params.output_kind is not RequestOutputKind.FINAL_ONLY:
+            params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
         while True:
             try:
                 last = None

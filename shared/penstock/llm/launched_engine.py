@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -30,9 +31,10 @@ class LaunchedEngine:
 
     The child leaves when this process does, however it ends; so it must be started from a thread
     that lives as long as it is wanted.  endpoint: where its engine core takes front ends.
+    log: a file that its processes write their logs to; default: this process's stderr.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, log: IO[bytes] | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-"))
         self.endpoint = f"ipc://{self._folder}/engine.sock"
         config_file = self._folder / "config.json"
@@ -44,7 +46,11 @@ class LaunchedEngine:
         command += ["--report-fd", str(writing)]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=[writing],
+                start_new_session=True,
             )
         except OSError as error:
             os.close(reading)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.client.generation import Generation, SequenceDelta
-from penstock.protocol.common import FinishReason, TokenLogprobs
-from penstock.sampling_params import SamplingParams
-from penstock.text.tokenizer import Tokenizer
+from penstock.protocol.common import FinishReason
+
+PromptLogprobs = list["dict[int, Logprob] | None"]
+"""One entry for each token of the prompt; None for the first, which nothing came before."""
 
 
 @dataclass(slots=True)
@@ -20,6 +20,20 @@ class Logprob:
     logprob: float
     rank: int | None
     decoded_token: str
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Moments of a request, in Unix seconds; None until they have come.
+
+    arrival_time: it was submitted.  first_token_time, last_token_time: this process got them.
+    finished_time: its last sequence ended.
+    """
+
+    arrival_time: float
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finished_time: float | None = None
 
 
 @dataclass(slots=True)
@@ -39,12 +53,18 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     error: str | None = None
 
+    def finished(self) -> bool:
+        """Whether the sequence has ended."""
+        return self.finish_reason is not None
+
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request and what it has produced so far. prompt is None when it was given as token ids.
+    """A request and what it has produced so far.
 
+    prompt: the text, of a conversation as the chat template renders it; None for token ids.
     num_cached_tokens: of the prompt, found in the KV cache; None before the request has started.
+    prompt_logprobs: None unless asked for.
     """
 
     request_id: str
@@ -53,50 +73,5 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int | None = None
-
-
-def empty_output(generation: Generation, prompt: str | None) -> RequestOutput:
-    """A RequestOutput with n sequences that have produced nothing yet."""
-    wants_logprobs = generation.params.logprobs is not None
-    outputs = [
-        CompletionOutput(
-            index,
-            cumulative_logprob=0.0 if wants_logprobs else None,
-            logprobs=[] if wants_logprobs else None,
-        )
-        for index in range(generation.params.n)
-    ]
-    return RequestOutput(generation.name, prompt, generation.prompt_token_ids, outputs)
-
-
-def timed_out_output(
-    name: str, prompt: str | None, ids: list[int], params: SamplingParams
-) -> RequestOutput:
-    """What is returned of a request whose deadline passed before it could be submitted."""
-    outputs = [CompletionOutput(index, finish_reason="timeout") for index in range(params.n)]
-    return RequestOutput(name, prompt, ids, outputs, finished=True)
-
-
-def add_delta(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -> None:
-    """Appends a delta to the sequence that it belongs to."""
-    if delta.logprobs is not None and output.logprobs is not None:
-        for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
-            output.logprobs.append(_by_token(token, entry, tokenizer))
-            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
-    output.text += delta.text
-    output.token_ids.extend(delta.token_ids)
-    output.finish_reason = delta.finish_reason
-    output.stop_reason = delta.stop_reason
-    output.error = delta.error
-
-
-def _by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
-    top = {
-        id_: Logprob(value, rank, tokenizer.token_text(id_))
-        for rank, (id_, value) in enumerate(
-            zip(entry.top_ids, entry.top_logprobs, strict=True), start=1
-        )
-    }
-    if token not in top:
-        top[token] = Logprob(entry.logprob, None, tokenizer.token_text(token))
-    return top
+    prompt_logprobs: PromptLogprobs | None = None
+    metrics: RequestMetrics | None = None

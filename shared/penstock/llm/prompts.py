@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
+from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
+from penstock.text.template import ChatTemplate
 
 
 class TokensPrompt(TypedDict):
@@ -27,17 +29,22 @@ class TextPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-Prompt: TypeAlias = str | TokensPrompt | TextPrompt
+Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt
 Message: TypeAlias = dict[str, Any]
 
+PROMPT_FIELDS = ("prompt", "prompt_token_ids", "cache_salt")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list."""
+    """One prompt or several, as a list. A list of token ids is one prompt."""
     if isinstance(prompts, (str, dict)):
-        return [prompts]
-    return list(prompts)
+        return [cast(Prompt, prompts)]
+    if not isinstance(prompts, (list, tuple)):
+        return [cast(Prompt, prompts)]  # which tokenise_prompt refuses, and says why
+    if prompts and all(isinstance(one, int) for one in prompts):
+        return [cast(Prompt, prompts)]
+    return cast(list[Prompt], list(prompts))
 
 
 def conversation_list(messages: list[Message] | list[list[Message]]) -> list[list[Message]]:
@@ -50,13 +57,13 @@ def conversation_list(messages: list[Message] | list[list[Message]]) -> list[lis
 
 
 def params_list(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    params: SamplingParams | Sequence[SamplingParams], count: int
 ) -> list[SamplingParams]:
     """One SamplingParams for all prompts, or one each. Raises InvalidRequest."""
-    if params is None:
-        return [SamplingParams()] * count
     if isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, (list, tuple)):
+        raise InvalidRequest(f"sampling params must be SamplingParams, not {params!r}")
     result = list(params)
     if len(result) != count:
         raise InvalidRequest(
@@ -93,11 +100,19 @@ def tokenise_prompt(prompt: Prompt, text: ModelText) -> tuple[str | None, list[i
     """(the text where there is one, token ids). Raises InvalidRequest."""
     if isinstance(prompt, str):
         return _tokenise_text(prompt, text)
+    if isinstance(prompt, (list, tuple)):
+        return None, _checked_ids(prompt)
     fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {}
+    unknown = fields.keys() - PROMPT_FIELDS
+    if unknown:
+        raise InvalidRequest(
+            f"a prompt has no field {sorted(unknown)[0]!r}; there are {', '.join(PROMPT_FIELDS)}"
+        )
+    if fields.get("prompt_token_ids") is not None:
+        words = fields.get("prompt")
+        return words if isinstance(words, str) else None, _checked_ids(fields["prompt_token_ids"])
     if isinstance(fields.get("prompt"), str):
         return _tokenise_text(fields["prompt"], text)
-    if "prompt_token_ids" in fields:
-        return None, _checked_ids(fields["prompt_token_ids"])
     raise InvalidRequest(
         "a prompt must be a string, {'prompt': text} or {'prompt_token_ids': [ids]}, "
         f"not {str(prompt)[:80]!r}"
@@ -105,16 +120,96 @@ def tokenise_prompt(prompt: Prompt, text: ModelText) -> tuple[str | None, list[i
 
 
 def tokenise_chat(
-    messages: list[Message], text: ModelText, *, add_generation_prompt: bool
+    messages: list[Message],
+    text: ModelText,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Token ids of a conversation in the model's template. Raises InvalidRequest."""
+    """Token ids of a conversation in the model's template. Raises InvalidRequest.
+
+    continue_final_message: nothing follows the last message's content, so that the model goes on
+    with it.  variables: more of the template's (tools, enable_thinking, …).
+    """
+    template, plain = _conversation(
+        messages, text, add_generation_prompt, continue_final_message, variables
+    )
+    if not continue_final_message:
+        return template.encode(
+            plain, add_generation_prompt=add_generation_prompt, **(variables or {})
+        )
+    ids = template.encode(plain, add_generation_prompt=False, **(variables or {}))
+    _, tail = _split_at_the_last(template, plain, variables)
+    end = text.tokenizer.encode(tail, add_special=False) if tail else []
+    if end and ids[-len(end) :] != end:
+        raise InvalidRequest(
+            "continue_final_message: this template's end of a message can't be taken off",
+            param="continue_final_message",
+        )
+    return ids[: len(ids) - len(end)]
+
+
+def render_chat(
+    messages: list[Message],
+    text: ModelText,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """The conversation as text, for people to look at. Raises InvalidRequest."""
+    template, plain = _conversation(
+        messages, text, add_generation_prompt, continue_final_message, variables
+    )
+    if continue_final_message:
+        return _split_at_the_last(template, plain, variables)[0]
+    return template.render(plain, add_generation_prompt=add_generation_prompt, **(variables or {}))
+
+
+def with_template(text: ModelText, source: str | None, generation: GenerationDefaults) -> ModelText:
+    """`text` with another chat template, where one is given. Raises UnsupportedModel."""
+    if source is None:
+        return text
+    return ModelText(text.tokenizer, ChatTemplate(source, text.tokenizer, generation=generation))
+
+
+def _conversation(
+    messages: list[Message],
+    text: ModelText,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    variables: Mapping[str, Any] | None,
+) -> tuple[ChatTemplate, list[Message]]:
     if text.template is None:
         raise InvalidRequest("this model has no chat template; use generate with a prompt")
-    if not messages:
+    if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequest("messages is empty; it must hold at least one message")
-    for message in messages:
-        _check_message(message)
-    return text.template.encode(messages, add_generation_prompt=add_generation_prompt)
+    if continue_final_message and add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message goes with add_generation_prompt=False: the last message is "
+            "gone on with, or a new one is begun",
+            param="continue_final_message",
+        )
+    taken = sorted({"messages", "add_generation_prompt"} & (variables or {}).keys())
+    if taken:
+        raise InvalidRequest(f"chat_template_kwargs can't set {taken[0]!r}")
+    return text.template, [_plain_message(message) for message in messages]
+
+
+def _split_at_the_last(
+    template: ChatTemplate, messages: list[Message], variables: Mapping[str, Any] | None
+) -> tuple[str, str]:
+    """The rendered conversation, parted after the last message's content."""
+    rendered = template.render(messages, add_generation_prompt=False, **(variables or {}))
+    content = messages[-1]["content"].strip()
+    at = rendered.rfind(content) if content else -1
+    if at < 0:
+        raise InvalidRequest(
+            "continue_final_message: the last message has no text that the template keeps",
+            param="continue_final_message",
+        )
+    return rendered[: at + len(content)], rendered[at + len(content) :]
 
 
 def _tokenise_text(prompt: str, text: ModelText) -> tuple[str, list[int]]:
@@ -132,10 +227,24 @@ def _checked_ids(ids: Any) -> list[int]:
     return list(ids)
 
 
-def _check_message(message: Any) -> None:
+def _plain_message(message: Any) -> Message:
+    """The message with its content as one text, as templates take it. Raises InvalidRequest."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         role = message.get("role") if isinstance(message, dict) else message
         raise InvalidRequest(f"a message's role must be one of {', '.join(ROLES)}, not {role!r}")
     content = message.get("content")
+    if isinstance(content, (list, tuple)):
+        content = "\n".join(_part_text(part) for part in content)
     if message["role"] == "user" and (not isinstance(content, str) or not content):
         raise InvalidRequest("a user message's content must be text that is not empty")
+    return {**message, "content": content or ""}
+
+
+def _part_text(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise InvalidRequest(
+            "a message's content is text or a list of {'type': 'text', 'text': …}; media are not "
+            f"supported yet, so not {kind or str(part)[:80]!r}"
+        )
+    return str(part["text"])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 import weakref
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
-
-from tqdm import tqdm
+from typing import IO, Any
 
 from penstock.client.model_text import ModelText
 from penstock.errors import PenstockError
 from penstock.llm.asynchronous import AsyncLLM
+from penstock.llm.background_loop import BackgroundLoop
+from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
+from penstock.llm.progress import Progress
 from penstock.llm.prompts import (
     Message,
     Prompt,
@@ -24,34 +23,14 @@ from penstock.llm.prompts import (
     params_list,
     prompt_list,
     terms_list,
-    tokenise_chat,
     tokenise_prompt,
     with_salt,
 )
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 
-Value = TypeVar("Value")
 
-
-class _Loop:
-    """An event loop in a daemon thread, which is also the thread that the engine is tied to."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="penstock")
-        self._thread.start()
-
-    def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _shut_down(loop: _Loop, llm: AsyncLLM) -> None:
+def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
     loop.start(llm.close()).result()
     loop.stop()
 
@@ -60,17 +39,26 @@ class LLM:
     """Generates text with a model, through an engine core and a worker of its own.
 
     `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`; settings are the flags of
-    `penstock serve` with underscores.  Close it with `with LLM(...) as llm:`, `llm.close()`, or by
+    `penstock serve` with underscores, or vLLM's names for what is here too (tensor_parallel_size=1,
+    swap_space, …: see `penstock.llm.keywords`).  engine_log: where the started processes write
+    their logs; default: stderr.  Close it with `with LLM(...) as llm:`, `llm.close()`, or by
     leaving the interpreter: no process stays behind.
 
     Raises StartupError when the model can't be served, ValueError for a bad setting.
     """
 
     def __init__(
-        self, model: str | None = None, *, engine_endpoint: str | None = None, **settings: Any
+        self,
+        model: str | None = None,
+        *,
+        engine_endpoint: str | None = None,
+        engine_log: IO[bytes] | None = None,
+        **settings: Any,
     ) -> None:
-        self._llm = AsyncLLM(model, engine_endpoint=engine_endpoint, **settings)
-        self._loop = _Loop()
+        self._llm = AsyncLLM(
+            model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings
+        )
+        self._loop = BackgroundLoop()
         self._numbers = itertools.count()
         try:
             self._loop.start(self._llm.start()).result()
@@ -80,48 +68,82 @@ class LLM:
         # Runs on close, when the object is collected, or at interpreter exit: once.
         self._finalizer = weakref.finalize(self, _shut_down, self._loop, self._llm)
 
+    @classmethod
+    def from_engine_args(cls, engine_args: Any) -> LLM:
+        """From an EngineArgs."""
+        keywords = {name: getattr(engine_args, name) for name in engine_args.__dataclass_fields__}
+        return cls(**keywords)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | Callable[..., Any] = True,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in the prompts' order.
 
-        prompts: a string, {"prompt_token_ids": [...]}, or a list of these.  sampling_params: one
-        for all or one each.  priority: one value each; the lower is served earlier, where the
-        scheduling policy knows priorities.  deadline_ms: from now, for all; what isn't finished
-        then ends with finish_reason "timeout".  Raises ValueError for a bad prompt before anything
-        runs.
+        prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, a list of token ids, or a
+        list of these; a prompt as a dict may bring a cache_salt.  sampling_params: one for all or
+        one each; default: get_default_sampling_params().  use_tqdm: a progress bar on stderr with
+        tokens per second, or what makes one in tqdm's place.  priority: one value each; the lower
+        is served earlier, where the scheduling policy knows priorities.  deadline_ms: from now, for
+        all; what isn't finished then ends with finish_reason "timeout".  Raises ValueError for a
+        bad prompt before anything runs.
         """
         text = self._text()
         given = prompt_list(prompts)
         tokenised = [tokenise_prompt(prompt, text) for prompt in given]
         terms = terms_list(priority, deadline_ms, len(tokenised))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
-        return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
+        return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def chat(
         self,
         messages: list[Message] | list[list[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
         *,
-        use_tqdm: bool = True,
+        chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
-        """As generate, for one conversation or a list of them, in the model's chat template."""
-        text = self._text()
+        """As generate, for one conversation or a list of them, in the model's chat template.
+
+        chat_template: another one, as Jinja source.  continue_final_message: the model goes on with
+        the last message (then add_generation_prompt=False).  tools: as OpenAI's API describes them.
+        chat_template_kwargs: more variables for the template, such as enable_thinking.
+        """
+        self._text()
         tokenised: list[tuple[str | None, list[int]]] = [
-            (None, tokenise_chat(chat, text, add_generation_prompt=add_generation_prompt))
+            self._llm.tokenise_chat(
+                chat,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+            )
             for chat in conversation_list(messages)
         ]
         terms = terms_list(priority, deadline_ms, len(tokenised))
-        return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
+        return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
+
+    def get_tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer, under transformers' method names."""
+        self._text()
+        return self._llm.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own generation defaults; what they don't state is SamplingParams()'s."""
+        self._text()
+        return self._llm.default_sampling_params
 
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""
@@ -143,15 +165,20 @@ class LLM:
             raise RuntimeError("this LLM is closed")
         return self._llm.text
 
+    def _params(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        return params_list(self._llm.default_sampling_params if params is None else params, count)
+
     def _run(
         self,
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
         terms: list[Terms],
-        use_tqdm: bool,
+        use_tqdm: bool | Callable[..., Any],
     ) -> list[RequestOutput]:
-        with tqdm(total=len(prompts), desc="requests", disable=not use_tqdm) as bar:
-            everything = self._loop.start(self._run_all(prompts, params, terms, bar))
+        with Progress(len(prompts), use_tqdm) as progress:
+            everything = self._loop.start(self._run_all(prompts, params, terms, progress))
             try:
                 return everything.result()
             except BaseException:
@@ -163,7 +190,7 @@ class LLM:
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
         terms: list[Terms],
-        bar: tqdm[Any],
+        progress: Progress,
     ) -> list[RequestOutput]:
         window = asyncio.Semaphore(self._llm.window)
 
@@ -173,7 +200,7 @@ class LLM:
             async with window:
                 name = f"library-{next(self._numbers)}"
                 output = await self._llm.run_to_end(prompt, ids, one, name, when)
-            bar.update()
+            progress.ended(output)
             return output
 
         try:

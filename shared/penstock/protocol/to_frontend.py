@@ -130,7 +130,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
 
     ready: a worker is up, and steps happen (or could).  reason: why not.
     steps: steps applied since boot.  compute_seconds: that workers spent in them, which says how
-    busy they were.  Counts of requests, sequences and blocks are of this moment.
+    busy they were.  tokens_computed: in those steps, of prompts and outputs; tokens_generated: that
+    came of it.  Counts of requests, sequences and blocks are of this moment.
     blocks_cached: those whose contents can be found by what they hold, in use or not.
     """
 
@@ -149,6 +150,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     draining: bool = False
     blocks_cached: int = 0
     compute_seconds: float = 0.0
+    tokens_computed: int = 0
+    tokens_generated: int = 0
 
 
 ToFrontend = Welcome | Accepted | Rejected | Prepared | Outputs | Status

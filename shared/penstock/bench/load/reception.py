@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from loadtest.generator.http1 import ProtocolError, ResponseParser
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.sse import EventParser, EventTooLarge
+from penstock.bench.load.http1 import ProtocolError, ResponseParser
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.sse import EventParser, EventTooLarge
 
 _MAX_ERROR_BODY = 4096
 

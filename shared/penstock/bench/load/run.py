@@ -10,13 +10,13 @@ from collections import Counter
 
 from tqdm import tqdm
 
-from loadtest.generator.options import Options
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.report import Report
-from loadtest.generator.runner import LoadRun, allow_many_sockets, new_event_loop
-from loadtest.generator.statistics import summarise
-from loadtest.generator.target import Target, TargetError
-from loadtest.generator.workload import Workload
+from penstock.bench.load.options import Options
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.report import Report
+from penstock.bench.load.runner import LoadRun, allow_many_sockets, new_event_loop
+from penstock.bench.load.statistics import summarise
+from penstock.bench.load.target import Target, TargetError
+from penstock.bench.load.workload import Workload
 
 
 def run(options: Options, *, api_key: str | None = None, progress: bool = True) -> Report:

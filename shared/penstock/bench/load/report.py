@@ -6,9 +6,9 @@ import datetime
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadtest.generator.options import Options
-from loadtest.generator.statistics import Distribution, Summary
-from loadtest.machine import describe_machine, version_of
+from penstock.bench.load.options import Options
+from penstock.bench.load.statistics import Distribution, Summary
+from penstock.bench.machine import describe_machine, version_of
 
 SCHEMA = 1
 

@@ -7,9 +7,9 @@ import asyncio
 import time
 from typing import cast
 
-from loadtest.generator.reception import Reception
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.target import Target
+from penstock.bench.load.reception import Reception
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.target import Target
 
 # Seconds that a server gets to end its response after [DONE]: closing at once would look to it
 # like a client that left in mid-stream.

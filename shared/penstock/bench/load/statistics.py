@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.generator.record import CENSORED, ErrorKind, RequestRecord
+from penstock.bench.load.record import CENSORED, ErrorKind, RequestRecord
 
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 

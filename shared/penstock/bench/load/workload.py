@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from loadtest.generator.options import Options
-from loadtest.generator.words import WORDS
+from penstock.bench.load.options import Options
+from penstock.bench.load.words import WORDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from loadtest.generator.connection import send
-from loadtest.generator.options import Options
-from loadtest.generator.record import ErrorKind, RequestRecord
-from loadtest.generator.target import Target
-from loadtest.generator.workload import Request, Workload, arrival_times
+from penstock.bench.load.connection import send
+from penstock.bench.load.options import Options
+from penstock.bench.load.record import ErrorKind, RequestRecord
+from penstock.bench.load.target import Target
+from penstock.bench.load.workload import Request, Workload, arrival_times
 
 OnEnd = Callable[[RequestRecord], None]
 

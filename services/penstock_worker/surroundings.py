@@ -1,0 +1,114 @@
+"""What a doctor sees around the worker: processor, memory pages, files, ports, models, libraries.
+
+Each check returns what it found, or raises: Advice where a system runs all the same, any other
+error where it can't.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import resource
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+FRONT_LIBRARIES = ("fastapi", "uvicorn", "uvloop", "httptools")
+WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
+LOW_DISK = 2 << 30
+LOW_FILES = 4096
+DEFAULT_PORT = 8000
+
+
+class Advice(Exception):
+    """What could be better, or isn't there and needn't be."""
+
+
+def processor() -> str:
+    """Its name and what of its instruction sets matters here."""
+    fields: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    flags = set(fields.get("flags", "").split())
+    has = [flag for flag in WANTED_FLAGS if flag in flags]
+    name = fields.get("model name", "a processor without a name")
+    if "avx2" not in flags:
+        raise Advice(f"{name}: no AVX2; the portable kernels serve, slowly")
+    return f"{name}: {' '.join(has)}"
+
+
+def gpu() -> str:
+    """CUDA devices. None is no fault: a CPU serves."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise Advice("none: nvidia-smi is not there; the CPU serves")
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False)
+    names = "; ".join(line.strip() for line in done.stdout.splitlines() if line.strip())
+    if done.returncode != 0 or not names:
+        raise Advice("none that answers; the CPU serves")
+    raise Advice(f"{names}: not used yet; the CPU serves")
+
+
+def huge_pages(root: Path = Path("/sys/kernel/mm/transparent_hugepage")) -> str:
+    """Whether large arrays get large pages without being asked."""
+    try:
+        text = (root / "enabled").read_text()
+    except OSError:
+        raise Advice("this system doesn't say") from None
+    chosen = text.partition("[")[2].partition("]")[0] or "unknown"
+    if chosen == "never":
+        raise Advice("never: weights and KV cache use 4 KiB pages, which costs some speed")
+    return chosen
+
+
+def open_files() -> str:
+    """How many connections a gateway may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LOW_FILES:
+        raise Advice(f"at most {hard}: a gateway takes fewer connections than that")
+    return f"{soft} (may be raised to {'any' if hard == resource.RLIM_INFINITY else hard})"
+
+
+def port(number: int = DEFAULT_PORT) -> str:
+    """Whether `penstock serve` could listen on its default port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", number))
+        except OSError as error:
+            raise Advice(f"{number} is taken ({error.strerror}); use --port") from None
+    return f"{number} is free"
+
+
+def cache() -> str:
+    """The folder for prepared models: room, and what lies in it."""
+    from penstock.prepare.folder import default_cache_dir
+
+    folder = default_cache_dir()
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    free = shutil.disk_usage(existing).free
+    models = sorted(one.name for one in (folder / "models").glob("*") if one.is_dir())
+    names = f"{len(models)} prepared models" if len(models) != 1 else "1 prepared model"
+    text = f"{folder}: {free / (1 << 30):.1f} GiB free, {names}"
+    if free < LOW_DISK:
+        raise Advice(f"{text}; a model may not find room")
+    return text
+
+
+def libraries(names: tuple[str, ...]) -> str:
+    """Versions. Raises ImportError that names what is missing, and what brings it."""
+    extra = "gateway" if names is FRONT_LIBRARIES else "worker"
+    found, missing = [], []
+    for name in names:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise ImportError(
+            f"{', '.join(missing)} missing; install it: pip install 'penstock[{extra}]'"
+        )
+    return ", ".join(found)

@@ -1,0 +1,185 @@
+"""Where `run` and `chat` get answers from: a running system, or an engine of their own."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Protocol
+
+from penstock.cli.http_client import HttpClient
+from penstock.errors import PenstockError, RequestFailed, StartupError
+
+TAIL = 4000
+"""Bytes of the engine's log that are shown when it could not start."""
+
+
+@dataclass
+class Question:
+    """messages: a conversation; or prompt: a text as it is.  sampling: SamplingParams' fields."""
+
+    sampling: dict[str, Any]
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | None = None
+
+
+@dataclass
+class Facts:
+    """What is known of an answer once it has ended. seconds: all, and to the first text."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    first_text_seconds: float | None = None
+    begun: float = field(default_factory=time.monotonic, repr=False)
+
+    def add(self, text: str) -> None:
+        now = time.monotonic() - self.begun
+        if text and self.first_text_seconds is None:
+            self.first_text_seconds = now
+        self.text += text
+        self.seconds = now
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the output, after its first text."""
+        since = self.seconds - (self.first_text_seconds or 0.0)
+        return (self.completion_tokens - 1) / since if since > 0 else 0.0
+
+
+class Source(Protocol):
+    """name: the model's.  place: where it is, for a person."""
+
+    name: str
+    place: str
+
+    def answer(self, question: Question, facts: Facts) -> Iterator[str]:
+        """Yields the text as it comes, and fills `facts`. Leaving it early aborts the request."""
+
+    def close(self) -> None: ...
+
+
+class RemoteModel:
+    """A model of a running system."""
+
+    def __init__(self, server: HttpClient, model: str | None) -> None:
+        self._server = server
+        self.name = model or server.first_model()
+        self.place = server.url
+
+    def answer(self, question: Question, facts: Facts) -> Iterator[str]:
+        chat = question.messages is not None
+        body = {
+            "model": self.name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **question.sampling,
+            **({"messages": question.messages} if chat else {"prompt": question.prompt}),
+        }
+        path = "/v1/chat/completions" if chat else "/v1/completions"
+        for event in self._server.events(path, body):
+            for choice in event.get("choices") or ():
+                text = choice["delta"].get("content") if chat else choice.get("text")
+                facts.finish_reason = choice.get("finish_reason") or facts.finish_reason
+                facts.add(text or "")
+                if text:
+                    yield text
+            usage = event.get("usage")
+            if usage:
+                facts.prompt_tokens = usage.get("prompt_tokens", 0)
+                facts.completion_tokens = usage.get("completion_tokens", 0)
+        if facts.finish_reason is None:
+            raise RequestFailed("the server ended the answer without saying why")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class LocalModel:
+    """A model in processes below this one. settings: keywords of AsyncLLM.
+
+    verbose: the processes' logs go to stderr, else they are shown only when the start fails.
+    Raises PenstockError.
+    """
+
+    def __init__(self, model: str, settings: dict[str, Any], *, verbose: bool) -> None:
+        from penstock.llm.asynchronous import AsyncLLM
+        from penstock.llm.background_loop import BackgroundLoop
+        from penstock.prepare import prepare
+
+        prepare(model, cache_dir=settings.get("cache_dir"), progress=_say)
+        _say(f"loading {model}")
+        self._log: IO[bytes] | None = None if verbose else tempfile.TemporaryFile()  # noqa: SIM115
+        self._llm = AsyncLLM(model, engine_log=self._log, **settings)
+        self._loop = BackgroundLoop()
+        try:
+            self._loop.start(self._llm.start()).result()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, StartupError):
+                self._show_log()
+            raise
+        self.name = self._llm.welcome.model
+        self.place = "this machine"
+        self.has_template = self._llm.text.template is not None
+
+    def answer(self, question: Question, facts: Facts) -> Iterator[str]:
+        """See Source. Its thread and this one meet in a queue."""
+        news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        running = self._loop.start(self._stream(question, news))
+        try:
+            while (item := news.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                text, facts.finish_reason, facts.prompt_tokens, facts.completion_tokens = item
+                facts.add(text)
+                if text:
+                    yield text
+        finally:
+            running.cancel()
+        if facts.finish_reason == "error":
+            raise RequestFailed("the request failed in the engine")
+
+    async def _stream(self, question: Question, news: queue.SimpleQueue[Any]) -> None:
+        from penstock.sampling_params import RequestOutputKind
+
+        try:
+            params = await self._llm.get_default_sampling_params()
+            params.output_kind = RequestOutputKind.DELTA
+            for name, value in {"max_tokens": None, **question.sampling}.items():
+                setattr(params, name, value)
+            if question.messages is not None:
+                stream = self._llm.chat(question.messages, params)
+            else:
+                stream = self._llm.generate(question.prompt or "", params)
+            tokens = 0
+            async for output in stream:
+                for one in output.outputs:
+                    tokens += len(one.token_ids)
+                    prompt = len(output.prompt_token_ids)
+                    news.put((one.text, one.finish_reason, prompt, tokens))
+        except PenstockError as error:
+            news.put(error)
+        finally:
+            news.put(None)
+
+    def close(self) -> None:
+        self._loop.start(self._llm.close()).result()
+        self._loop.stop()
+
+    def _show_log(self) -> None:
+        if self._log is not None:
+            self._log.seek(0, 2)
+            self._log.seek(max(0, self._log.tell() - TAIL))
+            sys.stderr.write(self._log.read().decode(errors="replace"))
+
+
+def _say(words: str) -> None:
+    """On a terminal, what takes time; a script's stderr stays empty."""
+    if sys.stderr.isatty():
+        print(f"penstock: {words} …", file=sys.stderr)

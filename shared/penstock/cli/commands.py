@@ -1,0 +1,60 @@
+"""The commands: name, where it stands in the help, one line, and the function that gives a parser
+its arguments. Nothing of a command is imported before it is known that it is the one."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from penstock.cli.parser import Parser
+
+
+@dataclass(frozen=True)
+class Command:
+    """place: `module:function` below penstock.cli; the function fills a Parser, and sets `run`."""
+
+    name: str
+    group: str
+    summary: str
+    place: str
+
+    def parser(self) -> Parser:
+        """The command's own parser."""
+        module, _, function = self.place.partition(":")
+        parser = Parser(prog=f"penstock {self.name}")
+        getattr(importlib.import_module(f"penstock.cli.{module}"), function)(parser)
+        return parser
+
+
+SERVING = "Serve and use a model"
+LOOKING = "Look at a system"
+MEASURING = "Measure and look back"
+PARTS = "Single processes, and building"
+
+COMMANDS = (
+    Command("serve", SERVING, "start and supervise a whole system on this machine", "serve:add"),
+    Command("run", SERVING, "answer one prompt, and leave", "run:add"),
+    Command("chat", SERVING, "talk with a model in the terminal", "chat:add"),
+    Command("pull", SERVING, "find or download a model, and prepare it", "pull:add"),
+    Command("key", SERVING, "make an API key, and its entry for --api-keys", "keys:add"),
+    Command("status", LOOKING, "say whether a system is ready, and its state", "status:add"),
+    Command("top", LOOKING, "a live view of a running system", "top:add"),
+    Command("doctor", LOOKING, "say what this machine can do, and why not", "doctor:add"),
+    Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
+    Command("replay", MEASURING, "repeat a recording's decisions", "engine_tools:add_replay"),
+    Command("simulate", MEASURING, "run a trace in virtual time", "engine_tools:add_simulate"),
+    Command(
+        "fit-cost",
+        MEASURING,
+        "fit the simulator's step cost",
+        "engine_tools:add_fit",
+    ),
+    Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
+    Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
+    Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
+    Command("prepare", PARTS, "make a model's prepared folder", "process_arguments:prepare"),
+    Command("config-table", PARTS, "print the reference table of all flags", "table:add"),
+    Command("completion", PARTS, "print a shell's completion script", "completion:add"),
+)
+
+BY_NAME = {command.name: command for command in COMMANDS}

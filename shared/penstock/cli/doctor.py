@@ -1,0 +1,26 @@
+"""`penstock doctor`."""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli.parser import Parser, examples
+
+
+def add(parser: Parser) -> None:
+    """Its arguments."""
+    parser.description = (
+        "Looks at processor, memory, libraries, ports and models, and says what would keep a "
+        "system from running well here. Exit codes: 0 nothing to mend, 1 something is missing."
+    )
+    parser.epilog = examples(
+        "penstock doctor", "penstock doctor --json | jq '.[] | select(.ok | not)'"
+    )
+    parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from penstock.cli.processes import run_doctor
+
+    return run_doctor(arguments)

@@ -1,0 +1,175 @@
+"""A small HTTP client for the commands that ask a running system: JSON, and streams of events."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.errors import InvalidRequest, PenstockError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+MAX_ANSWER = 64 << 20
+MAX_LINE = 16 << 20
+
+
+class Unreachable(PenstockError):
+    """Nobody answers there, or not in HTTP."""
+
+
+class Refused(PenstockError):
+    """The server answered with an error. status: HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"the server answered {status}: {message}")
+        self.status = status
+
+
+def add_server_arguments(parser: argparse._ActionsContainer, *, default: str | None) -> None:
+    """--url and --api-key-env."""
+    words = f"A running system. Default: {default}." if default else "Use this running system."
+    parser.add_argument("--url", default=default, metavar="URL", help=words)
+    parser.add_argument(
+        "--api-key-env",
+        default="PENSTOCK_API_KEY",
+        metavar="NAME",
+        help="Environment variable that holds the API key. Default: %(default)s.",
+    )
+
+
+def client(url: str, api_key_env: str, timeout: float = 600.0) -> HttpClient:
+    """From the two arguments above. Raises InvalidRequest for what is no URL."""
+    return HttpClient(url, os.environ.get(api_key_env) or None, timeout)
+
+
+class HttpClient:
+    """url: `http://host:port[/prefix]`; a trailing /v1 is taken off.  timeout: seconds without a
+    byte."""
+
+    def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise InvalidRequest(f"--url {url!r}: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"--url {url!r} is no URL like {DEFAULT_URL}")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._host, self._port, self._tls = parts.hostname, port, parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self._api_key = api_key
+        self._timeout = timeout
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and decoded JSON (None if it is none). Raises Unreachable."""
+        with _Exchange(self, "GET", path, None) as response:
+            raw = response.read(MAX_ANSWER)
+            return response.status, _json(raw)
+
+    def first_model(self) -> str:
+        """The first model's name. Raises Unreachable and Refused."""
+        status, answer = self.get("/v1/models")
+        if status != 200:
+            raise Refused(status, _reason(answer))
+        try:
+            return str(answer["data"][0]["id"])
+        except (LookupError, TypeError):
+            raise Unreachable(f"{self.url}/v1/models names no model") from None
+
+    def events(self, path: str, body: dict[str, Any]) -> Iterator[Any]:
+        """POSTs, and yields each event's decoded JSON until [DONE].
+
+        Leaving the iteration closes the connection, which aborts the request.  Raises Unreachable,
+        and Refused for a status other than 200 or an error event.
+        """
+        with _Exchange(self, "POST", path, body) as response:
+            if response.status != 200:
+                answer = _json(response.read(MAX_ANSWER))
+                raise Refused(response.status, _reason(answer))
+            while line := response.readline(MAX_LINE):
+                if not line.startswith(b"data:"):
+                    continue
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    return
+                event = _json(data)
+                if isinstance(event, dict) and event.get("error"):
+                    raise Refused(_code(event), _reason(event))
+                yield event
+
+    def connect(self) -> http.client.HTTPConnection:
+        if self._tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=self._timeout, context=context
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+
+    def target(self, path: str) -> str:
+        return self._prefix + path
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+
+class _Exchange:
+    """One request over a connection of its own; its errors as Unreachable."""
+
+    def __init__(
+        self, server: HttpClient, method: str, path: str, body: dict[str, Any] | None
+    ) -> None:
+        self._server, self._method, self._path = server, method, path
+        self._body = None if body is None else json.dumps(body).encode()
+        self._connection = server.connect()
+
+    def __enter__(self) -> http.client.HTTPResponse:
+        try:
+            self._connection.request(
+                self._method,
+                self._server.target(self._path),
+                self._body,
+                self._server.headers(),
+            )
+            return self._connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._unreachable(error) from None
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._connection.close()
+        if isinstance(error, (OSError, http.client.HTTPException)):
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Unreachable(f"nobody answers at {self._server.url}: {reason}")
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reason(answer: Any) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message) if message else "no reason was given"
+
+
+def _code(event: dict[str, Any]) -> int:
+    error = event["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) else 500

@@ -1,0 +1,82 @@
+"""Arguments of the commands that are one process of the system."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from penstock.cli import flags
+from penstock.cli.parser import Parser
+
+
+def gateway(parser: Parser) -> None:
+    """`penstock gateway`."""
+    parser.description = "Runs one gateway, which dials an engine core and answers HTTP requests."
+    parser.add_argument(
+        "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's front-end side."
+    )
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
+    parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
+    flags.add_settings(parser, flags.GATEWAY, flags.TRANSPORT)
+    _supervision(parser)
+    parser.set_defaults(run=_child("gateway"))
+
+
+def engine(parser: Parser) -> None:
+    """`penstock engine`."""
+    parser.description = "Runs one engine core, where front ends and workers dial in."
+    parser.add_argument(
+        "--model-dir", required=True, metavar="FOLDER", help="Prepared folder: penstock prepare."
+    )
+    parser.add_argument(
+        "--frontend-endpoint", required=True, metavar="ENDPOINT", help="Where front ends dial in."
+    )
+    parser.add_argument(
+        "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
+    )
+    flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN)
+    _supervision(parser)
+    parser.set_defaults(run=_child("engine"))
+
+
+def worker(parser: Parser) -> None:
+    """`penstock worker`."""
+    parser.description = "Runs one worker, which dials an engine core and computes its steps."
+    parser.add_argument(
+        "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
+    )
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="Rank in its group.")
+    flags.add_settings(parser, flags.TRANSPORT)
+    _supervision(parser)
+    parser.set_defaults(run=_child("worker"))
+
+
+def prepare(parser: Parser) -> None:
+    """`penstock prepare`."""
+    parser.description = (
+        "Finds or downloads a model and writes what every process reads of it: tokenizer, chat "
+        "template, normalised configuration, where the weights lie. Prints the folder's path."
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
+    _supervision(parser)
+    parser.set_defaults(run=_child("prepare"))
+
+
+def _supervision(parser: Parser) -> None:
+    group = parser.add_argument_group("Given by the supervisor")
+    group.add_argument(
+        "--supervised-by", type=int, metavar="PID", help="Leave when this parent is gone."
+    )
+    group.add_argument(
+        "--failure-file", metavar="FILE", help="Where to write why this process failed."
+    )
+
+
+def _child(role: str) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        from penstock.cli.processes import run_child
+
+        return run_child(role, arguments)
+
+    return run

@@ -1,0 +1,136 @@
+"""`penstock run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
+from penstock.cli.http_client import add_server_arguments, client
+from penstock.cli.parser import Parser, examples
+from penstock.cli.sampling_arguments import (
+    add_engine,
+    add_sampling,
+    engine_settings,
+    refuse_settings,
+    sampling,
+)
+from penstock.cli.terminal import printable
+from penstock.errors import InvalidRequest
+
+
+def add(parser: Parser) -> None:
+    """The command's arguments."""
+    parser.usage = "penstock run MODEL [PROMPT] [--flag VALUE ...]"
+    parser.description = (
+        "Answers one prompt and leaves: the text goes to stdout as it comes, nothing else does. "
+        "Starts an engine for it, or with --url asks a running system. Without PROMPT, or with a "
+        "dash, reads it from stdin. Every engine setting of `penstock serve` is a flag here too."
+    )
+    parser.epilog = examples(
+        'penstock run smollm2-135m "What is the capital of France?" --temperature 0',
+        "git diff | penstock run smollm2-135m --system 'Explain this change.'",
+        'penstock run smollm2-135m --raw "The capital of France is" --max-tokens 8 --json',
+        'penstock run --url http://127.0.0.1:8000 "Say hello."',
+    )
+    parser.add_argument("words", nargs="*", metavar="MODEL PROMPT", help="With --url: only PROMPT.")
+    parser.add_argument("--system", metavar="TEXT", help="The conversation's system message.")
+    parser.add_argument(
+        "--raw", action="store_true", help="Go on with the prompt as it is: no chat template."
+    )
+    parser.add_argument("--json", action="store_true", help="One JSON object at the end.")
+    parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
+    add_server_arguments(parser, default=None)
+    parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
+    add_sampling(parser)
+    add_engine(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 130 when Ctrl-C ended the answer. Raises InvalidRequest and PenstockError."""
+    model, prompt = _words(arguments)
+    wanted = sampling(arguments)
+    question = _question(arguments, prompt if prompt is not None else _from_stdin(), wanted)
+    source = _source(arguments, model)
+    try:
+        if isinstance(source, LocalModel) and not source.has_template:
+            question = _without_template(question, arguments)
+        return _answer(source, question, arguments.json)
+    finally:
+        source.close()
+
+
+def _words(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    words = list(arguments.words)
+    model = None if arguments.url else (words.pop(0) if words else arguments.remote_model)
+    if arguments.url:
+        refuse_settings(arguments)
+    elif model is None:
+        raise InvalidRequest("MODEL is missing; or name a running system with --url")
+    if len(words) > 1:
+        raise InvalidRequest("there is more than one PROMPT; put it in quotes")
+    return model, words[0] if words and words[0] != "-" else None
+
+
+def _from_stdin() -> str:
+    if sys.stdin.isatty():
+        print("penstock: reading the prompt; Ctrl-D ends it", file=sys.stderr)
+    return sys.stdin.read()
+
+
+def _question(arguments: argparse.Namespace, prompt: str, wanted: dict[str, object]) -> Question:
+    if not prompt.strip():
+        raise InvalidRequest("the prompt is empty")
+    if arguments.raw:
+        if arguments.system is not None:
+            raise InvalidRequest("--system is for a conversation; --raw has none")
+        return Question(wanted, prompt=prompt)
+    system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    return Question(wanted, messages=[*system, {"role": "user", "content": prompt}])
+
+
+def _without_template(question: Question, arguments: argparse.Namespace) -> Question:
+    """A model without a chat template goes on with the text."""
+    if question.messages is None:
+        return question
+    if arguments.system is not None:
+        raise InvalidRequest("--system: this model has no chat template")
+    return Question(question.sampling, prompt=question.messages[-1]["content"])
+
+
+def _source(arguments: argparse.Namespace, model: str | None) -> Source:
+    if arguments.url:
+        return RemoteModel(client(arguments.url, arguments.api_key_env), arguments.remote_model)
+    return LocalModel(model or "", engine_settings(arguments), verbose=arguments.verbose)
+
+
+def _answer(source: Source, question: Question, as_json: bool) -> int:
+    facts = Facts()
+    code = 0
+    on_terminal = sys.stdout.isatty()
+    try:
+        for text in source.answer(question, facts):
+            if not as_json:
+                print(printable(text) if on_terminal else text, end="", flush=True)
+    except KeyboardInterrupt:
+        facts.finish_reason, code = "abort", 130
+    if as_json:
+        print(json.dumps(_report(source, facts), ensure_ascii=False))
+    elif not facts.text.endswith("\n"):
+        print(flush=True)
+    return code
+
+
+def _report(source: Source, facts: Facts) -> dict[str, object]:
+    first = facts.first_text_seconds
+    return {
+        "model": source.name,
+        "text": facts.text,
+        "finish_reason": facts.finish_reason,
+        "prompt_tokens": facts.prompt_tokens,
+        "completion_tokens": facts.completion_tokens,
+        "seconds": round(facts.seconds, 4),
+        "first_text_seconds": None if first is None else round(first, 4),
+    }

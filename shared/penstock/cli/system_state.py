@@ -1,0 +1,68 @@
+"""What `status` and `top` know of a running system: the answer of GET /status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cli.http_client import HttpClient, Refused
+from penstock.cli.terminal import counted
+
+
+@dataclass(frozen=True)
+class State:
+    """raw: the answer.  engine, gateway: its parts, empty without."""
+
+    raw: dict[str, Any]
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.raw.get("ready"))
+
+    @property
+    def reason(self) -> str:
+        return str(self.raw.get("reason") or "")
+
+    @property
+    def model(self) -> str:
+        return str(self.raw.get("model") or "no model yet")
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        return self.raw.get("engine") or {}
+
+    @property
+    def gateway(self) -> dict[str, Any]:
+        return self.raw.get("gateway") or {}
+
+    def count(self, name: str) -> float:
+        """A number of the engine's; 0 where it says none."""
+        value = self.engine.get(name, 0)
+        return value if isinstance(value, (int, float)) else 0
+
+    @property
+    def processes(self) -> str:
+        """Workers and front ends, for a person."""
+        workers = counted(self.count("workers"), "worker")
+        return f"{workers}, {counted(self.count('frontends'), 'front end')}"
+
+    @property
+    def blocks_used(self) -> int:
+        return int(self.count("blocks_total") - self.count("blocks_free"))
+
+
+def ask(server: HttpClient) -> State:
+    """The state now. Raises Unreachable and Refused."""
+    status, answer = server.get("/status")
+    if status != 200 or not isinstance(answer, dict):
+        error = answer.get("error") if isinstance(answer, dict) else None
+        message = error.get("message") if isinstance(error, dict) else "it has no /status"
+        raise Refused(status, str(message))
+    return State(answer)
+
+
+def bar(share: float, columns: int) -> str:
+    """`[####....]`, so many columns wide."""
+    inner = max(1, columns - 2)
+    filled = round(min(max(share, 0.0), 1.0) * inner)
+    return "[" + "#" * filled + "." * (inner - filled) + "]"

@@ -1,0 +1,113 @@
+"""From a generation's deltas to RequestOutputs, of the kind that the caller asked for."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.client.generation import Generation, SequenceDelta
+from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from penstock.protocol.common import TokenLogprobs
+from penstock.sampling_params import RequestOutputKind, SamplingParams
+from penstock.text.tokenizer import Tokenizer
+
+
+class Assembly:
+    """One request's output, as it grows."""
+
+    def __init__(self, generation: Generation, prompt: str | None, tokenizer: Tokenizer) -> None:
+        self._generation = generation
+        self._tokenizer = tokenizer
+        self._kind = generation.params.output_kind
+        self._begun = time.monotonic()
+        self._metrics = RequestMetrics(arrival_time=time.time())
+        self._whole = RequestOutput(
+            generation.name,
+            prompt,
+            generation.prompt_token_ids,
+            [_empty(index, generation.params) for index in range(generation.params.n)],
+            metrics=self._metrics,
+        )
+
+    def take(self, deltas: list[SequenceDelta]) -> RequestOutput | None:
+        """What the caller gets of these deltas: the same object, grown (CUMULATIVE, and
+        FINAL_ONLY at the end), or a new one that holds only them (DELTA)."""
+        finished = self._generation.finished
+        self._note_time(deltas, finished)
+        if self._kind is RequestOutputKind.DELTA:
+            return self._news(deltas, finished)
+        for delta in deltas:
+            _add(self._whole.outputs[delta.index], delta, self._tokenizer)
+        self._whole.finished = finished
+        self._whole.num_cached_tokens = self._generation.cached_tokens
+        return self._whole if finished or self._kind is RequestOutputKind.CUMULATIVE else None
+
+    def _news(self, deltas: list[SequenceDelta], finished: bool) -> RequestOutput:
+        whole = self._whole
+        outputs = []
+        for delta in deltas:
+            output = _empty(delta.index, self._generation.params)
+            _add(output, delta, self._tokenizer)
+            total = whole.outputs[delta.index]
+            if output.cumulative_logprob is not None:
+                output.cumulative_logprob += total.cumulative_logprob or 0.0
+                total.cumulative_logprob = output.cumulative_logprob
+            outputs.append(output)
+        return RequestOutput(
+            whole.request_id,
+            whole.prompt,
+            whole.prompt_token_ids,
+            outputs,
+            finished,
+            self._generation.cached_tokens,
+            metrics=self._metrics,
+        )
+
+    def _note_time(self, deltas: list[SequenceDelta], finished: bool) -> None:
+        metrics = self._metrics
+        now = metrics.arrival_time + (time.monotonic() - self._begun)
+        if any(delta.token_ids for delta in deltas):
+            if metrics.first_token_time is None:
+                metrics.first_token_time = now
+            metrics.last_token_time = now
+        if finished:
+            metrics.finished_time = now
+
+
+def timed_out_output(
+    name: str, prompt: str | None, ids: list[int], params: SamplingParams
+) -> RequestOutput:
+    """What is returned of a request whose deadline passed before it could be submitted."""
+    outputs = [CompletionOutput(index, finish_reason="timeout") for index in range(params.n)]
+    return RequestOutput(name, prompt, ids, outputs, finished=True)
+
+
+def _empty(index: int, params: SamplingParams) -> CompletionOutput:
+    if params.logprobs is None:
+        return CompletionOutput(index)
+    return CompletionOutput(index, cumulative_logprob=0.0, logprobs=[])
+
+
+def _add(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -> None:
+    """Appends a delta to the sequence that it belongs to."""
+    if delta.logprobs is not None and output.logprobs is not None:
+        for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
+            output.logprobs.append(by_token(token, entry, tokenizer))
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
+    output.text += delta.text
+    output.token_ids.extend(delta.token_ids)
+    output.finish_reason = delta.finish_reason
+    output.stop_reason = delta.stop_reason
+    output.error = delta.error
+
+
+def by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
+    """The emitted token and the top alternatives, by id."""
+    top = {
+        id_: Logprob(value, rank, tokenizer.token_text(id_))
+        for rank, (id_, value) in enumerate(
+            zip(entry.top_ids, entry.top_logprobs, strict=True), start=1
+        )
+    }
+    if token not in top:
+        top[token] = Logprob(entry.logprob, None, tokenizer.token_text(token))
+    return top
