@@ -17,6 +17,7 @@ from penstock_gateway.errors import HTTPError
 from penstock_gateway.openai import models
 from penstock_gateway.openai.chat_completions import ChatCompletions
 from penstock_gateway.openai.completions import Completions
+from penstock_gateway.openai.tokenize import Detokenize, Tokenize
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ def create_app(
     )
     app.state.service = service
     app.add_middleware(Boundary, service=service)
-    # These two are plain ASGI applications: they hold response headers back, and watch the
+    # These are plain ASGI applications: they hold response headers back, and watch the
     # connection, which a handler that returns a response can't.
     for path, endpoint in (
         ("/v1/chat/completions", ChatCompletions(service)),
         ("/v1/completions", Completions(service)),
+        ("/tokenize", Tokenize(service)),
+        ("/detokenize", Detokenize(service)),
     ):
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     for router in (

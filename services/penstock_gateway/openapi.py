@@ -13,10 +13,20 @@ from penstock_gateway.openai.chat_reply import ChatCompletion
 from penstock_gateway.openai.chat_request import ChatRequest
 from penstock_gateway.openai.completion_reply import TextCompletion
 from penstock_gateway.openai.completion_request import CompletionRequest
+from penstock_gateway.openai.tokenize import (
+    DetokenizeReply,
+    DetokenizeRequest,
+    TokenizeReply,
+    TokenizeRequest,
+)
 
 _GENERATING = {
     "/v1/chat/completions": ("Answer a conversation", ChatRequest, ChatCompletion),
     "/v1/completions": ("Continue prompts", CompletionRequest, TextCompletion),
+}
+_TEXT = {
+    "/tokenize": ("Token ids of a prompt or a conversation", TokenizeRequest, TokenizeReply),
+    "/detokenize": ("Text of token ids", DetokenizeRequest, DetokenizeReply),
 }
 
 
@@ -29,13 +39,16 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def _build(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    structs = [ErrorReply, *(s for _, *pair in _GENERATING.values() for s in pair)]
+    endpoints = {**_GENERATING, **_TEXT}
+    structs = [ErrorReply, *(s for _, *pair in endpoints.values() for s in pair)]
     _, components = msgspec.json.schema_components(
         structs, ref_template="#/components/schemas/{name}"
     )
     schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
     for path, (summary, body, reply) in _GENERATING.items():
         schema["paths"][path] = {"post": _operation(summary, body, reply)}
+    for path, (summary, body, reply) in _TEXT.items():
+        schema["paths"][path] = {"post": _text_operation(summary, body, reply)}
     return schema
 
 
@@ -49,6 +62,18 @@ def _operation(summary: str, body: type, reply: type) -> dict[str, Any]:
                 "description": "The reply; with stream: true, server-sent events of its chunks.",
                 "content": _json_of(reply) | {"text/event-stream": {}},
             },
+            "default": {"description": "An error.", "content": _json_of(ErrorReply)},
+        },
+    }
+
+
+def _text_operation(summary: str, body: type, reply: type) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "tags": ["text"],
+        "requestBody": {"required": True, "content": _json_of(body)},
+        "responses": {
+            "200": {"description": "The reply.", "content": _json_of(reply)},
             "default": {"description": "An error.", "content": _json_of(ErrorReply)},
         },
     }

@@ -13,6 +13,7 @@ from penstock.client import EngineClient
 from penstock.config import GatewayConfig, TransportSettings
 from penstock.supervisor import listener
 from penstock_gateway.app import create_app
+from penstock_gateway.openai.output_parsing import check_parsers
 from penstock_gateway.server import GatewayServer
 
 log = logs.get(__name__)
@@ -34,6 +35,7 @@ def main(
     fd: a bound socket to accept from; None: bind the configured host and port.  Raises
     StartupError when that is not possible.
     """
+    check_parsers(config)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     raise_file_limit()
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
