@@ -161,6 +161,19 @@ def test_a_process_that_grew_gives_way(pool: RenderPool) -> None:
     assert before
 
 
+def test_it_is_kept_however_large_the_front_end_is() -> None:
+    program = (
+        "ballast = bytearray(b'x' * (200 << 20))\n"
+        "from penstock.text.render import RenderPool\n"
+        "pool = RenderPool(); pool.join(); pids = set()\n"
+        "for _ in range(3):\n"
+        "    pool.fill(1, 'x', {}, 9); pids |= set(pool.pids)\n"
+        "print(len(pids))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr
+
+
 def test_it_is_small_and_named(pool: RenderPool) -> None:
     assert fill(pool, FINE) == "x"
     (pid,) = pool.pids

@@ -68,8 +68,9 @@ async def chat_prompt(
     rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
     ids = await encode(rendered.encode, len(rendered.text), limit)
     tokenizer = engine.text.tokenizer
-    if add_special_tokens and tokenizer.add_bos and ids[:1] != [tokenizer.bos_token_id]:
-        ids = [tokenizer.bos_token_id, *ids]
+    bos = tokenizer.bos_token_id if tokenizer.add_bos else None
+    if add_special_tokens and bos is not None and ids[:1] != [bos]:
+        ids = [bos, *ids]
     return ChatPrompt(ids, rendered.text)
 
 

@@ -44,7 +44,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt_cache_breakpoint: Any = None
 
 
-class CalledFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessageFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """arguments: a JSON object, as text."""
 
     name: str
@@ -54,7 +54,7 @@ class CalledFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A call that the model made, as the client got it."""
 
-    function: CalledFunction
+    function: MessageFunction
     id: str | None = None
     type: str = "function"
     index: int | None = None

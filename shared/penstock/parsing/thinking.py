@@ -31,7 +31,7 @@ class ThinkBlocks(ReasoningParser):
         inside = end.endswith(OPEN) or (self.open_at_first and not end.endswith(CLOSE))
         self._rest = ""
         self._events: list[Event] = []
-        self._state = self._repeated if inside else self._start
+        self._state: Callable[[bool], bool] = self._repeated if inside else self._start
 
     def push(self, text: str) -> list[Event]:
         self._rest += text

@@ -58,12 +58,15 @@ class RenderProcess:
         command += [msgspec.json.encode(bounds).decode(), str(len(paths)), *paths]
         with theirs:
             # What it writes on stderr is a fault of ours, and should be seen.
-            self._process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+            )
         self._socket = ours
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        pid: int = self._process.pid
+        return pid
 
     @property
     def wall(self) -> float:
