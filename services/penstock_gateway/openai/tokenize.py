@@ -86,7 +86,7 @@ class TextEndpoint(ABC, Generic[Request]):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._decoder = msgspec.json.Decoder(self.request_type)
+        self._decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(self.request_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
-from typing import TypeVar
+from typing import Any
 
 from penstock.errors import StartupError
-from penstock.parsing.interface import OutputParser, ReasoningParser, ToolParser
-
-Parser = TypeVar("Parser", bound=OutputParser)
+from penstock.parsing.interface import ReasoningParser, ToolParser
 
 TOOLS = {
     "hermes": "penstock.parsing.hermes:HermesCalls",
@@ -55,9 +53,7 @@ def _tools_of(template: str) -> str:
     return "json"
 
 
-def _load(
-    name: str, built_in: dict[str, str], group: str, kind: type[Parser], flag: str
-) -> type[Parser]:
+def _load(name: str, built_in: dict[str, str], group: str, kind: type[Any], flag: str) -> type[Any]:
     place = built_in.get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
