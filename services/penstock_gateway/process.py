@@ -17,6 +17,7 @@ from penstock.exposure import check_exposure
 from penstock.supervisor import listener
 from penstock_gateway.admin import serving
 from penstock_gateway.app import create_app
+from penstock_gateway.openai.output_parsing import check_parsers
 from penstock_gateway.server import GatewayServer
 from penstock_gateway.service import Service
 
@@ -41,6 +42,7 @@ def main(
     share the work.  Raises StartupError when that is not possible, or when it would be open to
     everybody unasked.
     """
+    check_parsers(config)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     raise_file_limit()
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)

@@ -49,6 +49,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Seed of requests that bring none; default: drawn per request."),
     ] = None
+    chat_template: Annotated[
+        Annotated[str, Meta(max_length=1_048_576)] | None,
+        Meta(description="File with a Jinja chat template, or its text; default: the model's own."),
+    ] = None
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -271,6 +275,23 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
     ] = 5.0
+    tool_call_parser: Annotated[
+        str,
+        Meta(
+            description="How the model writes tool calls: hermes, llama3_json, mistral, json, or a"
+            " plug-in's name; auto: by its chat template."
+        ),
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="Whether the model may choose to call tools (tool_choice auto).")
+    ] = True
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="How the model marks its thinking: qwen3, deepseek_r1, or a plug-in's name;"
+            " auto: by its chat template; none: it is left in the content."
+        ),
+    ] = "auto"
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

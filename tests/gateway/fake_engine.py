@@ -15,6 +15,7 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
+from penstock.text.template import RenderedChat
 
 MODEL = "org/tiny-model"
 END = 256
@@ -31,6 +32,8 @@ class ByteTokenizer:
 
     vocab_size = VOCABULARY
     special_ids = frozenset({END})
+    add_bos = False
+    bos_token_id = None
 
     def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True):
         ids: list[int] = []
@@ -44,6 +47,9 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return b"<|end|>" if token == END else bytes([token])
 
+    def token_names(self, ids: list[int]) -> list[str]:
+        return [self.token_text(token) for token in ids]
+
     def token_text(self, token: int) -> str:
         return self.token_bytes(token).decode("utf-8", "replace")
 
@@ -53,15 +59,23 @@ class LineTemplate:
 
     def __init__(self, tokenizer: ByteTokenizer) -> None:
         self._tokenizer = tokenizer
+        self.opening = "assistant:"
         self.calls: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
 
-    def encode(
+    source = "{{ messages }}"
+
+    async def rendered(
         self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> list[int]:
+    ) -> RenderedChat:
         self.calls.append((messages, {"add_generation_prompt": add_generation_prompt, **kwargs}))
         text = "".join(f"{m['role']}: {m['content']}\n" for m in messages)
+        if kwargs.get("continue_final_message"):
+            text = text[:-1]
         if add_generation_prompt:
-            text += "assistant:"
+            text += self.opening
+        return RenderedChat(text, lambda: self.encode(text))
+
+    def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, parse_special=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -144,13 +145,13 @@ async def test_a_deadline_that_passes_before_the_engine_is_asked_is_a_408(
     engine: FakeEngineClient, http, monkeypatch
 ):
     """Here because the template takes too long."""
-    encode = engine.template.encode
+    rendered = engine.template.rendered
 
-    def slow(*arguments: Any, **keywords: Any) -> list[int]:
-        time.sleep(0.02)
-        return encode(*arguments, **keywords)
+    async def slow(*arguments: Any, **keywords: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await rendered(*arguments, **keywords)
 
-    monkeypatch.setattr(engine.template, "encode", slow)
+    monkeypatch.setattr(engine.template, "rendered", slow)
     response = await post(http, CHAT, deadline_ms=10)
     assert response.status_code == 408
     assert response.json()["error"]["code"] == "request_timeout"

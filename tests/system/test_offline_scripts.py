@@ -129,7 +129,7 @@ def test_a_cancelled_task_ends_its_request_in_the_engine(server: Server) -> None
         ([], {}, "messages is empty"),
         ([{"role": "king", "content": "x"}], {}, "role must be one of"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], {}, "media are not supported"),
-        ([{"role": "user", "content": "x"}], {"continue_final_message": True}, "goes with"),
+        ([{"role": "user", "content": "x"}], {"continue_final_message": True}, "both be true"),
         (
             [{"role": "user", "content": "x"}],
             {"chat_template_kwargs": {"messages": []}},

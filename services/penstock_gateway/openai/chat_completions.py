@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.openai.chat_prompt import ChatPrompt, chat_prompt, template_of
 from penstock_gateway.openai.chat_reply import ChatCompletion, ChatFormat
 from penstock_gateway.openai.chat_request import ChatRequest, check
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
-from penstock_gateway.openai.messages import characters, template_messages
+from penstock_gateway.openai.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.openai.reply import ReplyHead
 from penstock_gateway.openai.sampling import room_for_output, sampling_params
-from penstock_gateway.openai.tokenising import encode
+from penstock_gateway.openai.tools import ToolUse, tool_use
 from penstock_gateway.operations import OperationRoute, posting
 from penstock_gateway.service import Engine, Service
 
@@ -26,27 +30,46 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     def check(self, request: ChatRequest) -> None:
         check(request)
+        tools_of(request)
 
     async def prepare(self, request: ChatRequest, engine: Engine, head: ReplyHead) -> Job:
-        limit = engine.welcome.limits.max_model_len
-        prompt = await prompt_ids(request, engine)
+        config = self._service.config
+        use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
+        prompt = await prompt_of(request, engine, use)
+        params = self._params(request, engine, len(prompt.ids))
+        template = template_of(engine).source
+        constrained = params.structured_outputs is not None
+        parsing = parsing_of(
+            config,
+            template,
+            use,
+            prompt.text,
+            constrained=constrained,
+            include_reasoning=request.include_reasoning is not False,
+        )
+        if needs_special_tokens(config, template, use) and not constrained:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        reply = ChatFormat(
+            head, engine.text.tokenizer, logprobs=bool(request.logprobs), parsing=parsing
+        )
+        return Job([prompt.ids], [with_grammar(params, use)], reply)
+
+    def _params(self, request: ChatRequest, engine: Engine, prompt_tokens: int) -> SamplingParams:
         two = request.max_completion_tokens is not None
         max_tokens = room_for_output(
-            len(prompt),
+            prompt_tokens,
             request.max_completion_tokens if two else request.max_tokens,
             None,
-            limit,
+            engine.welcome.limits.max_model_len,
             field="max_completion_tokens" if two else "max_tokens",
             source="messages",
         )
-        params = sampling_params(
+        return sampling_params(
             request,
             engine.welcome,
             max_tokens=max_tokens,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         )
-        reply = ChatFormat(head, engine.text.tokenizer, logprobs=bool(request.logprobs))
-        return Job([prompt], [params], reply)
 
 
 def routes(service: Service) -> list[OperationRoute]:
@@ -55,20 +78,44 @@ def routes(service: Service) -> list[OperationRoute]:
     return [OPERATION.route(ChatCompletions(service))]
 
 
-async def prompt_ids(request: ChatRequest, engine: Engine) -> list[int]:
-    """The conversation through the model's chat template. Raises InvalidRequest."""
-    template = engine.text.template
-    if template is None:
-        raise InvalidRequest(
-            "this model has no chat template; use /v1/completions", code="no_chat_template"
-        )
-    limit = engine.welcome.limits.max_model_len
-    # Each message costs a token at least.
-    messages = template_messages(request.messages, limit)
-    wants_opening = request.add_generation_prompt is not False
-    kwargs = request.chat_template_kwargs or {}
-    return await encode(
-        lambda: template.encode(messages, add_generation_prompt=wants_opening, **kwargs),
-        characters(messages),
-        limit,
+def tools_of(request: ChatRequest, *, auto_allowed: bool = True) -> ToolUse:
+    """Raises InvalidRequest."""
+    return tool_use(
+        request.tools,
+        request.tool_choice,
+        parallel=request.parallel_tool_calls,
+        auto_allowed=auto_allowed,
     )
+
+
+async def prompt_of(request: ChatRequest, engine: Engine, use: ToolUse) -> ChatPrompt:
+    """The conversation through the model's chat template. Raises InvalidRequest."""
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if use.tools:
+        variables["tools"] = use.for_template()
+    if request.documents:
+        variables["documents"] = request.documents
+    return await chat_prompt(
+        engine,
+        request.messages,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        add_special_tokens=request.add_special_tokens,
+        variables=variables,
+    )
+
+
+def with_grammar(params: SamplingParams, use: ToolUse) -> SamplingParams:
+    """The parameters of a request whose answer must be calls. Raises InvalidRequest."""
+    grammar = use.grammar()
+    if grammar is None:
+        return params
+    if params.structured_outputs is not None:
+        raise InvalidRequest(
+            "tool_choice makes the answer a call; it can't be combined with response_format or "
+            "structured_outputs",
+            param="tool_choice",
+        )
+    return msgspec.structs.replace(params, structured_outputs=grammar)

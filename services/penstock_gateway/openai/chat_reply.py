@@ -8,6 +8,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock_gateway.openai.logprobs import ChatLogprobs, chat_logprobs
+from penstock_gateway.openai.parsed_choice import (
+    AssistantMessage,
+    ChatDelta,
+    ParsedChoice,
+    Parsing,
+    whole_message,
+)
 from penstock_gateway.openai.reply import (
     ReplyHead,
     TimelineField,
@@ -22,12 +29,6 @@ if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.openai.answer import Choice
-
-
-class AssistantMessage(msgspec.Struct):
-    content: str
-    role: str = "assistant"
-    refusal: None = None
 
 
 class ChatChoice(msgspec.Struct):
@@ -50,11 +51,6 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     penstock_timeline: TimelineField = UNSET
 
 
-class ChatDelta(msgspec.Struct, omit_defaults=True):
-    role: str | None = None
-    content: str | None = None
-
-
 class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
@@ -74,25 +70,36 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
 
 
 class ChatFormat:
-    """Writes the reply to one request. logprobs: whether they were asked for."""
+    """Writes the reply to one request. logprobs: whether they were asked for.  parsing: how the
+    text is read; None: all of it is content."""
 
-    def __init__(self, head: ReplyHead, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(
+        self,
+        head: ReplyHead,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        parsing: Parsing | None = None,
+    ) -> None:
         self._head = head
         self._tokenizer = tokenizer
         self._logprobs = logprobs
+        self._parsing = parsing
+        self._parsed: dict[int, ParsedChoice] = {}
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         first = ChatChunkChoice(choice, ChatDelta("assistant", ""))
         append_event(out, self._chunk([first], usage))
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
-        if delta.text or (self._logprobs and delta.token_ids):
-            piece = ChatChunkChoice(choice, ChatDelta(content=delta.text))
+        shown, reason = self._shown(choice, delta)
+        if shown is not None or (self._logprobs and delta.token_ids):
+            piece = ChatChunkChoice(choice, shown or ChatDelta())
             if self._logprobs:
                 piece.logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
             append_event(out, self._chunk([piece], usage))
-        if delta.finish_reason is not None:
-            end = ChatChunkChoice(choice, ChatDelta(), None, delta.finish_reason, delta.stop_reason)
+        if reason is not None:
+            end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
 
     def usage(self, out: bytearray, usage: Usage) -> None:
@@ -120,8 +127,24 @@ class ChatFormat:
         logprobs = None
         if self._logprobs:
             logprobs = chat_logprobs(self._tokenizer, choice.token_ids, choice.logprobs)
-        message = AssistantMessage("".join(choice.texts))
-        return ChatChoice(index, message, logprobs, choice.finish_reason, choice.stop_reason)
+        parsed = None if self._parsing is None else ParsedChoice(self._parsing)
+        message = whole_message("".join(choice.texts), parsed)
+        reason = choice.finish_reason
+        if parsed is not None:
+            reason = parsed.finish_reason(reason)
+        return ChatChoice(index, message, logprobs, reason, choice.stop_reason)
+
+    def _shown(self, choice: int, delta: SequenceDelta) -> tuple[ChatDelta | None, str | None]:
+        """What a delta adds to the message, and why the choice ended, if it did."""
+        if self._parsing is None:
+            text = delta.text
+            empty = not text and not (self._logprobs and delta.token_ids)
+            return None if empty else ChatDelta(content=text), delta.finish_reason
+        parsed = self._parsed.get(choice)
+        if parsed is None:
+            parsed = self._parsed[choice] = ParsedChoice(self._parsing)
+        shown = parsed.push(delta.text, last=delta.finish_reason is not None)
+        return shown, parsed.finish_reason(delta.finish_reason)
 
     def _chunk(
         self,

@@ -6,9 +6,12 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import MAX_LOGPROBS
+from penstock_gateway.errors import clip
+from penstock_gateway.openai.chat_prompt import check_variables, refuse_template
 from penstock_gateway.openai.fields import Flag, GenerateFields, Object, Text, Whole
 from penstock_gateway.openai.messages import Message
 from penstock_gateway.openai.neutral import COMMON, Neutral, require_best_of, require_neutral
+from penstock_gateway.openai.tools import Tool, ToolChoice
 
 
 class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,51 +24,36 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
     add_generation_prompt: Flag = None
     chat_template_kwargs: Object = None
 
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: Flag = None
     include_reasoning: Flag = None
+    reasoning_effort: Text = None
+    """A variable for the chat template, as chat_template_kwargs are."""
+    continue_final_message: Flag = None
+    add_special_tokens: Flag = None
+    documents: list[dict[str, Any]] | None = None
 
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
-    reasoning_effort: Text = None
     verbosity: Text = None
     web_search_options: Any = None
-    continue_final_message: Flag = None
-    add_special_tokens: Flag = None
-    documents: list[Any] | None = None
     chat_template: Text = None
     return_prompt_text: Flag = None
 
 
 RULES = (
     *COMMON,
-    Neutral("tools", ([],)),
-    Neutral("tool_choice", ("none",)),
-    Neutral("functions", ([],)),
-    Neutral("function_call", ("none",)),
     Neutral("modalities", (["text"],)),
     Neutral("audio"),
-    Neutral("reasoning_effort", ("none",)),
     Neutral("verbosity", ("medium",)),
     Neutral("web_search_options"),
-    Neutral("continue_final_message", (False,)),
-    Neutral("add_special_tokens", (False,)),
-    Neutral("documents", ([],)),
-    Neutral("chat_template"),
     Neutral("return_prompt_text", (False,)),
 )
-_RESERVED_KWARGS = {
-    "self",
-    "messages",
-    "add_generation_prompt",
-    "continue_final_message",
-    "tools",
-    "documents",
-    "chat_template",
-}
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
 
 
 def check(request: ChatRequest) -> None:
@@ -89,9 +77,18 @@ def check(request: ChatRequest) -> None:
             "give one of them",
             param="max_tokens",
         )
-    taken = _RESERVED_KWARGS.intersection(request.chat_template_kwargs or ())
-    if taken:
+    check_variables(request.chat_template_kwargs)
+    refuse_template(request.chat_template)
+    for field, instead in _RETIRED:
+        if getattr(request, field) not in (None, [], "none"):
+            raise InvalidRequest(
+                f"{field} is a retired form of {instead}, and is not supported; send {instead}",
+                param=field,
+                code="unsupported_value",
+            )
+    effort = request.reasoning_effort
+    if effort is not None and effort not in EFFORTS:
         raise InvalidRequest(
-            f"chat_template_kwargs may not hold {', '.join(sorted(taken))}",
-            param="chat_template_kwargs",
+            f"reasoning_effort is {clip(effort)}; allowed: {', '.join(EFFORTS)}",
+            param="reasoning_effort",
         )

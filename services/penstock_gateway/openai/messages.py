@@ -44,6 +44,22 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt_cache_breakpoint: Any = None
 
 
+class MessageFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str | None = None
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that the model made, as the client got it."""
+
+    function: MessageFunction
+    id: str | None = None
+    type: str = "function"
+    index: int | None = None
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message of any role, as a client sends it, or sends back what it was given."""
 
@@ -51,7 +67,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[MessageToolCall] | None = None
     function_call: Any = None
     audio: Any = None
     refusal: str | None = None
@@ -88,28 +104,75 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
             param=f"{where}.role",
             code="invalid_value",
         )
-    for field in ("tool_calls", "function_call", "audio"):
-        if getattr(message, field):
-            raise InvalidRequest(
-                f"{where}.{field} is not supported yet; allowed: null",
-                param=f"{where}.{field}",
-                code="unsupported_value",
-            )
+    _refuse_retired(message, where)
     text = _text(message, where)
     if message.role == "user" and not text:
         raise InvalidRequest(f"{where}.content, a user message, is empty", param=f"{where}.content")
-    plain = {"role": "system" if message.role == "developer" else message.role, "content": text}
-    for field in ("name", "tool_call_id", "reasoning_content"):
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": text}
+    for field in ("name", "tool_call_id"):
         value = getattr(message, field)
         if value is not None:
             plain[field] = value
+    thoughts = message.reasoning_content or message.reasoning
+    if thoughts is not None:
+        plain["reasoning_content"] = thoughts
+    if message.tool_calls:
+        plain["tool_calls"] = _tool_calls(message, where)
     return plain
+
+
+def _refuse_retired(message: Message, where: str) -> None:
+    for field, instead in (("function_call", "send tool_calls"), ("audio", "send text")):
+        if getattr(message, field):
+            raise InvalidRequest(
+                f"{where}.{field} is not supported; {instead}",
+                param=f"{where}.{field}",
+                code="unsupported_value",
+            )
+
+
+def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
+    """As templates expect them: arguments as objects, not as the text that clients have."""
+    if message.role != "assistant":
+        raise InvalidRequest(
+            f"{where}.tool_calls belongs to an assistant's message, not to a {message.role}'s",
+            param=f"{where}.tool_calls",
+        )
+    calls = []
+    for index, call in enumerate(message.tool_calls or ()):
+        place = f"{where}.tool_calls[{index}].function.arguments"
+        function = {
+            "name": call.function.name,
+            "arguments": _arguments(call.function.arguments, place),
+        }
+        plain: dict[str, Any] = {"type": "function", "function": function}
+        if call.id is not None:
+            plain["id"] = call.id
+        calls.append(plain)
+    return calls
+
+
+def _arguments(text: str | None, where: str) -> dict[str, Any]:
+    if text is None or not text.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(text.encode())
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"{where} must be a JSON object: {error}", param=where) from None
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"{where} must be a JSON object, as text; it is {clip(text)}", param=where
+        )
+    return value
 
 
 def _text(message: Message, where: str) -> str:
     content = message.content
     if isinstance(content, str):
         return content
+    if content is None and message.tool_calls:
+        return ""
     if content is None:
         raise InvalidRequest(
             f"{where}.content is missing; it must be a string or a list of text parts",

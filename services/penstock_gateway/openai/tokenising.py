@@ -18,6 +18,14 @@ async def encode(run: Callable[[], list[int]], characters: int, limit: int) -> l
 
     Raises InvalidRequest at once when the text is far too long.
     """
+    check_length(characters, limit)
+    if characters > LONG_TEXT:
+        return await asyncio.to_thread(run)
+    return run()
+
+
+def check_length(characters: int, limit: int) -> None:
+    """Raises InvalidRequest for a text that can't be a prompt, however it is tokenised."""
     most = limit * MAX_CHARACTERS_PER_TOKEN
     if characters > most:
         raise InvalidRequest(
@@ -26,6 +34,3 @@ async def encode(run: Callable[[], list[int]], characters: int, limit: int) -> l
             param="prompt",
             code="context_length_exceeded",
         )
-    if characters > LONG_TEXT:
-        return await asyncio.to_thread(run)
-    return run()

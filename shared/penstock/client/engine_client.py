@@ -133,6 +133,8 @@ class EngineClient:
         self._link.close()
         self._context.term()
         self._connected_event.clear()
+        if self.text is not None:
+            self.text.close()
 
     async def wait_connected(self, timeout: float) -> None:
         """Raises EngineUnavailable when there is no session after `timeout` seconds."""
@@ -298,8 +300,13 @@ class EngineClient:
     def _adopt(self, welcome: Welcome, frames: list[bytes]) -> None:
         """Takes over model text and limits; requests of another model can't go on."""
         previous = self.welcome
-        if previous is None or previous.digest != welcome.digest or self.text is None:
+        text = self.text
+        same = previous is not None and previous.digest == welcome.digest
+        # The template may be one of the engine's settings: another with the same model.
+        if not same or text is None or len(frames) != 2 or not text.template_is(frames[1]):
             self.text = ModelText.from_welcome(welcome, frames)
+            if text is not None:
+                text.close()
         self.welcome = welcome
         if previous is not None and previous.digest != welcome.digest:
             for generation in list(self._open.values()):

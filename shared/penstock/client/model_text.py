@@ -34,3 +34,13 @@ class ModelText:
         if not source:
             return cls(tokenizer, None)
         return cls(tokenizer, ChatTemplate(source, tokenizer, generation=welcome.generation))
+
+    def close(self) -> None:
+        """Lets go of the processes that fill the template. Idempotent."""
+        if self.template is not None:
+            self.template.close()
+
+    def template_is(self, frame: bytes) -> bool:
+        """Whether a welcome's second frame holds this same template."""
+        source = self.template.source if self.template is not None else ""
+        return source == frame.decode()

@@ -132,22 +132,13 @@ def tokenise_chat(
     continue_final_message: nothing follows the last message's content, so that the model goes on
     with it.  variables: more of the template's (tools, enable_thinking, …).
     """
-    template, plain = _conversation(
-        messages, text, add_generation_prompt, continue_final_message, variables
+    template, plain = _conversation(messages, text, variables)
+    return template.encode(
+        plain,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        **(variables or {}),
     )
-    if not continue_final_message:
-        return template.encode(
-            plain, add_generation_prompt=add_generation_prompt, **(variables or {})
-        )
-    ids = template.encode(plain, add_generation_prompt=False, **(variables or {}))
-    _, tail = _split_at_the_last(template, plain, variables)
-    end = text.tokenizer.encode(tail, add_special=False) if tail else []
-    if end and ids[-len(end) :] != end:
-        raise InvalidRequest(
-            "continue_final_message: this template's end of a message can't be taken off",
-            param="continue_final_message",
-        )
-    return ids[: len(ids) - len(end)]
 
 
 def render_chat(
@@ -159,12 +150,13 @@ def render_chat(
     variables: Mapping[str, Any] | None = None,
 ) -> str:
     """The conversation as text, for people to look at. Raises InvalidRequest."""
-    template, plain = _conversation(
-        messages, text, add_generation_prompt, continue_final_message, variables
+    template, plain = _conversation(messages, text, variables)
+    return template.render(
+        plain,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        **(variables or {}),
     )
-    if continue_final_message:
-        return _split_at_the_last(template, plain, variables)[0]
-    return template.render(plain, add_generation_prompt=add_generation_prompt, **(variables or {}))
 
 
 def with_template(text: ModelText, source: str | None, generation: GenerationDefaults) -> ModelText:
@@ -177,39 +169,18 @@ def with_template(text: ModelText, source: str | None, generation: GenerationDef
 def _conversation(
     messages: list[Message],
     text: ModelText,
-    add_generation_prompt: bool,
-    continue_final_message: bool,
     variables: Mapping[str, Any] | None,
 ) -> tuple[ChatTemplate, list[Message]]:
     if text.template is None:
         raise InvalidRequest("this model has no chat template; use generate with a prompt")
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequest("messages is empty; it must hold at least one message")
-    if continue_final_message and add_generation_prompt:
-        raise InvalidRequest(
-            "continue_final_message goes with add_generation_prompt=False: the last message is "
-            "gone on with, or a new one is begun",
-            param="continue_final_message",
-        )
-    taken = sorted({"messages", "add_generation_prompt"} & (variables or {}).keys())
+    taken = sorted(
+        {"messages", "add_generation_prompt", "continue_final_message"} & (variables or {}).keys()
+    )
     if taken:
         raise InvalidRequest(f"chat_template_kwargs can't set {taken[0]!r}")
     return text.template, [_plain_message(message) for message in messages]
-
-
-def _split_at_the_last(
-    template: ChatTemplate, messages: list[Message], variables: Mapping[str, Any] | None
-) -> tuple[str, str]:
-    """The rendered conversation, parted after the last message's content."""
-    rendered = template.render(messages, add_generation_prompt=False, **(variables or {}))
-    content = messages[-1]["content"].strip()
-    at = rendered.rfind(content) if content else -1
-    if at < 0:
-        raise InvalidRequest(
-            "continue_final_message: the last message has no text that the template keeps",
-            param="continue_final_message",
-        )
-    return rendered[: at + len(content)], rendered[at + len(content) :]
 
 
 def _tokenise_text(prompt: str, text: ModelText) -> tuple[str, list[int]]:

@@ -2,96 +2,170 @@
 
 A template is a program that came with the model; a message is text that came from a client.  The
 program's special tokens are parsed; the client's are plain text, so that no message can end its
-own turn or begin another's.  See `penstock.text.disarm` for how they are kept apart.
+own turn or begin another's.  See `penstock.text.disarm` for how they are kept apart, and
+`penstock.text.render` for the process in which the program runs.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import jinja2
-
-from penstock.errors import InvalidRequest, UnsupportedModel
+from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
-from penstock.text.disarm import disarm
-from penstock.text.jinja_environment import make_environment
+from penstock.text.continuation import cut, mark_last
+from penstock.text.disarm import Disarmed, disarm
+from penstock.text.render import RenderPool, shared_pool
 from penstock.text.segments import SegmentEncoder
 from penstock.text.tokenizer import Tokenizer
 
 MAX_RENDERED_LENGTH = 16 << 20
 """Characters that a rendered conversation may have."""
 
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A conversation in its template. text: for people to look at, not to be encoded: in it, a
+    message's special tokens can't be told from the template's.  encode: the token ids."""
+
+    text: str
+    encode: Callable[[], list[int]]
+
 
 class ChatTemplate:
-    """A compiled chat template. Safe to share between threads.
+    """A chat template. Safe to share between threads.
 
-    source: a Jinja template, as models of the hub carry it.
+    source: a Jinja template, as models of the hub carry it.  One that doesn't compile refuses every
+    conversation.
     generation: names BOS and EOS (the first of eos_token_ids), which templates refer to.
-    Raises UnsupportedModel if the template doesn't compile.
+    pool: the processes that fill it; default: this process's own.
     """
 
     def __init__(
-        self, source: str, tokenizer: Tokenizer, *, generation: GenerationDefaults | None = None
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        *,
+        generation: GenerationDefaults | None = None,
+        pool: RenderPool | None = None,
     ) -> None:
         self.source = source
         self._tokenizer = tokenizer
         self._variables = _token_variables(tokenizer, generation)
         self._special = frozenset(tokenizer.special_tokens)
         self._encoder = SegmentEncoder(tokenizer)
-        try:
-            self._template = make_environment().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise UnsupportedModel(f"the chat template doesn't compile: {error}") from error
+        self._number = next(_NUMBERS)
+        self._pool = pool or shared_pool()
+        self._leave = weakref.finalize(self, self._pool.join())
+
+    def names(self, variable: str) -> bool:
+        """Whether the template's text has this word: it may look at such a variable."""
+        return re.search(rf"\b{re.escape(variable)}\b", self.source) is not None
+
+    def close(self) -> None:
+        """Lets go of the renderer processes. Idempotent."""
+        self._leave()
 
     def encode(
-        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
     ) -> list[int]:
-        """Token ids of a conversation. BOS is in them only if the template writes it.
+        """Token ids of a conversation. BOS is in them only if the template writes it. Blocks for as
+        long as the template runs; see `rendered`.
 
         messages: as in OpenAI's API; content of whatever shape the template takes.
+        continue_final_message: the text ends where the last message's content does.
         kwargs: more variables for the template (tools, enable_thinking, ...).
         Raises InvalidRequest with the template's own message if it refuses the conversation.
         """
-        given = {"messages": messages, "tools": None, "documents": None, **kwargs}
+        given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         disarmed = disarm(given, self._special, self.source)
-        text = self._render({**disarmed.values, "add_generation_prompt": add_generation_prompt})
+        text = self._fill(_marked(disarmed.values, continue_final_message))
+        return self._ids(_finished(text, disarmed.values, continue_final_message), disarmed)
+
+    async def rendered(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> RenderedChat:
+        """As encode, in an event loop; the ids are left to the caller, as they may take time."""
+        given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
+        disarmed = disarm(given, self._special, self.source)
+        text = await self._pool.fill_async(
+            self._number,
+            self.source,
+            self._with_tokens(_marked(disarmed.values, continue_final_message)),
+            MAX_RENDERED_LENGTH,
+        )
+        text = _finished(text, disarmed.values, continue_final_message)
+        return RenderedChat(disarmed.restore(text), lambda: self._ids(text, disarmed))
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The conversation as one text, for people to look at; see RenderedChat.text."""
+        given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
+        text = self._fill(_marked(given, continue_final_message))
+        return _finished(text, given, continue_final_message)
+
+    def _ids(self, text: str, disarmed: Disarmed) -> list[int]:
         if not disarmed.stand_ins:
             return self._tokenizer.encode(text, add_special=False)
         return self._encoder.encode(text, disarmed.restore)
 
-    def render(
-        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
-    ) -> str:
-        """The conversation as one text, for people to look at. Not to be encoded: in it, a
-        message's special tokens can't be told from the template's."""
-        given = {"messages": messages, "tools": None, "documents": None, **kwargs}
-        return self._render({**given, "add_generation_prompt": add_generation_prompt})
+    def _fill(self, variables: dict[str, Any]) -> str:
+        return self._pool.fill(
+            self._number, self.source, self._with_tokens(variables), MAX_RENDERED_LENGTH
+        )
 
-    def _render(self, variables: dict[str, Any]) -> str:
-        pieces: list[str] = []
-        length = 0
-        try:
-            for piece in self._template.generate({**self._variables, **variables}):
-                length += len(piece)
-                if length > MAX_RENDERED_LENGTH:
-                    raise InvalidRequest(
-                        f"the conversation has more than {MAX_RENDERED_LENGTH} characters "
-                        "once the chat template is filled",
-                        param="messages",
-                    )
-                pieces.append(piece)
-        except InvalidRequest:
-            raise
-        except jinja2.TemplateError as error:
-            raise InvalidRequest(
-                f"the chat template refused the messages: {error}", param="messages"
-            ) from error
-        except Exception as error:  # the template is a foreign program: anything may come
-            raise InvalidRequest(
-                f"the chat template can't take these messages: {type(error).__name__}: {error}",
-                param="messages",
-            ) from error
-        return "".join(pieces)
+    def _with_tokens(self, variables: dict[str, Any]) -> dict[str, Any]:
+        return {**self._variables, **variables}
+
+
+def _given(
+    messages: list[dict[str, Any]], opening: bool, continued: bool, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    if continued and opening:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt can't both be true",
+            param="continue_final_message",
+        )
+    return {
+        "messages": messages,
+        "tools": None,
+        "documents": None,
+        **kwargs,
+        "add_generation_prompt": opening,
+    }
+
+
+def _marked(variables: dict[str, Any], continued: bool) -> dict[str, Any]:
+    """With a mark at the end of the last message, if that is where the text shall end."""
+    if not continued:
+        return variables
+    return {**variables, "messages": mark_last(variables["messages"])}
+
+
+def _finished(text: str, variables: dict[str, Any], continued: bool) -> str:
+    return cut(text, variables["messages"]) if continued else text
 
 
 def _token_variables(tokenizer: Tokenizer, generation: GenerationDefaults | None) -> dict[str, str]:

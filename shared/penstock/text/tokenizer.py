@@ -71,6 +71,11 @@ class Tokenizer:
         """The bytes that a token stands for; b"" if there is no such token."""
         return self.table.token_bytes(token)
 
+    def token_names(self, ids: list[int]) -> list[str]:
+        """The vocabulary's own texts of tokens; empty for ids without one."""
+        texts = self.table.texts
+        return [(texts[token] or "") if token < len(texts) else "" for token in ids]
+
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id."""

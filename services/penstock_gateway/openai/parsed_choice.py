@@ -1,0 +1,154 @@
+"""From a parser's events to the parts of a message: content, reasoning, tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+
+
+class CalledFunction(msgspec.Struct):
+    """arguments: JSON, as the model wrote it. Cut short where the answer was."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """id, type and name come once, with the first delta of a call; then pieces of arguments."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta | None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    """content: null where there is nothing but calls or reasoning."""
+
+    content: str | None
+    role: str = "assistant"
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsing:
+    """How the answers to a request are read.
+
+    make: a parser for one choice.  new_id: the id of a call.  most: calls that are shown.
+    show_reasoning: else it is left out.  calls_finish: whether calls make the finish reason
+    tool_calls; with a named function it stays stop, as OpenAI has it.
+    """
+
+    make: Callable[[], OutputParser]
+    new_id: Callable[[], str]
+    most: int | None = None
+    show_reasoning: bool = True
+    calls_finish: bool = True
+
+
+class ParsedChoice:
+    """One choice's text as it comes."""
+
+    def __init__(self, parsing: Parsing) -> None:
+        self._parsing = parsing
+        self._parser = parsing.make()
+        self._calls = 0
+
+    def push(self, text: str, *, last: bool) -> ChatDelta | None:
+        """What a piece of text adds; None for nothing that can be shown yet."""
+        events = self._parser.push(text)
+        if last:
+            events += self._parser.finish()
+        delta = ChatDelta()
+        for event in events:
+            self._add(delta, event)
+        return None if delta == _NOTHING else delta
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """An answer that ended by itself in calls ended for them."""
+        calls = self._calls and self._parsing.calls_finish
+        return "tool_calls" if calls and reason == "stop" else reason
+
+    def _add(self, delta: ChatDelta, event: Event) -> None:
+        if isinstance(event, Content):
+            delta.content = (delta.content or "") + event.text
+        elif isinstance(event, Reasoning):
+            if self._parsing.show_reasoning:
+                delta.reasoning_content = (delta.reasoning_content or "") + event.text
+        elif isinstance(event, CallBegin):
+            self._calls += 1
+            if self._shown():
+                self._call(delta).append(self._begun(event))
+        elif self._shown():
+            self._append_arguments(delta, event)
+
+    def _shown(self) -> bool:
+        most = self._parsing.most
+        return most is None or self._calls <= most
+
+    def _begun(self, event: CallBegin) -> ToolCallDelta:
+        function = FunctionDelta(event.name, "")
+        return ToolCallDelta(self._calls - 1, self._parsing.new_id(), "function", function)
+
+    def _append_arguments(self, delta: ChatDelta, event: CallArguments) -> None:
+        calls, index = self._call(delta), self._calls - 1
+        if not calls or calls[-1].index != index:
+            calls.append(ToolCallDelta(index, function=FunctionDelta()))
+        function = calls[-1].function
+        if function is not None:
+            function.arguments = (function.arguments or "") + event.text
+
+    @staticmethod
+    def _call(delta: ChatDelta) -> list[ToolCallDelta]:
+        if delta.tool_calls is None:
+            delta.tool_calls = []
+        return delta.tool_calls
+
+
+_NOTHING = ChatDelta()
+
+
+def whole_message(text: str, parsed: ParsedChoice | None) -> AssistantMessage:
+    """The message of a whole answer; parsed: fresh, None where all is content."""
+    if parsed is None:
+        return AssistantMessage(text)
+    delta = parsed.push(text, last=True) or _NOTHING
+    content = delta.content
+    if content is None and not delta.tool_calls and not delta.reasoning_content:
+        content = ""
+    message = AssistantMessage(content)
+    if delta.reasoning_content:
+        message.reasoning_content = delta.reasoning_content
+    if delta.tool_calls:
+        message.tool_calls = [_whole_call(call) for call in delta.tool_calls]
+    return message
+
+
+def _whole_call(call: ToolCallDelta) -> ToolCall:
+    function = call.function or FunctionDelta()
+    return ToolCall(call.id or "", CalledFunction(function.name or "", function.arguments or ""))

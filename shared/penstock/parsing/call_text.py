@@ -1,0 +1,153 @@
+"""What the formats of calls share: a walk over the text, whose state is a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from penstock.parsing.call_object import ArgumentsObject, CallObject
+from penstock.parsing.events import Content, Event, merged
+from penstock.parsing.interface import ToolParser
+
+MAX_SPACE = 1024
+"""Characters of whitespace and marks that are held back, in wait for a call."""
+
+State = Callable[[bool], bool]
+"""Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
+another state, or it needs no more text."""
+
+
+class CallText(ToolParser):
+    """`_rest` is text that was not dealt with; `_prefix`, what was, but is content unless a call
+    comes of it."""
+
+    def __init__(self, tools: Collection[str]) -> None:
+        super().__init__(tools)
+        self._rest = ""
+        self._prefix = ""
+        self._events: list[Event] = []
+        self._state: State = self._start
+        self._object: CallObject | ArgumentsObject | None = None
+        self._after_object: State = self._start
+
+    def push(self, text: str) -> list[Event]:
+        self._rest += text
+        return self._walk(ended=False)
+
+    def finish(self) -> list[Event]:
+        events = self._walk(ended=True)
+        left = self._prefix + self._rest
+        self._prefix = self._rest = ""
+        return merged([*events, Content(left)])
+
+    def _walk(self, *, ended: bool) -> list[Event]:
+        while self._state(ended):
+            pass
+        events, self._events = merged(self._events), []
+        return events
+
+    def _start(self, ended: bool) -> bool:
+        """At the beginning of the text."""
+        raise NotImplementedError
+
+    def _content(self, ended: bool) -> bool:
+        """Content to the end; formats with marks look for them here."""
+        self._say(self._rest)
+        self._rest = ""
+        return False
+
+    # --- steps that states are made of
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._events.append(Content(text))
+
+    def _go(self, state: State) -> bool:
+        self._state = state
+        return True
+
+    def _eat(self, length: int) -> None:
+        """Moves text from the rest to the prefix."""
+        self._prefix += self._rest[:length]
+        self._rest = self._rest[length:]
+
+    def _eat_space(self) -> bool | None:
+        """Whitespace joins the prefix. None: something else follows. Else what the state returns:
+        there may be more to come, or there was more than is waited for, and no call comes of it."""
+        self._eat(len(self._rest) - len(self._rest.lstrip()))
+        if len(self._prefix) > MAX_SPACE:
+            return self._give_back()
+        return None if self._rest else False
+
+    def _give_back(self) -> bool:
+        """No call came of it: the prefix is content, and so may be what follows."""
+        self._say(self._prefix)
+        self._prefix = ""
+        return self._go(self._content)
+
+    def _until(self, mark: str, ended: bool) -> bool:
+        """Content up to a mark, which becomes the prefix. Returns whether it was found."""
+        at = self._rest.find(mark)
+        if at < 0:
+            keep = 0 if ended else overlap(self._rest, mark)
+            self._say(self._rest[: len(self._rest) - keep])
+            self._rest = self._rest[len(self._rest) - keep :]
+            return False
+        self._say(self._rest[:at])
+        self._rest = self._rest[at:]
+        self._eat(len(mark))
+        return True
+
+    def _open(self, item: CallObject | ArgumentsObject, then: State) -> bool:
+        """A call begins here, it seems. then: the state when it is over."""
+        self._object, self._after_object = item, then
+        return self._go(self._in_object)
+
+    def _in_object(self, ended: bool) -> bool:
+        item = self._object
+        if item is None:
+            return self._go(self._content)
+        used = item.push(self._rest)
+        self._rest = self._rest[used:]
+        self._events += item.take()
+        if item.begun:
+            self._prefix = ""
+        if not (item.done or item.broken or ended):
+            return False
+        self._prefix += item.held
+        self._object = None
+        return self._go(self._after_object) if item.done else self._give_back()
+
+    # --- calls in a JSON array, behind its opening bracket
+
+    def _item(self, ended: bool) -> bool:
+        if (stop := self._eat_space()) is not None:
+            return stop
+        if not self._rest.startswith("{"):
+            return self._give_back()
+        return self._open(self._array_call(), self._comma)
+
+    def _comma(self, ended: bool) -> bool:
+        if (stop := self._eat_space()) is not None:
+            return stop
+        if self._rest.startswith(","):
+            self._eat(1)
+            return self._go(self._item)
+        if self._rest.startswith("]"):
+            self._rest = self._rest[1:]
+            self._prefix = ""
+            return self._go(self._after_array)
+        return self._give_back()
+
+    def _array_call(self) -> CallObject:
+        return CallObject(self.tools, needs_arguments=True)
+
+    def _after_array(self, ended: bool) -> bool:
+        return self._go(self._content)
+
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of the text that begins the mark, and isn't all of it."""
+    for length in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

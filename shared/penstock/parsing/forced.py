@@ -1,0 +1,36 @@
+"""Calls that a grammar forced, so that the whole answer is nothing else."""
+
+from __future__ import annotations
+
+from penstock.parsing.call_text import CallText
+from penstock.parsing.events import CallArguments, CallBegin, Event
+from penstock.parsing.interface import OutputParser
+
+
+class RequiredCalls(CallText):
+    """tool_choice required: an array of {"name": …, "parameters": …}."""
+
+    def _start(self, ended: bool) -> bool:
+        if (stop := self._eat_space()) is not None:
+            return stop
+        if not self._rest.startswith("["):
+            return self._give_back()
+        self._eat(1)
+        return self._go(self._item)
+
+
+class NamedCall(OutputParser):
+    """A named function: the text is its arguments."""
+
+    def __init__(self, name: str) -> None:
+        self._begin: list[Event] = [CallBegin(name)]
+
+    def push(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        begin, self._begin = self._begin, []
+        return [*begin, CallArguments(text)]
+
+    def finish(self) -> list[Event]:
+        begin, self._begin = self._begin, []
+        return begin

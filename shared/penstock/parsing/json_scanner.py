@@ -1,0 +1,151 @@
+"""JSON (RFC 8259), a character at a time: says where a text stops being the beginning of one."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+MAX_DEPTH = 128
+MAX_NUMBER = 512
+"""Characters of a number."""
+
+PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+"""Characters of a string that mean themselves."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_NUMBER_LETTERS = frozenset("+-.eE0123456789")
+_HEX = frozenset("0123456789abcdefABCDEF")
+_LITERALS = {"t": "rue", "f": "alse", "n": "ull"}
+
+
+class State(IntEnum):
+    """What may come next."""
+
+    VALUE = 0
+    FIRST_ITEM = 1
+    FIRST_KEY = 2
+    KEY = 3
+    COLON = 4
+    AFTER = 5
+    """Behind a value: a comma or the end of what holds it."""
+    STRING = 6
+    ESCAPE = 7
+    HEX = 8
+    LITERAL = 9
+    NUMBER = 10
+    DONE = 11
+    BROKEN = 12
+
+
+class JsonScanner:
+    """Reads one object or array. depth: of what is open."""
+
+    __slots__ = ("_is_key", "_left", "_open", "state")
+
+    def __init__(self) -> None:
+        self.state = State.VALUE
+        self._open: list[str] = []
+        self._is_key = False
+        self._left = ""
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_string(self) -> bool:
+        """Inside of a string, and not in an escape."""
+        return self.state is State.STRING
+
+    def step(self, letter: str) -> None:
+        """Takes one character; `state` is then BROKEN if it can't stand there."""
+        state = self.state
+        if state is State.STRING:
+            self._string(letter)
+        elif state is State.ESCAPE:
+            self._escape(letter)
+        elif state is State.HEX:
+            self._left = self._left[1:]
+            self.state = self._if(letter in _HEX, State.HEX if self._left else State.STRING)
+        elif state is State.LITERAL:
+            expected, self._left = self._left[0], self._left[1:]
+            self.state = self._if(letter == expected, State.LITERAL if self._left else State.AFTER)
+        elif state is State.NUMBER:
+            self._number(letter)
+        elif letter not in " \t\n\r":
+            self._structure(state, letter)
+
+    def _structure(self, state: State, letter: str) -> None:
+        if state is State.COLON:
+            self.state = self._if(letter == ":", State.VALUE)
+        elif letter == '"' and state in (State.KEY, State.FIRST_KEY):
+            self._is_key, self.state = True, State.STRING
+        elif letter == "}" and state is State.FIRST_KEY:
+            self._close("{")
+        elif letter == "]" and state is State.FIRST_ITEM:
+            self._close("[")
+        elif state in (State.VALUE, State.FIRST_ITEM):
+            self._value(letter)
+        elif state is State.AFTER:
+            self._after(letter)
+        else:
+            self.state = State.BROKEN
+
+    def _value(self, letter: str) -> None:
+        if letter in "{[":
+            self._open.append(letter)
+            begun = State.FIRST_KEY if letter == "{" else State.FIRST_ITEM
+            self.state = self._if(len(self._open) <= MAX_DEPTH, begun)
+        elif not self._open:
+            self.state = State.BROKEN
+        elif letter == '"':
+            self._is_key, self.state = False, State.STRING
+        elif letter in _LITERALS:
+            self._left, self.state = _LITERALS[letter], State.LITERAL
+        elif letter in "-0123456789":
+            self._left, self.state = letter, State.NUMBER
+        else:
+            self.state = State.BROKEN
+
+    def _after(self, letter: str) -> None:
+        holder = self._open[-1]
+        if letter == ",":
+            self.state = State.KEY if holder == "{" else State.VALUE
+        elif letter == ("}" if holder == "{" else "]"):
+            self._close(holder)
+        else:
+            self.state = State.BROKEN
+
+    def _close(self, holder: str) -> None:
+        if self._open.pop() != holder:
+            self.state = State.BROKEN
+        else:
+            self.state = State.AFTER if self._open else State.DONE
+
+    def _string(self, letter: str) -> None:
+        if letter == '"':
+            self.state = State.COLON if self._is_key else State.AFTER
+        elif letter == "\\":
+            self.state = State.ESCAPE
+        elif letter < " ":
+            self.state = State.BROKEN
+
+    def _escape(self, letter: str) -> None:
+        if letter == "u":
+            self._left, self.state = "....", State.HEX
+        else:
+            self.state = self._if(letter in '"\\/bfnrt', State.STRING)
+
+    def _number(self, letter: str) -> None:
+        if letter in _NUMBER_LETTERS:
+            self._left += letter
+            self.state = self._if(len(self._left) <= MAX_NUMBER, State.NUMBER)
+        elif _NUMBER.fullmatch(self._left):
+            self.state = State.AFTER
+            self.step(letter)
+        else:
+            self.state = State.BROKEN
+
+    @staticmethod
+    def _if(good: bool, then: State) -> State:
+        return then if good else State.BROKEN

@@ -1,0 +1,78 @@
+"""Parsers by name. Built-in ones are imported when they are used; plug-ins come by entry point."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+from penstock.errors import StartupError
+from penstock.parsing.interface import ReasoningParser, ToolParser
+
+TOOLS = {
+    "hermes": "penstock.parsing.hermes:HermesCalls",
+    "llama3_json": "penstock.parsing.llama3_json:Llama3Calls",
+    "mistral": "penstock.parsing.mistral:MistralCalls",
+    "json": "penstock.parsing.json_calls:JsonCalls",
+}
+REASONING = {
+    "qwen3": "penstock.parsing.thinking:ThinkBlocks",
+    "deepseek_r1": "penstock.parsing.thinking:DeepSeekR1",
+}
+TOOL_GROUP = "penstock.tool_parsers"
+REASONING_GROUP = "penstock.reasoning_parsers"
+
+
+@cache
+def tool_parser(name: str, template: str) -> type[ToolParser]:
+    """template: the chat template's text, by which `auto` decides. Raises StartupError for a name
+    that is none, or a plug-in that can't be used."""
+    if name == "auto":
+        name = _tools_of(template)
+    return _load(name, TOOLS, TOOL_GROUP, ToolParser, "--tool-call-parser")
+
+
+@cache
+def reasoning_parser(name: str, template: str) -> type[ReasoningParser] | None:
+    """The same for reasoning; None where the answer is all content."""
+    if name == "auto":
+        name = "qwen3" if "</think>" in template else "none"
+    if name in ("none", ""):
+        return None
+    return _load(name, REASONING, REASONING_GROUP, ReasoningParser, "--reasoning-parser")
+
+
+def _tools_of(template: str) -> str:
+    """How a model writes calls can be read off how its template writes them back to it."""
+    if "<tool_call>" in template:
+        return "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<|python_tag|>" in template or "Environment: ipython" in template:
+        return "llama3_json"
+    return "json"
+
+
+def _load(name: str, built_in: dict[str, str], group: str, kind: type[Any], flag: str) -> type[Any]:
+    place = built_in.get(name)
+    if place is not None:
+        module, _, attribute = place.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+    else:
+        found = _plugin(name, built_in, group, flag)
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise StartupError(f"{flag} {name}: the plug-in's {found!r} is not a {kind.__name__}")
+    return found
+
+
+def _plugin(name: str, built_in: dict[str, str], group: str, flag: str) -> object:
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=group)
+    for point in points.select(name=name):
+        try:
+            return point.load()
+        except Exception as error:
+            raise StartupError(f"{flag} {name}: the plug-in can't be loaded: {error}") from error
+    known = sorted({*built_in, *points.names})
+    raise StartupError(f"{flag} is {name}; allowed: auto, {', '.join(known)}")

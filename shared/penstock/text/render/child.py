@@ -1,0 +1,142 @@
+"""The renderer process: fills one template at a time, until its socket is closed.
+
+Bounds: an address space of so many bytes, and CPU seconds for each filling; the timer's signal has
+no handler, so it ends the process even where Python code would never look.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+
+import jinja2
+import msgspec
+
+from penstock.children import die_with_parent
+from penstock.process_title import set_title
+from penstock.text.jinja_environment import make_environment
+from penstock.text.render.wire import HEADER, MAX_FRAME, Bounds, Fill, Filled
+
+SOCKET = 0
+MAX_COMPLAINT = 2000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+LARGE = 96 << 20
+"""Bytes of memory from which on the process gives way to a new one."""
+
+
+def main(parent: int, bounds: bytes) -> None:
+    """parent: the front end's pid.  bounds: Bounds as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started us.
+    die_with_parent(parent)
+    limits = msgspec.json.decode(bounds, type=Bounds)
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_title("template")
+    gc.freeze()
+    renderer = Renderer()
+    decoder = msgspec.msgpack.Decoder(Fill)
+    while (frame := _read()) is not None:
+        signal.setitimer(signal.ITIMER_PROF, limits.cpu)
+        answer = renderer.answer(frame, decoder)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if _memory() > LARGE:
+            answer = msgspec.structs.replace(answer, leaving=True)
+        _write(msgspec.msgpack.encode(answer))
+        if answer.leaving:
+            return
+
+
+class Renderer:
+    """Keeps the templates that it was given, compiled."""
+
+    def __init__(self) -> None:
+        self._environment = make_environment()
+        self._templates: dict[int, jinja2.Template | Filled] = {}
+
+    def answer(self, frame: bytearray, decoder: msgspec.msgpack.Decoder[Fill]) -> Filled:
+        """Never raises: what goes wrong in a template is an answer too."""
+        try:
+            fill = decoder.decode(frame)
+            frame.clear()
+            template = self._template(fill)
+            return template if isinstance(template, Filled) else _filled(template, fill)
+        except MemoryError:
+            return Filled("memory", "")
+        except jinja2.TemplateError as error:
+            return Filled("refused", _complaint(error))
+        except Exception as error:  # the template is a foreign program: anything may come
+            return Filled("failed", f"{type(error).__name__}: {_complaint(error)}")
+
+    def _template(self, fill: Fill) -> jinja2.Template | Filled:
+        if fill.forget:
+            self._templates.clear()
+        if fill.source is not None:
+            self._templates[fill.template] = self._compiled(fill.source)
+        return self._templates[fill.template]
+
+    def _compiled(self, source: str) -> jinja2.Template | Filled:
+        try:
+            return self._environment.from_string(source)
+        except Exception as error:
+            return Filled("uncompilable", _complaint(error) or type(error).__name__)
+
+
+def _memory() -> int:
+    """Bytes resident. Not getrusage's peak, which a process inherits from the one it is forked
+    off."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * _PAGE
+
+
+def _filled(template: jinja2.Template, fill: Fill) -> Filled:
+    pieces: list[str] = []
+    length = 0
+    for piece in template.generate(fill.variables):
+        length += len(piece)
+        if length > fill.max_length:
+            return Filled("too_long", "")
+        pieces.append(piece)
+    text = "".join(pieces)
+    text.encode()  # An answer must be Unicode.
+    return Filled("text", text)
+
+
+def _complaint(error: Exception) -> str:
+    return str(error).encode("utf-8", "replace").decode()[:MAX_COMPLAINT]
+
+
+def _read() -> bytearray | None:
+    head = _read_exactly(HEADER.size)
+    if head is None:
+        return None
+    (size,) = HEADER.unpack(head)
+    return _read_exactly(size) if size <= MAX_FRAME else None
+
+
+def _read_exactly(size: int) -> bytearray | None:
+    buffer = bytearray(size)
+    view, at = memoryview(buffer), 0
+    while at < size:
+        got = os.readv(SOCKET, [view[at:]])
+        if not got:
+            return None
+        at += got
+    view.release()
+    return buffer
+
+
+def _write(payload: bytes) -> None:
+    rest = memoryview(HEADER.pack(len(payload)) + payload)
+    while rest:
+        rest = rest[os.write(SOCKET, rest) :]
+
+
+def run() -> None:
+    """Entry: `run()` in a process started by `penstock.text.render.process`."""
+    try:
+        main(int(sys.argv[1]), sys.argv[2].encode())
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # The front end is gone.

@@ -1,0 +1,380 @@
+"""Tool calls and reasoning over HTTP, from a scripted engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.config import GatewayConfig
+from penstock_gateway.app import create_app
+from tests.gateway import sse
+from tests.gateway.fake_engine import FakeEngineClient, say
+
+URL = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/city"}},
+            "required": ["city"],
+            "$defs": {"city": {"type": "string"}},
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER, NOW], **fields}
+
+
+async def choice_of(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+async def streamed_choice(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    """A choice put together from its chunks, each part as OpenAI's SDK adds it up."""
+    response = await http.post(URL, json=body(stream=True, **fields))
+    assert response.status_code == 200, response.text
+    message: dict[str, Any] = {"content": None}
+    calls: list[dict[str, Any]] = []
+    reason = None
+    for chunk in sse.parse(response.text):
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            reason = choice["finish_reason"] or reason
+            for field in ("content", "reasoning_content"):
+                if delta.get(field):
+                    message[field] = (message.get(field) or "") + delta[field]
+            for call in delta.get("tool_calls", ()):
+                if call["index"] == len(calls):
+                    assert call["type"] == "function"
+                    calls.append({"id": call["id"], "name": call["function"]["name"], "text": ""})
+                else:
+                    assert call["index"] == len(calls) - 1
+                    assert "id" not in call
+                    assert "name" not in call["function"]
+                calls[-1]["text"] += call["function"].get("arguments", "")
+    return {"message": message, "calls": calls, "finish_reason": reason}
+
+
+def said(text: str, **options: Any) -> Any:
+    """A script: `text`, without the index that `say` adds."""
+    script = say(text, **options)
+
+    def exactly(prompt: list[int], params: Any) -> Any:
+        *steps, index, end = script(prompt, params)
+        index[0].text = ""
+        return [*steps, index, end]
+
+    return exactly
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "content", "calls", "reason"),
+    [
+        ("<tool_call>", f"Wait.\n<tool_call>\n{CALL}\n</tool_call>", "Wait.\n", 1, "tool_calls"),
+        ("<tool_call>", f"<tool_call>{CALL}</tool_call>\n" * 2, None, 2, "tool_calls"),
+        ("[TOOL_CALLS]", f"[TOOL_CALLS][{CALL}, {CALL}]", None, 2, "tool_calls"),
+        ("Environment: ipython", CALL, None, 1, "tool_calls"),
+        ("", f"[{CALL}]", None, 1, "tool_calls"),
+        ("", "It is sunny.", "It is sunny.", 0, "stop"),
+        ("<tool_call>", "<tool_call>oh</tool_call>", "<tool_call>oh</tool_call>", 0, "stop"),
+    ],
+)  # fmt: skip
+async def test_calls_streamed_and_whole(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    template: str,
+    text: str,
+    content: str | None,
+    calls: int,
+    reason: str,
+) -> None:
+    engine.template.source = template
+    engine.script = said(text)
+    whole = await choice_of(http)
+    message = whole["message"]
+    assert message["content"] == content
+    assert whole["finish_reason"] == reason
+    assert ("tool_calls" in message) == bool(calls)
+    shown = message.get("tool_calls", [])
+    assert len(shown) == calls
+    for call in shown:
+        assert call["function"]["name"] == "get_weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    streamed = await streamed_choice(http)
+    assert streamed["message"]["content"] == content
+    assert streamed["finish_reason"] == reason
+    assert [(c["name"], c["text"]) for c in streamed["calls"]] == [
+        (c["function"]["name"], c["function"]["arguments"]) for c in shown
+    ]
+    ids = [call["id"] for call in [*shown, *streamed["calls"]]]
+    assert len(set(ids)) == 2 * calls
+    pattern = r"[0-9a-zA-Z]{9}" if template == "[TOOL_CALLS]" else r"call_[0-9a-f]{24}"
+    assert all(re.fullmatch(pattern, name) for name in ids)
+
+
+async def test_a_call_that_is_cut_short(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.template.source = "<tool_call>"
+    engine.script = said(f"<tool_call>{CALL}"[:-3], finish="length")
+    whole = await choice_of(http)
+    assert whole["finish_reason"] == "length"
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris'
+    assert (await streamed_choice(http))["calls"][0]["text"] == '{"city": "Paris'
+
+
+async def test_parallel_calls_can_be_turned_off(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.script = said(f"[{CALL}, {CALL}]")
+    assert len((await choice_of(http))["message"]["tool_calls"]) == 2
+    assert len((await choice_of(http, parallel_tool_calls=False))["message"]["tool_calls"]) == 1
+    assert len((await streamed_choice(http, parallel_tool_calls=False))["calls"]) == 1
+    await choice_of(http, tool_choice="required", parallel_tool_calls=False)
+    schema = engine.submitted[-1][1].structured_outputs.json
+    assert schema["maxItems"] == 1
+
+
+async def test_required(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    arguments = '{"city": "Rome"}'
+    engine.script = said(f'[{{"name": "get_weather", "parameters": {arguments}}}]')
+    whole = await choice_of(http, tool_choice="required")
+    assert whole["message"]["content"] is None
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == arguments
+    assert whole["finish_reason"] == "tool_calls"
+    streamed = await streamed_choice(http, tool_choice="required")
+    assert [(c["name"], c["text"]) for c in streamed["calls"]] == [("get_weather", arguments)]
+    schema = engine.submitted[0][1].structured_outputs.json
+    assert schema["minItems"] == 1
+    first = schema["items"]["anyOf"][0]["properties"]
+    assert first["name"] == {"const": "get_weather"}
+    # A reference still leads to what it named.
+    place = first["parameters"]["properties"]["city"]["$ref"]
+    at: Any = schema
+    for step in place.removeprefix("#/").split("/"):
+        at = at[int(step)] if isinstance(at, list) else at[step]
+    assert at == {"type": "string"}
+
+
+async def test_a_named_function(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said('{"city": "Rome"}')
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    whole = await choice_of(http, tool_choice=named)
+    (call,) = whole["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    assert whole["finish_reason"] == "stop"
+    assert (await streamed_choice(http, tool_choice=named))["calls"][0][
+        "text"
+    ] == '{"city": "Rome"}'
+    params = engine.submitted[0][1]
+    assert params.structured_outputs.json == WEATHER["function"]["parameters"]
+
+
+async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said(CALL)
+    whole = await choice_of(http, tool_choice="none")
+    assert whole["message"]["content"] == CALL
+    assert "tools" not in engine.template.calls[-1][1]
+    await choice_of(http)
+    shown = engine.template.calls[-1][1]["tools"]
+    assert shown == [WEATHER, {"type": "function", "function": {"name": "now"}}]
+
+
+async def test_special_tokens_that_mark_calls_are_shown(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source = "[TOOL_CALLS]"
+    await choice_of(http)
+    await choice_of(http, tool_choice="none")
+    assert [p.skip_special_tokens for _, p, _ in engine.submitted] == [False, True]
+
+
+async def test_what_the_model_called_goes_back_into_the_template(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.script = said("Sunny.")
+    asked = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+            }
+        ],
+    }
+    answer = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
+    question = {"role": "user", "content": "Weather?"}
+    await choice_of(http, messages=[question, asked, answer])
+    given = engine.template.calls[0][0]
+    function = {"name": "get_weather", "arguments": {"city": "Paris"}}
+    call = {"type": "function", "function": function, "id": "call_1"}
+    assert given[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert given[2] == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "content", "calls"),
+    [
+        ("<think>\nHm, é.\n</think>\n\nYes.", "Hm, é.", "Yes.", 0),
+        (f"<think>x</think><tool_call>{CALL}</tool_call>", "x", None, 1),
+        ("No thought.", None, "No thought.", 0),
+    ],
+)
+async def test_reasoning(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    text: str,
+    thought: str | None,
+    content: str | None,
+    calls: int,
+) -> None:
+    engine.template.source = "<think></think><tool_call>"
+    engine.script = said(text)
+    message = (await choice_of(http))["message"]
+    assert message.get("reasoning_content") == thought
+    assert message["content"] == content
+    assert len(message.get("tool_calls", [])) == calls
+    streamed = await streamed_choice(http)
+    assert streamed["message"].get("reasoning_content") == thought
+    assert streamed["message"]["content"] == content
+    silent = (await choice_of(http, include_reasoning=False))["message"]
+    assert "reasoning_content" not in silent
+    assert silent["content"] == content
+
+
+async def test_a_prompt_that_opens_the_thinking(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source = "</think>"
+    engine.template.opening = "assistant: <think>\n"
+    engine.script = said("Hm.</think>Yes.")
+    message = (await choice_of(http, tools=[]))["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+
+
+async def test_reasoning_effort_and_the_like_reach_the_template(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    documents = [{"title": "t", "text": "x"}]
+    last = {"role": "assistant", "content": "It is"}
+    await choice_of(
+        http,
+        messages=[{"role": "user", "content": "Hi"}, last],
+        reasoning_effort="low",
+        documents=documents,
+        continue_final_message=True,
+        tools=[],
+    )
+    assert engine.template.calls[0][1] == {
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+        "reasoning_effort": "low",
+        "documents": documents,
+    }
+
+
+def _tool(**changes: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **changes}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"tool_choice": "sometimes"}, "tool_choice", "auto, required, none"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
+        ({"tool_choice": {"function": {"name": "x"}}}, "tool_choice", "get_weather"),
+        ({"tools": [_tool(name="")]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [_tool(name="a b")]}, "tools[0].function.name", "letters"),
+        ({"tools": [_tool(name="x" * 65)]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [_tool(), _tool()]}, "tools[1].function.name", "another tool"),
+        ({"tools": [_tool(name=f"f{i}") for i in range(129)]}, "tools", "at most 128"),
+        ({"tools": [_tool(schema={})]}, "tools[0].function.schema", "parameters"),
+        ({"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", "function"),
+        ({"tools": [{"type": "web"}]}, "tools[0].function", "missing"),
+        ({"functions": [{"name": "f"}]}, "functions", "send tools"),
+        ({"function_call": "auto"}, "function_call", "send tool_choice"),
+        ({"reasoning_effort": "enormous"}, "reasoning_effort", "low, medium"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template", "--chat-template"),
+    ],
+)
+async def test_refused(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, says: str
+) -> None:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "3"])
+async def test_arguments_that_are_no_object(http: httpx.AsyncClient, arguments: str) -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "tool_calls": [call]}
+    response = await http.post(URL, json=body(messages=[message]))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages[0].tool_calls[0].function.arguments"
+
+
+async def test_auto_can_be_turned_off(engine: FakeEngineClient) -> None:
+    app = create_app(engine, GatewayConfig(enable_auto_tool_choice=False))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        response = await http.post(URL, json=body())
+        assert response.status_code == 400
+        assert "enable-auto-tool-choice" in response.json()["error"]["message"]
+        assert (await http.post(URL, json=body(tool_choice="none"))).status_code == 200
+
+
+async def test_tokenize_and_back(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    reply = (await http.post("/tokenize", json={"prompt": "Hé", "return_token_strs": True})).json()
+    assert reply == {
+        "count": 3,
+        "max_model_len": engine.welcome.limits.max_model_len,
+        "tokens": [72, 0xC3, 0xA9],
+        "token_strs": ["H", "\ufffd", "\ufffd"],
+    }
+    reply = (await http.post("/tokenize", json=body())).json()
+    assert bytes(reply["tokens"]).decode() == "user: Hi\nassistant:"
+    assert reply["token_strs"] is None
+    assert engine.template.calls[0][1]["tools"][0] == WEATHER
+    back = await http.post("/detokenize", json={"tokens": reply["tokens"]})
+    assert back.json() == {"prompt": "user: Hi\nassistant:"}
+
+
+@pytest.mark.parametrize(
+    ("url", "sent", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "x", "messages": []}, "prompt"),
+        ("/tokenize", {"prompt": "x", "tools": []}, "tools"),
+        ("/tokenize", {"messages": [{"role": "user", "content": ""}]}, "messages[0].content"),
+        ("/detokenize", {"tokens": [999]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": "x"}, "tokens"),
+    ],
+)
+async def test_tokenize_refuses(
+    http: httpx.AsyncClient, url: str, sent: dict[str, Any], param: str
+) -> None:
+    response = await http.post(url, json=sent)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+async def test_tokenize_of_another_model(http: httpx.AsyncClient) -> None:
+    response = await http.post("/detokenize", json={"tokens": [], "model": "x"})
+    assert response.status_code == 404

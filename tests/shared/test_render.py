@@ -1,0 +1,210 @@
+"""Templates that misbehave are stopped; the process that fills them comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.errors import InvalidRequest
+from penstock.text.render import RenderPool
+from penstock.text.render.pool import MAX_PROCESSES
+from penstock.text.render.wire import Bounds
+
+pytestmark = pytest.mark.timeout(120)
+
+FINE = "{{ messages[0].content }}"
+STALLS = {
+    "a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "a sum in C": "{{ (3 ** 99999999) | string | length }}",
+    "recursion": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
+}
+LARGE = {
+    "a text": "{{ ('a' * messages[0].n) | length }}",
+    "a list": "{{ ([0] * messages[0].n) | length }}",
+}
+
+
+@pytest.fixture
+def pool() -> Iterator[RenderPool]:
+    made = RenderPool(Bounds(cpu=0.5))
+    leave = made.join()
+    try:
+        yield made
+    finally:
+        leave()
+        assert made.pids == []
+
+
+def fill(pool: RenderPool, source: str, content: str = "x", **fields: Any) -> str:
+    message = {"role": "user", "content": content, **fields}
+    return pool.fill(hash(source), source, {"messages": [message]}, 1000)
+
+
+@pytest.mark.parametrize("kind", STALLS)
+def test_what_stalls_is_stopped(pool: RenderPool, kind: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequest, match=r"takes longer than 0\.5 s"):
+        fill(pool, STALLS[kind])
+    assert time.monotonic() - begun < 10
+    assert fill(pool, FINE) == "x"
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_what_asks_for_a_gigabyte_is_refused(pool: RenderPool, kind: str) -> None:
+    with pytest.raises(InvalidRequest, match="needs more memory"):
+        fill(pool, LARGE[kind], n=10**9)
+    assert fill(pool, LARGE[kind], n=1000) == "1000"
+
+
+def test_what_brings_the_process_down_is_the_templates_fault(pool: RenderPool) -> None:
+    """Refusals come as errors of the request, whatever the way out of the template."""
+    deep = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+    with pytest.raises(InvalidRequest, match=r"RecursionError|brought its process down|refused"):
+        fill(pool, deep)
+    assert fill(pool, FINE) == "x"
+
+
+async def test_others_are_not_held_up_by_one_that_stalls() -> None:
+    pool = RenderPool(Bounds(cpu=2.0))
+    leave = pool.join()
+    try:
+        stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {"messages": []}, 1000))
+        await asyncio.sleep(0.01)
+        fine = [pool.fill_async(2, FINE, {"messages": [{"content": str(i)}]}, 9) for i in range(20)]
+        assert await asyncio.gather(*fine) == [str(i) for i in range(20)]
+        assert not stalled.done(), "it ended before the others, so nothing was shown"
+        with pytest.raises(InvalidRequest, match="longer than 2 s"):
+            await stalled
+    finally:
+        leave()
+
+
+async def test_the_loop_goes_on_meanwhile(pool: RenderPool) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    with pytest.raises(InvalidRequest, match="longer than"):
+        await pool.fill_async(1, STALLS["a loop"], {}, 9)
+    ticking.cancel()
+    assert ticks > 5
+
+
+async def test_a_filling_that_nobody_wants_any_more(pool: RenderPool) -> None:
+    task = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {}, 9))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    message = {"messages": [{"content": "y"}]}
+    assert await pool.fill_async(2, FINE, message, 9) == "y"
+
+
+def test_a_killed_process_is_replaced_unseen(pool: RenderPool) -> None:
+    assert fill(pool, FINE) == "x"
+    for _ in range(3):
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        assert fill(pool, FINE) == "x"
+        assert pool.pids != [pid]
+
+
+def test_many_threads_share_it(pool: RenderPool) -> None:
+    results: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            results.append(fill(pool, f"{number % 7} {FINE}", f"{number}-{turn}"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = [f"{n % 7} {n}-{turn}" for n in range(10) for turn in range(20)]
+    assert sorted(results) == sorted(expected)
+    assert pool._count <= MAX_PROCESSES
+
+
+def test_more_templates_than_a_process_keeps(pool: RenderPool) -> None:
+    for _ in range(2):
+        for number in range(40):
+            text = pool.fill(number, f"{number} {FINE}", {"messages": [{"content": "x"}]}, 99)
+            assert text == f"{number} x"
+
+
+def test_a_process_that_grew_gives_way(pool: RenderPool) -> None:
+    assert fill(pool, FINE) == "x"
+    before = pool.pids
+    source = "{% set big = 'ab' * messages[0].n %}{{ big | length }}{{ keep(big) }}"
+    with pytest.raises(InvalidRequest):  # keep is undefined: the traceback holds `big` on
+        fill(pool, source, n=80_000_000)
+    assert fill(pool, FINE) == "x"
+    (pid,) = pool.pids
+    assert psutil.Process(pid).memory_info().rss < 60 << 20
+    assert before
+
+
+def test_it_is_kept_however_large_the_front_end_is() -> None:
+    program = (
+        "ballast = bytearray(b'x' * (200 << 20))\n"
+        "from penstock.text.render import RenderPool\n"
+        "pool = RenderPool(); pool.join(); pids = set()\n"
+        "for _ in range(3):\n"
+        "    pool.fill(1, 'x', {}, 9); pids |= set(pool.pids)\n"
+        "print(len(pids))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_it_is_small_and_named(pool: RenderPool) -> None:
+    assert fill(pool, FINE) == "x"
+    (pid,) = pool.pids
+    process = psutil.Process(pid)
+    assert " ".join(process.cmdline()).strip() == "penstock: template"
+    assert process.memory_info().rss < 32 << 20
+    with open(f"/proc/{pid}/limits") as limits:
+        line = next(line for line in limits if line.startswith("Max address space"))
+    assert int(line.split()[3]) == Bounds().memory
+
+
+def test_it_dies_with_its_front_end() -> None:
+    program = (
+        "import os, signal\n"
+        "from penstock.text.render import RenderPool\n"
+        "pool = RenderPool(); pool.join(); print(pool.pids[0], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the renderer outlived its front end"
+        time.sleep(0.02)
+
+
+def test_a_fork_does_not_share_its_processes(pool: RenderPool) -> None:
+    assert fill(pool, FINE) == "x"
+    child = os.fork()
+    if not child:
+        ok = pool.pids == [] and fill(pool, FINE, "forked") == "forked"
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert fill(pool, FINE) == "x"

@@ -1,0 +1,200 @@
+"""Tool calls by OpenAI's SDK, and templates, against a real system with the default model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+
+from tests.system.serving import Server, ServerFailed
+
+pytestmark = [pytest.mark.timeout(400)]
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Get the weather of a city",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "maxLength": 12},
+                    "unit": {"$ref": "#/$defs/unit"},
+                },
+                "required": ["city", "unit"],
+                "additionalProperties": False,
+                "$defs": {"unit": {"enum": ["celsius", "fahrenheit"]}},
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"enum": [1, 2, 3]}, "b": {"type": "boolean"}},
+                "required": ["a", "b"],
+                "additionalProperties": False,
+            },
+        },
+    },
+]
+QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+@pytest.fixture
+def sdk(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", timeout=300, max_retries=0
+    ) as client:
+        yield client
+
+
+def check_call(name: str, arguments: str) -> None:
+    value = json.loads(arguments)
+    if name == "add":
+        assert value["a"] in (1, 2, 3)
+        assert isinstance(value["b"], bool)
+    else:
+        assert name == "get_weather"
+        assert len(value["city"]) <= 12
+        assert value["unit"] in ("celsius", "fahrenheit")
+    assert len(value) == 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_required_calls_are_valid_and_stream_as_they_are(
+    sdk: openai.OpenAI, server: Server, seed: int
+) -> None:
+    fields: dict[str, Any] = {
+        "model": server.model,
+        "messages": QUESTION,
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 1,
+        "seed": seed,
+        "max_tokens": 160,
+    }
+    choice = sdk.chat.completions.create(**fields).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls or ()
+    check_call(call.function.name, call.function.arguments)
+
+    ids, names, pieces, reasons = [], [], [], []
+    for chunk in sdk.chat.completions.create(**fields, stream=True):
+        for part in chunk.choices:
+            reasons.append(part.finish_reason)
+            assert not part.delta.content
+            for delta in part.delta.tool_calls or ():
+                assert delta.index == 0
+                ids += [delta.id] if delta.id else []
+                names += [delta.function.name] if delta.function.name else []
+                pieces.append(delta.function.arguments or "")
+    assert len(ids) == len(names) == 1
+    assert len(pieces) > 2, "the arguments came in one piece"
+    assert (names[0], "".join(pieces)) == (call.function.name, call.function.arguments)
+    assert reasons[-1] == "tool_calls"
+
+    # What was called can be sent back, with its answer.
+    again = sdk.chat.completions.create(
+        model=server.model,
+        messages=[
+            *QUESTION,
+            choice.message,
+            {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"},
+        ],
+        tools=TOOLS,
+        max_tokens=4,
+    )
+    assert again.usage.prompt_tokens > 0
+
+
+def test_a_named_function_gets_its_arguments(sdk: openai.OpenAI, server: Server) -> None:
+    choice = sdk.chat.completions.create(
+        model=server.model,
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "add"}},
+        temperature=1,
+        seed=5,
+        max_tokens=80,
+    ).choices[0]
+    (call,) = choice.message.tool_calls or ()
+    assert call.function.name == "add"
+    check_call("add", call.function.arguments)
+
+
+def test_tokenize_is_what_the_model_reads(server: Server) -> None:
+    status, asked = server.post("/tokenize", {"messages": QUESTION, "return_token_strs": True})
+    assert status == 200
+    body = {"messages": QUESTION, "max_tokens": 1}
+    _, answer = server.post("/v1/chat/completions", body)
+    assert asked["count"] == len(asked["tokens"]) == len(asked["token_strs"])
+    assert asked["count"] == answer["usage"]["prompt_tokens"]
+    _, back = server.post("/detokenize", {"tokens": asked["tokens"]})
+    assert back["prompt"].startswith("<|im_start|>system\n")
+    assert server.post("/tokenize", {"prompt": back["prompt"]})[1]["tokens"] == asked["tokens"]
+
+
+def test_a_template_of_ones_own_that_stalls_holds_up_nobody(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    stall = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    path = tmp_path / "own.jinja"
+    path.write_text(
+        "{{ messages[0].content }}{% if messages[0].content == 'stall' %}" + stall + "{% endif %}"
+        "{% if messages[0].content == 'no' %}{{ raise_exception('Not that.') }}{% endif %}"
+    )
+    server = start_server("--chat-template", str(path))
+
+    def ask(text: str) -> tuple[int, Any]:
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        return server.post("/v1/chat/completions", body)
+
+    status, answer = ask("Hello there")
+    assert status == 200
+    tokens = server.post("/tokenize", {"prompt": "Hello there"})[1]["count"]
+    assert answer["usage"]["prompt_tokens"] == tokens
+    status, answer = ask("stall")
+    assert (status, "takes longer than 2 s" in answer["error"]["message"]) == (400, True)
+    status, answer = ask("no")
+    assert (status, "Not that." in answer["error"]["message"]) == (400, True)
+    assert ask("Hello there")[0] == 200
+    renderer = psutil.Process(server.child("template"))
+    renderer.kill()
+    assert ask("Hello there")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [("{% if %}", "doesn't compile"), ("/nowhere/at.all", "can't be read")],
+)
+def test_a_template_that_will_not_do_is_one_clear_line(
+    start_server: Callable[..., Server], template: str, says: str
+) -> None:
+    server = start_server("--chat-template", template, wait=False)
+    with pytest.raises(ServerFailed) as failure:
+        server.wait_ready()
+    assert failure.value.code != 0
+    assert says in failure.value.stderr
+    assert "Traceback" not in failure.value.stderr
+
+
+@pytest.mark.parametrize("flag", ["--tool-call-parser", "--reasoning-parser"])
+def test_a_parser_that_does_not_exist_is_one_clear_line(
+    start_server: Callable[..., Server], flag: str
+) -> None:
+    server = start_server(flag, "nonsense", wait=False)
+    with pytest.raises(ServerFailed) as failure:
+        server.wait_ready()
+    assert "nonsense; allowed: auto" in failure.value.stderr
+    assert "Traceback" not in failure.value.stderr
