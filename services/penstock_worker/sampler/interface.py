@@ -15,7 +15,7 @@ from penstock_worker.sampler.rules import Rules
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
-NO_TOKEN_LEFT = "allowed_token_ids and bad_words leave no token to choose"
+NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,10 @@ class Ask:
 
     def judge(self, choice: Choice) -> Choice:
         """What becomes of the sampler's choice: it falls on a forbidden id where no other is left."""
-        token, rules = choice.token, self.rules
-        if token is None or rules is None or not rules.forbids(token):
+        token, rules, mask = choice.token, self.rules, self.allowed
+        if token is None or rules is None:
+            return choice
+        if not rules.forbids(token) and (mask is None or mask[token]):
             return choice
         return Choice(error=NO_TOKEN_LEFT, error_code="no_token_left")
 
@@ -88,7 +90,9 @@ class Sampler(Protocol):
     def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
         """One choice for each row. logits: [rows, vocab] float32, not changed."""
 
-    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
         """Log-probabilities of a given token of each row, and of its `count` likeliest.
 
         logits: as above.  None where a row has a logit that isn't a finite number.
