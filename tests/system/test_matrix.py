@@ -44,9 +44,9 @@ ADJUSTED = TokenSampling(
         presence=0.6,
         frequency=0.9,
         repetition=1.4,
-        bias={token: 1.5 for token in range(0, 301, 7)},
+        bias=dict.fromkeys(range(0, 301, 7), 1.5),
         allowed=tuple(range(0, 290, 2)),
-        bad_words=tuple((first, first + 2) for first in range(0, 280, 4)) + ((6,),),
+        bad_words=(*((first, first + 2) for first in range(0, 280, 4)), (6,)),
     ),
     prompt_logprobs=2,
 )

@@ -80,6 +80,7 @@ def slow_weights(kept: dict[int, float], sampling: TokenSampling) -> dict[int, f
 
 VOCAB = 24
 ids = st.integers(0, VOCAB - 1)
+words = st.lists(ids, min_size=1, max_size=3).map(tuple)
 penalties = st.sampled_from([-2.0, -0.5, 0.0, 0.0, 0.7, 2.0])
 
 
@@ -91,7 +92,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, TokenSampling, list[int], list[i
         repetition=draw(st.sampled_from([1.0, 1.0, 0.5, 1.3, 5.0])),
         bias=draw(st.dictionaries(ids, st.sampled_from([-100.0, -1.5, 2.0, 100.0]), max_size=5)),
         allowed=draw(st.none() | st.frozensets(ids, min_size=1).map(sorted).map(tuple)),
-        bad_words=tuple(draw(st.lists(st.lists(ids, min_size=1, max_size=3).map(tuple), max_size=8))),
+        bad_words=tuple(draw(st.lists(words, max_size=8))),
     )
     sampling = TokenSampling(
         seed=draw(st.integers(0, 2**64 - 1)),

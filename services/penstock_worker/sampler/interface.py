@@ -50,7 +50,7 @@ class Ask:
         return np.flatnonzero(~(kept if kept.any() else rest))
 
     def judge(self, choice: Choice) -> Choice:
-        """What becomes of the sampler's choice: it falls on a forbidden id where no other is left."""
+        """What becomes of the sampler's choice: it is a forbidden id where no other is left."""
         token, rules, mask = choice.token, self.rules, self.allowed
         if token is None or rules is None:
             return choice
