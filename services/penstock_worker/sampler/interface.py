@@ -43,6 +43,8 @@ class Ask:
         allowed = self._allowed()
         if allowed is None:
             return (*early, *banned)
+        if self.allowed is None and self.rules is not None and not early and not banned:
+            return self.rules.disallowed
         rest = allowed.copy()
         rest[list(banned)] = False
         kept = rest.copy()

@@ -58,6 +58,13 @@ class Rules:
         mask[list(self._wanted.allowed)] = True
         return mask
 
+    @cached_property
+    def disallowed(self) -> np.ndarray:
+        """The ids that aren't `allowed`, int32: most steps need no more."""
+        if self.allowed is None:
+            return np.zeros(0, np.int32)
+        return np.flatnonzero(~self.allowed).astype(np.int32)
+
     @property
     def banned(self) -> frozenset[int]:
         """Ids that would complete a bad word."""
