@@ -101,7 +101,7 @@ class Walker:
             salt=salt,
             grammar=grammar,
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
-            prompt_logprobs=1 if whole(0, 5) == 0 else None,
+            prompt_logprobs=1 if whole(0, 2) == 0 else None,
             **ends,
         )
 
@@ -244,6 +244,8 @@ class Walker:
         if self.h.worker is not None:
             running = self.h.core.scheduler.running.values()
             self.met["killed under a grammar"] += any(s.request.grammar for s in running)
+            halfway = (s.tells_prompt and s.prompt_told > 1 for s in running)
+            self.met["killed in a prompt"] += any(halfway)
             self.met["killed while compiling"] += bool(self.h.worker.asked)
         self.h.kill_worker()
 
