@@ -218,12 +218,10 @@ class Scheduler:
         return room and latest.tokens <= self.FOLLOWED_TOKENS and not suspects
 
     def _behind(self, sequence: Sequence) -> int:
-        """Tokens that the next step may compute: not the last one where none may follow it.
-
-        Nor where one is on its way that a grammar's mask may defer: it is not followed.
-        """
+        """Tokens that the next step may compute: not the last one where none may follow it, and
+        none where one is on its way that a grammar's mask may defer: it is not followed."""
         expected = sequence.num_expected
-        if sequence.request.grammar is not None and sequence.num_expected > sequence.num_tokens:
+        if sequence.request.grammar is not None and expected > sequence.num_tokens:
             return 0
         last = expected >= sequence.most_tokens or expected >= self._longest
         return expected - last - sequence.num_scheduled
