@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.llm import (
         LLM,
         AsyncLLM,
+        BeamSearchParams,
         CompletionOutput,
         Logprob,
         RequestMetrics,
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
     "FlexibleArgumentParser",
@@ -50,6 +52,7 @@ __all__ = [
 _HOMES = {
     "LLM": "penstock.llm",
     "AsyncLLM": "penstock.llm",
+    "BeamSearchParams": "penstock.client.beam_params",
     "CompletionOutput": "penstock.llm",
     "Logprob": "penstock.llm",
     "RequestMetrics": "penstock.llm",

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 
 from penstock.client.generation import Generation, SequenceDelta
-from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from penstock.llm.outputs import (
+    CompletionOutput,
+    Logprob,
+    PromptLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
 from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.text.tokenizer import Tokenizer
@@ -33,15 +39,18 @@ class Assembly:
         FINAL_ONLY at the end), or a new one that holds only them (DELTA)."""
         finished = self._generation.finished
         self._note_time(deltas, finished)
+        first = self._whole.prompt_logprobs is None
+        if first:
+            self._whole.prompt_logprobs = _prompt_logprobs(self._generation, self._tokenizer)
         if self._kind is RequestOutputKind.DELTA:
-            return self._news(deltas, finished)
+            return self._news(deltas, finished, first)
         for delta in deltas:
             _add(self._whole.outputs[delta.index], delta, self._tokenizer)
         self._whole.finished = finished
         self._whole.num_cached_tokens = self._generation.cached_tokens
         return self._whole if finished or self._kind is RequestOutputKind.CUMULATIVE else None
 
-    def _news(self, deltas: list[SequenceDelta], finished: bool) -> RequestOutput:
+    def _news(self, deltas: list[SequenceDelta], finished: bool, first: bool) -> RequestOutput:
         whole = self._whole
         outputs = []
         for delta in deltas:
@@ -59,6 +68,7 @@ class Assembly:
             outputs,
             finished,
             self._generation.cached_tokens,
+            prompt_logprobs=whole.prompt_logprobs if first else None,
             metrics=self._metrics,
         )
 
@@ -98,6 +108,17 @@ def _add(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -
     output.finish_reason = delta.finish_reason
     output.stop_reason = delta.stop_reason
     output.error = delta.error
+
+
+def _prompt_logprobs(generation: Generation, tokenizer: Tokenizer) -> PromptLogprobs | None:
+    """What a generation's first delta has brought of its prompt's log-probabilities."""
+    entries = generation.prompt_logprobs
+    if entries is None:
+        return None
+    return [
+        None if entry is None else by_token(token, entry, tokenizer)
+        for token, entry in zip(generation.prompt_token_ids, entries, strict=False)
+    ]
 
 
 def by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any
 
 import msgspec
 
-from penstock.client import EngineClient, Generation, ModelText
+from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
 from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
 from penstock.llm.assembly import Assembly, timed_out_output
+from penstock.llm.beam import search_all
+from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.model_tokenizer import ModelTokenizer
@@ -22,7 +24,9 @@ from penstock.llm.outputs import RequestOutput
 from penstock.llm.prompts import (
     Message,
     Prompt,
+    prompt_list,
     render_chat,
+    terms_list,
     tokenise_chat,
     tokenise_prompt,
     with_salt,
@@ -260,6 +264,21 @@ class AsyncLLM:
             generation = self._running.get(name)
             if generation is not None:
                 generation.abort()
+
+    async def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        deadline_ms: float | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The best hypotheses of each prompt. Cancelling it aborts what runs."""
+        await self.start()
+        given = prompt_list(prompts)
+        ids = [tokenise_prompt(prompt, self.text)[1] for prompt in given]
+        terms = terms_list(None, deadline_ms, len(given))
+        terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
+        return await search_all(self._started(), ids, params, terms, window=self.window)
 
     async def _stream(
         self,

@@ -64,7 +64,8 @@ class RequestOutput:
 
     prompt: the text, of a conversation as the chat template renders it; None for token ids.
     num_cached_tokens: of the prompt, found in the KV cache; None before the request has started.
-    prompt_logprobs: None unless asked for.
+    prompt_logprobs: for each token of the prompt what CompletionOutput.logprobs has for emitted
+    ones, and None for the first; None unless asked for.
     """
 
     request_id: str

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any
 
+from penstock.client import BeamSearchParams
 from penstock.client.model_text import ModelText
 from penstock.errors import PenstockError
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.llm.background_loop import BackgroundLoop
+from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.progress import Progress
@@ -144,6 +146,25 @@ class LLM:
         """The model's own generation defaults; what they don't state is SamplingParams()'s."""
         self._text()
         return self._llm.default_sampling_params
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        deadline_ms: float | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The beam_width best hypotheses of each prompt, in the prompts' order. Raises ValueError
+        for a bad prompt before anything runs."""
+        self._text()
+        everything = self._loop.start(
+            self._llm.beam_search(prompts, params, deadline_ms=deadline_ms)
+        )
+        try:
+            return everything.result()
+        except BaseException:
+            everything.cancel()
+            raise
 
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""

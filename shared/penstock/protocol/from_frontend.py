@@ -43,6 +43,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     grant: what the tenant may have, by the front end's file of API keys; None: the front end has
     none.  Where the engine core's own settings list the tenant, they win.
     timeline: each terminal output is to say where the sequence's time went.
+    prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
+    which has none, among them), when a request that asks for them is resumed.
     """
 
     request: int
@@ -61,6 +63,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     timeline: bool = False
     remote_kv_ms: int | None = None
     grant: Grant | None = None
+    prompt_delivered: int = 0
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

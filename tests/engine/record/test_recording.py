@@ -88,7 +88,7 @@ def test_the_first_difference_is_named(log: Path, monkeypatch: Any) -> None:
     def lazy(self: EngineCore) -> None:
         nonlocal calls
         calls += 1
-        if calls != 40:
+        if not 40 <= calls < 46:
             plan(self)
 
     monkeypatch.setattr(EngineCore, "_plan", lazy)
