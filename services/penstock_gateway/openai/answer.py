@@ -41,6 +41,7 @@ async def whole_answer(
     batch: Batch, reply: ReplyFormat, prompt_tokens: int, recorder: Recorder
 ) -> bytes:
     """The unstreamed reply. Raises what a sequence failed with."""
+    reply.begin(batch.prompt_logprobs)
     choices = [Choice() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
         for index, delta in arrivals:
@@ -80,6 +81,7 @@ class StreamedAnswer:
         what came before has been written."""
         out = bytearray()
         self._batch = batch
+        self._reply.begin(batch.prompt_logprobs)
         for choice in range(self._choices):
             self._reply.opening(out, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():

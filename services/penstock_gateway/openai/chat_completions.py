@@ -8,7 +8,9 @@ from penstock_gateway.openai.chat_request import ChatRequest, check
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.messages import characters, template_messages
 from penstock_gateway.openai.reply import ReplyHead
-from penstock_gateway.openai.sampling import room_for_output, sampling_params
+from penstock_gateway.openai.sampling import room_for_output, sampling_params, truncated
+from penstock_gateway.openai.shown import Shown
+from penstock_gateway.openai.structure import structure_field
 from penstock_gateway.openai.tokenising import encode
 from penstock_gateway.service import Engine
 
@@ -24,11 +26,12 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
 
     async def prepare(self, request: ChatRequest, engine: Engine, head: ReplyHead) -> Job:
         limit = engine.welcome.limits.max_model_len
-        prompt = await prompt_ids(request, engine)
         two = request.max_completion_tokens is not None
+        wanted = request.max_completion_tokens if two else request.max_tokens
+        prompt = truncated(await prompt_ids(request, engine), request, wanted, limit)
         max_tokens = room_for_output(
             len(prompt),
-            request.max_completion_tokens if two else request.max_tokens,
+            wanted,
             None,
             limit,
             field="max_completion_tokens" if two else "max_tokens",
@@ -39,9 +42,18 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             engine.welcome,
             max_tokens=max_tokens,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+            prompt_logprobs=request.prompt_logprobs,
         )
-        reply = ChatFormat(head, engine.text.tokenizer, logprobs=bool(request.logprobs))
-        return Job([prompt], [params], reply)
+        shown = Shown.wanted(request, logprobs=bool(request.logprobs))
+        echo = _last_words(request) if request.echo else ""
+        reply = ChatFormat(head, engine.text.tokenizer, shown, prompt, echo)
+        return Job([prompt], [params], reply, structure_field(request))
+
+
+def _last_words(request: ChatRequest) -> str:
+    """What an echo begins with: the last message, if it is the assistant's."""
+    last = request.messages[-1]
+    return last.content if last.role == "assistant" and isinstance(last.content, str) else ""
 
 
 async def prompt_ids(request: ChatRequest, engine: Engine) -> list[int]:

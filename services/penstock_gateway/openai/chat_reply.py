@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.openai.logprobs import ChatLogprobs, chat_logprobs
+from penstock_gateway.openai.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.openai.reply import (
     ReplyHead,
     TimelineField,
@@ -16,10 +16,12 @@ from penstock_gateway.openai.reply import (
     append_event,
     encoder,
 )
+from penstock_gateway.openai.shown import Shown, Source, unknown
 from penstock_gateway.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.openai.answer import Choice
 
@@ -31,13 +33,15 @@ class AssistantMessage(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
-    """stop_reason, as vLLM has it: the stop string or stop token id, null for EOS and length."""
+    """stop_reason, as vLLM has it: the stop string or stop token id, null for EOS and length.
+    token_ids: there when they were asked for."""
 
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
@@ -48,6 +52,8 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     usage: Usage
     system_fingerprint: str | None
     penstock_timeline: TimelineField = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -61,6 +67,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
@@ -71,25 +78,41 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     system_fingerprint: str | None
     usage: UsageField = UNSET
     penstock_timeline: TimelineField = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatFormat:
-    """Writes the reply to one request. logprobs: whether they were asked for."""
+    """Writes the reply to one request. echo: what each answer begins with."""
 
-    def __init__(self, head: ReplyHead, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(
+        self, head: ReplyHead, tokenizer: Tokenizer, shown: Shown, prompt: list[int], echo: str
+    ) -> None:
         self._head = head
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
+        self._shown = shown
+        self._prompt = prompt
+        self._echo = echo
+        self._source: Source = unknown
+
+    def begin(self, source: Source) -> None:
+        """source: of the prompt's log-probabilities."""
+        self._source = source
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
-        first = ChatChunkChoice(choice, ChatDelta("assistant", ""))
-        append_event(out, self._chunk([first], usage))
+        first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
+        chunk = self._chunk([first], usage)
+        if self._shown.token_ids:
+            chunk.prompt_token_ids = self._prompt
+        append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
-        if delta.text or (self._logprobs and delta.token_ids):
+        shown = self._shown
+        if delta.text or (delta.token_ids and (shown.logprobs or shown.token_ids)):
             piece = ChatChunkChoice(choice, ChatDelta(content=delta.text))
-            if self._logprobs:
-                piece.logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
+            if shown.logprobs:
+                piece.logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+            if shown.token_ids:
+                piece.token_ids = delta.token_ids
             append_event(out, self._chunk([piece], usage))
         if delta.finish_reason is not None:
             end = ChatChunkChoice(choice, ChatDelta(), None, delta.finish_reason, delta.stop_reason)
@@ -104,24 +127,34 @@ class ChatFormat:
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         head = self._head
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
-        return encoder.encode(
-            ChatCompletion(
-                head.id,
-                head.created,
-                head.model,
-                shown,
-                usage,
-                head.system_fingerprint,
-                timeline,
-            )
+        reply = ChatCompletion(
+            head.id,
+            head.created,
+            head.model,
+            shown,
+            usage,
+            head.system_fingerprint,
+            timeline,
         )
+        if self._shown.prompt_logprobs is not None:
+            logprobs = self._source(0)
+            reply.prompt_logprobs = self._shown.prompt(self._tokenizer, self._prompt, logprobs)
+        if self._shown.token_ids:
+            reply.prompt_token_ids = self._prompt
+        return encoder.encode(reply)
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
         logprobs = None
-        if self._logprobs:
-            logprobs = chat_logprobs(self._tokenizer, choice.token_ids, choice.logprobs)
-        message = AssistantMessage("".join(choice.texts))
-        return ChatChoice(index, message, logprobs, choice.finish_reason, choice.stop_reason)
+        if self._shown.logprobs:
+            logprobs = self._logprobs(choice.token_ids, choice.logprobs)
+        message = AssistantMessage(self._echo + "".join(choice.texts))
+        shown = ChatChoice(index, message, logprobs, choice.finish_reason, choice.stop_reason)
+        if self._shown.token_ids:
+            shown.token_ids = choice.token_ids
+        return shown
+
+    def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
+        return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._shown.as_ids)
 
     def _chunk(
         self,

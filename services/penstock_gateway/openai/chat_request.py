@@ -8,7 +8,9 @@ from penstock.errors import InvalidRequest
 from penstock.sampling_params import MAX_LOGPROBS
 from penstock_gateway.openai.fields import Flag, GenerateFields, Object, Text, Whole
 from penstock_gateway.openai.messages import Message
-from penstock_gateway.openai.neutral import COMMON, Neutral, require_best_of, require_neutral
+from penstock_gateway.openai.neutral import COMMON, Neutral, require_neutral
+from penstock_gateway.openai.search import check_search
+from penstock_gateway.openai.shown import check_prompt_logprobs
 
 
 class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +73,8 @@ _RESERVED_KWARGS = {
 def check(request: ChatRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
     require_neutral(request, RULES)
-    require_best_of(request)
+    check_prompt_logprobs(request)
+    check_search(request)
     top = request.top_logprobs
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequest(

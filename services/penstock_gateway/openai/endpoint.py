@@ -9,6 +9,8 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,6 +29,7 @@ from penstock_gateway.openai.decoding import decode
 from penstock_gateway.openai.fields import GenerateFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.openai.request_terms import request_terms, terms_headers
+from penstock_gateway.openai.structure import blame
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
 from penstock_gateway.timeline import Recorder
@@ -42,6 +45,8 @@ class Job:
     prompts: list[list[int]]
     params: list[SamplingParams]
     reply: ReplyFormat
+    structure: str | None = None
+    """The request's field that says what the output must look like."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -97,11 +102,12 @@ class GenerateEndpoint(ABC, Generic[Fields]):
 
     async def _whole(self, request: Fields, terms: Terms, recorder: Recorder) -> bytes:
         job = await self._job(request)
-        async with (
-            await self._submit(job, terms, recorder) as batch,
-            recorder.watching(batch.timings, batch.n),
-        ):
-            return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
+        with _blaming(job.structure):
+            async with (
+                await self._submit(job, terms, recorder) as batch,
+                recorder.watching(batch.timings, batch.n),
+            ):
+                return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
     async def _streamed(
         self, request: Fields, terms: Terms, recorder: Recorder, receive: Receive, send: Send
@@ -122,12 +128,13 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         self, request: Fields, terms: Terms, recorder: Recorder, events: EventStream
     ) -> None:
         job = await self._job(request)
-        async with await self._submit(job, terms, recorder) as batch:
-            answer = StreamedAnswer(
-                job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
-            )
-            async with recorder.watching(batch.timings, batch.n):
-                await answer.run(batch, events)
+        with _blaming(job.structure):
+            async with await self._submit(job, terms, recorder) as batch:
+                answer = StreamedAnswer(
+                    job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
+                )
+                async with recorder.watching(batch.timings, batch.n):
+                    await answer.run(batch, events)
 
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
@@ -151,6 +158,15 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             terms=terms,
             timed=recorder.wanted,
         )
+
+
+@contextmanager
+def _blaming(field: str | None) -> Iterator[None]:
+    """What the engine says of a structured output is said of the field that asked for it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise blame(error, field) from error
 
 
 def check_stream_options(request: GenerateFields) -> None:

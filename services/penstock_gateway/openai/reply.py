@@ -13,6 +13,7 @@ from penstock_gateway.timeline import Timeline
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.shown import Source
 
 encoder = msgspec.json.Encoder()
 
@@ -63,6 +64,9 @@ TimelineField = Timeline | msgspec.UnsetType
 
 class ReplyFormat(Protocol):
     """How an endpoint writes what its request's sequences gain."""
+
+    def begin(self, source: Source) -> None:
+        """Called once, before anything else. source: of the prompts' log-probabilities."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         """Appends what a choice's stream begins with."""
