@@ -17,6 +17,7 @@ from penstock_gateway.errors import HTTPError
 from penstock_gateway.openai import models
 from penstock_gateway.openai.chat_completions import ChatCompletions
 from penstock_gateway.openai.completions import Completions
+from penstock_gateway.openai.responses import Responses
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def create_app(
     for path, endpoint in (
         ("/v1/chat/completions", ChatCompletions(service)),
         ("/v1/completions", Completions(service)),
+        ("/v1/responses", Responses(service)),
     ):
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     for router in (

@@ -13,10 +13,13 @@ from penstock_gateway.openai.chat_reply import ChatCompletion
 from penstock_gateway.openai.chat_request import ChatRequest
 from penstock_gateway.openai.completion_reply import TextCompletion
 from penstock_gateway.openai.completion_request import CompletionRequest
+from penstock_gateway.openai.responses_reply import Response
+from penstock_gateway.openai.responses_request import ResponsesRequest
 
 _GENERATING = {
     "/v1/chat/completions": ("Answer a conversation", ChatRequest, ChatCompletion),
     "/v1/completions": ("Continue prompts", CompletionRequest, TextCompletion),
+    "/v1/responses": ("Answer a conversation, statelessly", ResponsesRequest, Response),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from penstock_gateway.events import DONE, EventStream
+from penstock_gateway.events import EventStream
 from penstock_gateway.openai.batch import Arrivals, Batch, failure_of
 from penstock_gateway.openai.fields import StreamOptions
 from penstock_gateway.openai.reply import ReplyFormat, Usage, UsageField
@@ -100,7 +100,7 @@ class StreamedAnswer:
         timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
         if timeline is not None:
             self._reply.timeline(out, timeline)
-        out += DONE
+        self._reply.end(out, self._total())
         await events.write(out, last=True)
 
     def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock_gateway.events import DONE
 from penstock_gateway.openai.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.openai.reply import (
     ReplyHead,
@@ -123,6 +124,9 @@ class ChatFormat:
 
     def timeline(self, out: bytearray, timeline: Timeline) -> None:
         append_event(out, self._chunk([], UNSET, timeline))
+
+    def end(self, out: bytearray, usage: Usage) -> None:
+        out += DONE
 
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         head = self._head

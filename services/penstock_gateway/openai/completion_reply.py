@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock_gateway.events import DONE
 from penstock_gateway.openai.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
@@ -109,6 +110,9 @@ class CompletionFormat:
 
     def timeline(self, out: bytearray, timeline: Timeline) -> None:
         append_event(out, self._reply([], UNSET, timeline))
+
+    def end(self, out: bytearray, usage: Usage) -> None:
+        out += DONE
 
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]

@@ -26,7 +26,7 @@ from penstock_gateway.events import EventStream
 from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
 from penstock_gateway.openai.batch import Batch
 from penstock_gateway.openai.decoding import decode
-from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.fields import RequestFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.openai.request_terms import request_terms, terms_headers
 from penstock_gateway.openai.structure import blame
@@ -35,7 +35,7 @@ from penstock_gateway.service import Engine, Service
 from penstock_gateway.timeline import Recorder
 from penstock_gateway.watch import while_connected
 
-Fields = TypeVar("Fields", bound=GenerateFields)
+Fields = TypeVar("Fields", bound=RequestFields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _blaming(field: str | None) -> Iterator[None]:
         raise blame(error, field) from error
 
 
-def check_stream_options(request: GenerateFields) -> None:
+def check_stream_options(request: RequestFields) -> None:
     """stream_options say something about a stream only."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
@@ -177,7 +177,7 @@ def check_stream_options(request: GenerateFields) -> None:
         )
 
 
-def check_request_id(request: GenerateFields) -> None:
+def check_request_id(request: RequestFields) -> None:
     """A request_id goes into ids and logs."""
     name = request.request_id
     if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):

@@ -29,11 +29,36 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     include_obfuscation: Flag = None
 
 
-class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints share."""
+class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every generating endpoint takes: for whom, how soon, and how to reply."""
 
     # --- these work
     model: Text = None
+    stream: Flag = None
+    stream_options: StreamOptions | None = None
+    request_id: Text = None
+    cache_salt: Text = None
+    """Only requests with the same salt share KV blocks, and only within one API key."""
+    priority: Whole = None
+    deadline_ms: Whole = None
+    """Milliseconds that the whole answer may take (Penstock's own)."""
+
+    # --- without effect on the output
+    user: Text = None
+    metadata: Object = None
+    store: Flag = None
+    service_tier: Text = None
+    safety_identifier: Text = None
+    prompt_cache_key: Text = None
+    prompt_cache_retention: Text = None
+    prompt_cache_options: Any = None
+    moderation: Any = None
+
+
+class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat share."""
+
+    # --- these work
     n: Whole = None
     temperature: Number = None
     top_p: Number = None
@@ -46,14 +71,6 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: Whole = None
     ignore_eos: Flag = None
     skip_special_tokens: Flag = None
-    stream: Flag = None
-    stream_options: StreamOptions | None = None
-    request_id: Text = None
-    cache_salt: Text = None
-    """Only requests with the same salt share KV blocks, and only within one API key."""
-    priority: Whole = None
-    deadline_ms: Whole = None
-    """Milliseconds that the whole answer may take (Penstock's own)."""
     presence_penalty: Number = None
     frequency_penalty: Number = None
     repetition_penalty: Number = None
@@ -82,14 +99,6 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     guided_grammar: Text = None
 
     # --- without effect on the output
-    user: Text = None
-    metadata: Object = None
-    store: Flag = None
-    service_tier: Text = None
-    safety_identifier: Text = None
-    prompt_cache_key: Text = None
-    prompt_cache_retention: Text = None
-    prompt_cache_options: Any = None
     prediction: Any = None
     session_id: Text = None
     spaces_between_special_tokens: Flag = None
@@ -112,4 +121,3 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_transfer_params: Object = None
     ec_transfer_params: Object = None
     vllm_xargs: Object = None
-    moderation: Any = None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.errors import clip
-from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.fields import RequestFields
 
 
 class Neutral(NamedTuple):
@@ -32,7 +32,7 @@ COMMON = (
 )
 
 
-def require_neutral(request: GenerateFields, rules: tuple[Neutral, ...]) -> None:
+def require_neutral(request: RequestFields, rules: tuple[Neutral, ...]) -> None:
     """Raises InvalidRequest naming the first field with a value that is not supported yet."""
     for field, values in rules:
         value = getattr(request, field)

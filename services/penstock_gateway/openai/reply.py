@@ -80,6 +80,9 @@ class ReplyFormat(Protocol):
     def timeline(self, out: bytearray, timeline: Timeline) -> None:
         """Appends the chunk that holds the timeline and no choices."""
 
+    def end(self, out: bytearray, usage: Usage) -> None:
+        """Appends what a stream ends with."""
+
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         """The unstreamed reply, as JSON."""
 

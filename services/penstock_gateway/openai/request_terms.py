@@ -15,7 +15,7 @@ from starlette.types import Scope
 from penstock.errors import InvalidRequest
 from penstock.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.errors import clip
-from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.fields import RequestFields
 
 TENANT_DIGITS = 32
 """Hex digits of the key's SHA-256 that name a tenant."""
@@ -48,7 +48,7 @@ def tenant_of(authorization: bytes) -> str:
     return hashlib.sha256(key).hexdigest()[:TENANT_DIGITS]
 
 
-def request_terms(request: GenerateFields, headers: TermsHeaders, arrived: float) -> Terms:
+def request_terms(request: RequestFields, headers: TermsHeaders, arrived: float) -> Terms:
     """arrived: when the request's headers had come, monotonic; from then on its time runs.
 
     Of two deadlines the earlier counts.  Raises InvalidRequest.
