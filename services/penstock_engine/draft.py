@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.protocol.from_worker import Result
+from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_engine.request import Sequence
 
@@ -37,12 +37,13 @@ class StepInFlight:
                 f"the result of step {self.number} has {len(result.slots)} slots; "
                 f"its plan has {len(self.items)}"
             )
-        for (sequence, _, samples), outcome in zip(self.items, result.slots, strict=True):
+        for (sequence, end, samples), outcome in zip(self.items, result.slots, strict=True):
             slot, token = outcome.slot, outcome.token
             if slot != sequence.slot:
                 raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
             if outcome.error is not None:
                 continue
+            self._verify_prompt(sequence, end, outcome)
             if outcome.deferred and token is None and samples and sequence.request.grammar:
                 continue
             if (token is not None) != samples or outcome.deferred:
@@ -55,6 +56,18 @@ class StepInFlight:
                 raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
             if outcome.logprobs is None and sequence.request.sampling.logprobs is not None:
                 raise UnfitResult(f"slot {slot} gave no log-probabilities, which were asked for")
+
+    def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
+        """Each token that is computed tells about the next one of the prompt."""
+        if sequence.finished:
+            return  # It is told no more; so its count stays behind.
+        told = min(end + 1, len(sequence.request.prompt))
+        expected = max(0, told - sequence.prompt_told)
+        given = len(outcome.prompt_logprobs or ())
+        if given != expected:
+            raise UnfitResult(
+                f"slot {outcome.slot} gave {given} log-probabilities of its prompt, not {expected}"
+            )
 
 
 class Draft:
@@ -127,4 +140,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         sampling=sequence.request.sampling,
         blocks=list(sequence.table.blocks),
         grammar=sequence.request.grammar,
+        prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
     )

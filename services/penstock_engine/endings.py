@@ -44,6 +44,7 @@ class Endings:
         stop_token: int | None = None,
         error: str | None = None,
         error_code: ErrorCode | None = None,
+        prompt_logprobs: list[TokenLogprobs] | None = None,
     ) -> None:
         """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
         if sequence.state is State.WAITING_FOR_GRAMMAR:
@@ -76,6 +77,7 @@ class Endings:
                 cached_tokens=request.take_cached_tokens(),
                 error_code=error_code,
                 timeline=timeline,
+                prompt_logprobs=prompt_logprobs,
             )
         )
 

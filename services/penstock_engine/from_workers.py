@@ -204,15 +204,23 @@ class FromWorkers:
         limit = self._context.tokens
         end_sequence = self._endings.end
         for sequence, outcome in self._scheduler.apply(result):
-            token = outcome.token
-            if token is None:
+            if outcome.error is not None:
                 error, code = outcome.error, outcome.error_code
                 end_sequence(sequence, State.FINISHED_FAILED, error=error, error_code=code)
                 continue
+            tokens = [] if outcome.token is None else [outcome.token]
             logprobs = None if outcome.logprobs is None else [outcome.logprobs]
+            prompt = outcome.prompt_logprobs
             end = verdict(sequence, limit)
             if end is not None:
-                end_sequence(sequence, end[0], tokens=[token], logprobs=logprobs, stop_token=end[1])
+                end_sequence(
+                    sequence,
+                    end[0],
+                    tokens=tokens,
+                    logprobs=logprobs,
+                    stop_token=end[1],
+                    prompt_logprobs=prompt,
+                )
                 continue
             request = sequence.request
             frontend = self._frontends.get(request.session)
@@ -220,9 +228,10 @@ class FromWorkers:
                 output = SequenceOutput(
                     request.number,
                     sequence.index,
-                    [token],
+                    tokens,
                     logprobs,
                     cached_tokens=request.take_cached_tokens(),
+                    prompt_logprobs=prompt,
                 )
                 frontend.outputs.append(output)
             sequence.delivered = len(sequence.emitted)

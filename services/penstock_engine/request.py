@@ -131,6 +131,9 @@ class Request:
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }
+        first = self.sequences.get(0)
+        if first is not None and submit.sampling.prompt_logprobs is not None:
+            first.prompt_told = max(1, submit.prompt_delivered)
         self.open = len(self.sequences)
 
     def take_cached_tokens(self) -> int | None:
@@ -162,6 +165,8 @@ class Sequence:
     num_preemptions: how often it has lost its blocks to others.
     tokens_at_start: the num_tokens with which it last got a slot.
     timeline: where its time goes, if its front end asked; whoever accepts and ends it keeps it.
+    prompt_told: tokens of the prompt whose log-probabilities its front end has; all of them where
+    it wants none.
     """
 
     __slots__ = (
@@ -180,6 +185,7 @@ class Sequence:
         "num_published",
         "num_scheduled",
         "num_tokens",
+        "prompt_told",
         "request",
         "slot",
         "state",
@@ -213,6 +219,18 @@ class Sequence:
         self.deferrals = -len(self.emitted)
         self.suspect_until = self.num_tokens if deaths else 0
         self.timeline: Timeline | None = None
+        self.prompt_told = len(request.prompt)
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be delivered."""
+        return self.prompt_told < len(self.request.prompt)
+
+    @property
+    def first_wanted(self) -> int:
+        """The first token whose logits somebody waits for: it must be computed, whatever the cache
+        holds, and so must all after it."""
+        return self.prompt_told - 1 if self.tells_prompt else self.num_tokens - 1
 
     @property
     def finished(self) -> bool:

@@ -218,16 +218,15 @@ class Scheduler:
         return room and latest.tokens <= self.FOLLOWED_TOKENS and not suspects
 
     def _behind(self, sequence: Sequence) -> int:
-        """Tokens that the next step may compute: none where the last one is on its way.
+        """Tokens that the next step may compute: not the last one where none may follow it.
 
         Nor where one is on its way that a grammar's mask may defer: it is not followed.
         """
         expected = sequence.num_expected
-        if expected >= sequence.most_tokens or expected >= self._longest:
-            return 0
         if sequence.request.grammar is not None and sequence.num_expected > sequence.num_tokens:
             return 0
-        return expected - sequence.num_scheduled
+        last = expected >= sequence.most_tokens or expected >= self._longest
+        return expected - last - sequence.num_scheduled
 
     def _run_others(self, draft: Draft) -> None:
         decodes: list[Sequence] = []
@@ -389,7 +388,7 @@ class Scheduler:
             sequence.request.cached_tokens = cached
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
-        end = min(sequence.num_tokens, start.computed + most)
+        end = start.computed + min(self._behind(sequence), most)
         sequence.table.grow(self.cache, end)
         draft.admit(sequence)
         self._work(sequence, draft, start.computed, end, [])
@@ -424,8 +423,8 @@ class Scheduler:
     def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.
 
-        Returns the sequences that have a new token (appended already) or an error, in the plan's
-        order.  The caller decides which of them end.
+        Returns the sequences that have a new token (appended already), log-probabilities of their
+        prompt, or an error, in the plan's order.  The caller decides which of them end.
         """
         step = self._in_flight[0]
         self.step_cost.observe(step.tokens, result.compute_seconds)
@@ -440,15 +439,19 @@ class Scheduler:
             if outcome.error is not None:
                 advanced.append((sequence, outcome))
                 continue
+            sequence.prompt_told += len(outcome.prompt_logprobs or ())
             if outcome.deferred:
                 if self._defer(sequence, end):
                     advanced.append((sequence, _too_slow(outcome)))
+                elif outcome.prompt_logprobs:
+                    advanced.append((sequence, outcome))
                 continue
             sequence.num_computed = end
             if self._reuse is not None:
                 self._reuse.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
+            if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
         if step.alone and self._suspect is not None:
             self._exonerate(self._suspect)

@@ -11,8 +11,10 @@ def verdict(sequence: Sequence, max_len: int) -> tuple[State, int | None] | None
     The order is EOS, stop ids, max_tokens, context full; ids don't count before min_tokens, but for
     EOS under a grammar, which comes that early only where nothing else is allowed.  The second
     value is the stop id that ended it (None for EOS).  max_len: tokens of the context, prompt and
-    output.
+    output.  One whose prompt is still to be told about goes on, also without tokens of its own.
     """
+    if sequence.tells_prompt:
+        return None
     request = sequence.request
     emitted = sequence.emitted
     count = len(emitted)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import Stopping
 from penstock.protocol.from_frontend import Submit
-from penstock.sampling_params import MAX_LOGPROBS, MAX_N, MAX_SEED, MAX_STOP_TOKEN_IDS
+from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
 from penstock.terms import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_DEADLINE_MS, MAX_SALT_LENGTH
+from penstock_engine.ranges import MAX_COUNT, check_ids, check_whole
+from penstock_engine.sampling_bounds import check_sampling
 
 MAX_NAME_LENGTH = 1024
 MAX_REMOTE_KV_MS = 60_000
 MAX_TENANT_LENGTH = 64
-MAX_COUNT = 2**31 - 1
 
 
 def check_submit(
@@ -36,25 +34,27 @@ def check_submit(
         raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
     if len(submit.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(f"the tenant is longer than {MAX_TENANT_LENGTH} characters")
-    _check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
+    check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
     if submit.time_left_ms is not None:
-        _check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
+        check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
     if submit.remote_kv_ms is not None:
-        _check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
+        check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
     _check_stopping(submit.stopping, vocab_size)
-    _check_sampling(submit.sampling)
+    check_sampling(submit.sampling, vocab_size)
     if not submit.prompt:
         raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
-    _check_ids("prompt", submit.prompt, vocab_size)
+    check_ids("prompt", submit.prompt, vocab_size)
     _check_sequences(submit, vocab_size)
     _check_grammar(submit, max_grammar_bytes)
+    check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt))
 
 
 def _check_length(submit: Submit, max_len: int, room: str) -> None:
-    # A request that emits nothing may fill the context; any other needs room for one token.
-    longest = max_len if submit.stopping.max_tokens == 0 else max_len - 1
+    # A request that is not run may fill the context; any other needs room for one token.
+    runs = submit.stopping.max_tokens > 0 or submit.sampling.prompt_logprobs is not None
+    longest = max_len - 1 if runs else max_len
     emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
     if emitted == 0 and len(submit.prompt) > longest:
         raise InvalidRequest(
@@ -86,7 +86,7 @@ def _check_sequences(submit: Submit, vocab_size: int) -> None:
                 f"sequence {opened.index} has emitted {len(opened.emitted)} tokens, "
                 f"more than max_tokens, {most}"
             )
-        _check_ids("emitted", opened.emitted, vocab_size)
+        check_ids("emitted", opened.emitted, vocab_size)
 
 
 def _check_grammar(submit: Submit, max_bytes: int) -> None:
@@ -105,43 +105,13 @@ def _check_grammar(submit: Submit, max_bytes: int) -> None:
         )
 
 
-def _check_sampling(sampling: TokenSampling) -> None:
-    _check_number("temperature", sampling.temperature, 0.0, 100.0)
-    _check_number("top_p", sampling.top_p, 0.0, 1.0)
-    if sampling.top_p == 0.0:
-        raise InvalidRequest("top_p must be above 0", param="top_p")
-    _check_number("min_p", sampling.min_p, 0.0, 1.0)
-    _check_whole("top_k", sampling.top_k, 0, MAX_COUNT)
-    _check_whole("seed", sampling.seed, 0, MAX_SEED)
-    if sampling.logprobs is not None:
-        _check_whole("logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
-
-
 def _check_stopping(stopping: Stopping, vocab_size: int) -> None:
-    _check_whole("max_tokens", stopping.max_tokens, 0, MAX_COUNT)
-    _check_whole("min_tokens", stopping.min_tokens, 0, stopping.max_tokens)
+    check_whole("max_tokens", stopping.max_tokens, 0, MAX_COUNT)
+    check_whole("min_tokens", stopping.min_tokens, 0, stopping.max_tokens)
     if len(stopping.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequest(
             f"stop_token_ids holds {len(stopping.stop_token_ids)} ids; "
             f"at most {MAX_STOP_TOKEN_IDS} are allowed",
             param="stop_token_ids",
         )
-    _check_ids("stop_token_ids", stopping.stop_token_ids, vocab_size)
-
-
-def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
-    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        bad = next(token for token in ids if not 0 <= token < vocab_size)
-        raise InvalidRequest(
-            f"{name}: token id {bad} is not in the vocabulary, 0 to {vocab_size - 1}", param=name
-        )
-
-
-def _check_number(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidRequest(f"{name} must lie in {low:g} to {high:g}, not {value!r}", param=name)
-
-
-def _check_whole(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidRequest(f"{name} must lie in {low} to {high}, not {value}", param=name)
+    check_ids("stop_token_ids", stopping.stop_token_ids, vocab_size)

@@ -5,7 +5,7 @@ rows that end their slot's tokens, one sampler call.  Kinds of work are not told
 chunk, a decode and a resumed sequence are all "compute tokens [start, start + count)".  What may
 not be added here: branches per feature or per model, I/O, clocks, knowledge of requests, stopping
 rules, anything that makes one slot's numbers depend on another's.  Features come as objects:
-models, attention backends, the sampler.
+models, attention backends, the sampler with its rules, the prompt's log-probabilities.
 
 Threads.  A forward pass that has no threads of its own (the reference) is called from several: a
 step's sequences are dealt out, and each thread takes its share through the whole model by itself.
@@ -24,12 +24,14 @@ import torch
 from torch import Tensor
 
 from penstock import logs
+from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import Grammars
+from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice, Sampler
 from penstock_worker.slots import PlanError, Slots
 
@@ -61,6 +63,7 @@ class Runner:
         self._forward = forward
         self._sampler = sampler
         self._slots = slots
+        self._prompts = PromptLogprobs(slots, sampler)
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
         self.grammars = grammars or Grammars()
         self._threads = threads
@@ -135,18 +138,27 @@ class Runner:
         return outcomes
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
+        rest, prompts = self._prompts.take(works, self._logits)
+        ends = np.cumsum([work.count for work in rest]) - 1
+        sampling = [(work, row) for work, row in zip(rest, ends, strict=True) if self._ends(work)]
+        chosen: dict[int, Choice] = {}
+        if rest:
+            logits = self._logits(rest, np.array([row for _, row in sampling], dtype=np.int64))
+            chosen = self._choose(logits, [work.slot for work, _ in sampling])
+        return {
+            work.slot: self._settle(work, chosen.get(work.slot), prompts.get(work.slot))
+            for work in works
+            if self._slots[work.slot].failed is None
+        }
+
+    def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
+        """One forward pass over all of the works; the logits of some of their rows."""
         batch = self._gather(works)
-        ends = np.cumsum(batch.counts) - 1
-        sampling = [(work, row) for work, row in zip(works, ends, strict=True) if self._ends(work)]
-        rows = np.array([row for _, row in sampling], dtype=np.int64)
         if self._observer is None:
-            logits = self._forward.logits(batch, rows)
-        else:
-            everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
-            self._observe(self._observer, works, everything)
-            logits = everything[torch.from_numpy(rows)]
-        chosen = self._choose(logits, [work.slot for work, _ in sampling])
-        return {work.slot: self._settle(work, chosen.get(work.slot)) for work in works}
+            return self._forward.logits(batch, rows)
+        everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
+        self._observe(self._observer, works, everything)
+        return everything[torch.from_numpy(rows)]
 
     def _choose(self, logits: Tensor, numbers: list[int]) -> dict[int, Choice]:
         """The next token of each of these slots; logits: [slots, vocab]."""
@@ -157,7 +169,7 @@ class Runner:
         for number in numbers:
             slot, mask = self._slots[number], masks.get(number)
             allowed = None if mask is None else mask.allowed
-            asks.append(Ask(slot.sampling, slot.index, slot.emitted, allowed))
+            asks.append(Ask(slot.sampling, slot.index, slot.emitted, allowed, slot.rules))
         chosen = dict(zip(numbers, self._sampler.sample(logits, asks), strict=True))
         return chosen | {number: mask.judge(chosen[number]) for number, mask in masks.items()}
 
@@ -179,20 +191,22 @@ class Runner:
             counts=np.array([work.count for work in works]),
         )
 
-    def _settle(self, work: SlotWork, choice: Choice | None) -> SlotResult:
+    def _settle(
+        self, work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None
+    ) -> SlotResult:
         slot = self._slots[work.slot]
         slot.computed = work.start + work.count
         if choice is not None and choice.deferred:
             slot.computed -= 1  # Its logits are wanted again.
-            return SlotResult(work.slot, deferred=True)
+            return SlotResult(work.slot, deferred=True, prompt_logprobs=prompt)
         if choice is None:
-            return SlotResult(work.slot)
+            return SlotResult(work.slot, prompt_logprobs=prompt)
         if choice.token is None:
             slot.failed = choice.error
             return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
-        slot.tokens.append(choice.token)
+        slot.append(choice.token)
         self.grammars.advance(work.slot, choice.token)
-        return SlotResult(work.slot, choice.token, choice.logprobs)
+        return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
 
     def _observe(self, observer: Observer, works: list[SlotWork], logits: Tensor) -> None:
         row = 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.sampler.rules import Rules, rules_of
 
 
 class PlanError(Exception):
@@ -18,9 +19,10 @@ class PlanError(Exception):
 class Slot:
     """One sequence.
 
-    tokens: prompt and emitted ids; the sampler appends.  blocks: its block table; plans append.
+    tokens: prompt and emitted ids; `append` adds to them.  blocks: its block table; plans append.
     computed: tokens whose keys and values are in the cache, None before the first work (a prefix
     that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
+    rules: of its sampling, or None.  prompt_from: see NewSequence.
     """
 
     tokens: list[int]
@@ -30,10 +32,18 @@ class Slot:
     blocks: list[int]
     computed: int | None = None
     failed: str | None = None
+    rules: Rules | None = None
+    prompt_from: int | None = None
 
     @property
     def emitted(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    def append(self, token: int) -> None:
+        """A new token, which was sampled."""
+        self.tokens.append(token)
+        if self.rules is not None:
+            self.rules.advance(token)
 
     def table(self, tokens: int, block_size: int) -> np.ndarray:
         """The blocks that hold the first `tokens` tokens."""
@@ -95,8 +105,16 @@ class Slots:
         if min(new.tokens) < 0 or max(new.tokens) >= self.bounds.vocab:
             raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
         self._check_blocks(new.slot, new.blocks)
+        if new.prompt_from is not None and new.prompt_from < 1:
+            raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
         self._slots[new.slot] = Slot(
-            list(new.tokens), new.num_prompt, new.index, new.sampling, list(new.blocks)
+            list(new.tokens),
+            new.num_prompt,
+            new.index,
+            new.sampling,
+            list(new.blocks),
+            rules=rules_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
+            prompt_from=new.prompt_from,
         )
 
     def _take_work(self, work: SlotWork) -> None:

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
@@ -39,6 +41,11 @@ def next_token(
     while token in forbidden:
         token = (token + 1) % VOCAB
     return token
+
+
+def told_of(prompt: list[int], at: int) -> TokenLogprobs:
+    """What is reported of the prompt's token `at`."""
+    return TokenLogprobs(-float(at), prompt[at - 1 : at + 1], [-0.5, -0.25])
 
 
 @dataclass
@@ -149,12 +156,25 @@ class FakeWorker:
             row = self.rows[slot.blocks[at // size]][at % size]
             assert row == tuple(slot.tokens[: at + 1]), "another sequence wrote into this block"
         slot.computed = end
+        told = self._told(slot, prompt, start, end)
         if end < len(slot.tokens):
-            return SlotResult(number)
+            return SlotResult(number, prompt_logprobs=told)
         if slot.grammar is not None and self.late():
             slot.computed -= 1
-            return SlotResult(number, deferred=True)
-        return self._sample(slot, number, prompt)
+            return SlotResult(number, deferred=True, prompt_logprobs=told)
+        result = self._sample(slot, number, prompt)
+        return msgspec.structs.replace(result, prompt_logprobs=told)
+
+    def _told(
+        self, slot: Slot, prompt: list[int], start: int, end: int
+    ) -> list[TokenLogprobs] | None:
+        wanted = slot.new.prompt_from
+        if wanted is None:
+            return None
+        assert slot.new.sampling.prompt_logprobs is not None
+        assert slot.new.index == 0
+        assert start <= wanted - 1 or start >= wanted, "a row that tells was not computed"
+        return [told_of(prompt, at + 1) for at in range(start, end) if wanted <= at + 1 < len(prompt)]
 
     def _sample(self, slot: Slot, number: int, prompt: list[int]) -> SlotResult:
         sampling = slot.new.sampling

@@ -38,7 +38,7 @@ from penstock.protocol.to_worker import CompileGrammar, DropGrammar, Plan, Setup
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
-from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token
+from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token, told_of
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODERS = {
@@ -131,6 +131,8 @@ class SequenceScore:
 
     tokens: list[int]
     logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
+    """Of the prompt's tokens after the first."""
     terminal: SequenceOutput | None = None
     finished_by_us: bool = False
     deaths: int = 0
@@ -313,6 +315,7 @@ class Harness:
             assert request.cached is None, "told twice"
             request.cached = output.cached_tokens
         score.tokens += output.tokens
+        self._take_prompt(request, score, output)
         if request.submit.sampling.logprobs is not None and output.tokens:
             assert output.logprobs is not None
             assert len(output.logprobs) == len(output.tokens)
@@ -320,7 +323,7 @@ class Harness:
         expected, finish, stop = self.expected(request, output.sequence)
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
-            assert len(output.tokens) == 1
+            assert len(output.tokens) == 1 or output.prompt_logprobs
             return
         score.terminal = output
         if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
@@ -332,6 +335,20 @@ class Harness:
             assert request.deadline <= self.now
         elif output.finish == "error":
             assert output.error
+
+    def _take_prompt(
+        self, request: RequestScore, score: SequenceScore, output: SequenceOutput
+    ) -> None:
+        """Each once, in order, with the first sequence alone, and before any token."""
+        score.prompt_logprobs += output.prompt_logprobs or []
+        prompt = request.submit.prompt
+        asked = request.submit.sampling.prompt_logprobs is not None and output.sequence == 0
+        expected = [told_of(prompt, at) for at in range(1, len(prompt))] if asked else []
+        told = score.prompt_logprobs
+        assert told == expected[: len(told)], "not the prompt's, skipped, or told twice"
+        ended_well = output.finish in ("stop", "length") and not score.finished_by_us
+        if output.tokens or ended_well:
+            assert len(told) == len(expected), "tokens before the prompt was told about"
 
     def _check_natural_end(
         self,
@@ -389,6 +406,8 @@ class Harness:
         seed: int = 1,
         salt: str = "",
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        delivered: int = 0,
         settle: bool = True,
         grammar: Grammar | None = None,
         remote_kv_ms: int | None = None,
@@ -407,7 +426,12 @@ class Harness:
             f"r{self._requests}",
             prompt,
             [OpenSequence(index, emitted.get(index, [])) for index in indexes],
-            TokenSampling(seed=seed, logprobs=logprobs, **(sampling or {})),
+            TokenSampling(
+                seed=seed,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                **(sampling or {}),
+            ),
             Stopping(**{"max_tokens": 8, **stopping}),
             deaths,
             resumed if resumed is not None else bool(emitted or deaths),
@@ -418,11 +442,15 @@ class Harness:
             grammar=grammar,
             remote_kv_ms=remote_kv_ms,
             timeline=timeline,
+            prompt_delivered=delivered,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)
         for index in indexes:
             score.sequences[index] = SequenceScore(list(emitted.get(index, [])), deaths=deaths)
+        if delivered and 0 in score.sequences:
+            told = [told_of(prompt, at) for at in range(1, delivered)]
+            score.sequences[0].prompt_logprobs = told
         front.requests[submit.request] = score
         self.send(front, submit, settle=settle)
         return score

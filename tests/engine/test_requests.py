@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import Adjustments, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import EOS, VOCAB
@@ -105,7 +105,40 @@ def test_logprobs_come_with_each_token_when_asked_for() -> None:
     assert silent.sequences[0].logprobs == []
 
 
+def test_prompt_logprobs_come_once_and_without_a_token_where_none_is_wanted() -> None:
+    h, front = ready(block_size=4, max_num_batched_tokens=5)
+    ids = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    warm = h.submit(front, ids, max_tokens=3)
+    h.run()
+    asked = h.submit(front, ids, n=2, max_tokens=0, prompt_logprobs=1)
+    one = h.submit(front, [3], max_tokens=0, prompt_logprobs=1)
+    later = h.submit(front, ids, max_tokens=2, ignore_eos=True, prompt_logprobs=1)
+    h.run()
+    assert (warm.cached, asked.cached, later.cached) == (0, 0, 0), "nothing is taken from the cache"
+    assert len(asked.sequences[0].prompt_logprobs) == 9
+    assert asked.sequences[1].prompt_logprobs == one.sequences[0].prompt_logprobs == []
+    assert end_of(asked).finish == end_of(asked, 1).finish == end_of(one).finish == "length"
+    assert asked.sequences[0].tokens == []
+    assert later.sequences[0].prompt_logprobs == asked.sequences[0].prompt_logprobs
+    assert len(later.sequences[0].tokens) == 2
+
+
+def test_prompt_logprobs_go_on_from_the_delivered_mark() -> None:
+    h, front = ready(block_size=4, max_num_batched_tokens=5)
+    ids = list(range(3, 25))
+    h.submit(front, ids, max_tokens=1)
+    h.run()
+    asked = h.submit(front, ids, max_tokens=2, ignore_eos=True, prompt_logprobs=1, delivered=11)
+    h.run()
+    assert asked.cached == 8, "the blocks before the mark are found"
+    assert len(asked.sequences[0].prompt_logprobs) == 10 + 11
+
+
 # ---- invalid
+
+
+def adjusted(**fields: object) -> dict[str, object]:
+    return {"sampling": TokenSampling(seed=1, adjustments=Adjustments(**fields))}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +162,25 @@ def test_logprobs_come_with_each_token_when_asked_for() -> None:
         ({"sampling": TokenSampling(seed=1, top_p=1.5)}, "top_p"),
         ({"sampling": TokenSampling(seed=1, top_k=-1)}, "top_k"),
         ({"sampling": TokenSampling(seed=1, min_p=float("inf"))}, "min_p"),
-        ({"sampling": TokenSampling(seed=1, logprobs=21)}, "logprobs must lie in 0 to 20"),
+        ({"sampling": TokenSampling(seed=1, logprobs=257)}, "logprobs must lie in 0 to 256"),
+        (
+            {"sampling": TokenSampling(seed=1, prompt_logprobs=21)},
+            "prompt_logprobs must lie in 0 to 20",
+        ),
+        ({"prompt_delivered": 3}, "prompt_delivered must lie in 0 to 2, not 3"),
+        (adjusted(presence=2.5), "presence_penalty must lie in -2 to 2, not 2.5"),
+        (adjusted(frequency=float("nan")), "frequency_penalty"),
+        (adjusted(repetition=0.0), "repetition_penalty must be above 0"),
+        (adjusted(repetition=101.0), "repetition_penalty must lie in 0 to 100"),
+        (adjusted(bias={VOCAB: 1.0}), "logit_bias: token id 40 is not in the vocabulary"),
+        (adjusted(bias={1: -101.0}), "logit_bias must lie in -100 to 100"),
+        (adjusted(bias=dict.fromkeys(range(1025), 1.0)), "logit_bias holds 1025 entries"),
+        (adjusted(allowed=()), "allowed_token_ids must hold at least one id"),
+        (adjusted(allowed=(-1, 3)), "allowed_token_ids: token id -1"),
+        (adjusted(bad_words=((),)), "one of bad_words has 0 tokens"),
+        (adjusted(bad_words=((1,) * 1029,)), "one of bad_words has 1029 tokens"),
+        (adjusted(bad_words=((1, 99),)), "bad_words: token id 99"),
+        (adjusted(bad_words=((1,),) * 513), "bad_words holds 513 entries; at most 512"),
         ({"stopping": Stopping(max_tokens=-1)}, "max_tokens"),
         ({"stopping": Stopping(max_tokens=2**31)}, "max_tokens"),
         ({"stopping": Stopping(max_tokens=3, min_tokens=4)}, "min_tokens must lie in 0 to 3"),

@@ -101,6 +101,7 @@ class Walker:
             salt=salt,
             grammar=grammar,
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
+            prompt_logprobs=1 if whole(0, 5) == 0 else None,
             **ends,
         )
 
@@ -174,7 +175,17 @@ class Walker:
             priority=old.submit.priority,
             time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),
             grammar=old.submit.grammar,
+            prompt_logprobs=old.submit.sampling.prompt_logprobs,
+            delivered=self._delivered(old),
         )
+
+    def _delivered(self, old: RequestScore) -> int:
+        """Tokens of the prompt that its front end knows all about."""
+        first = old.sequences.get(0)
+        if old.submit.sampling.prompt_logprobs is None or first is None:
+            return 0
+        self.met["resumed in a prompt"] += 0 < len(first.prompt_logprobs) < len(old.submit.prompt) - 1
+        return 1 + len(first.prompt_logprobs)
 
     def _left_ms(self, deadline: float) -> int:
         return max(0, round(1000 * (deadline - self.h.now)))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock_kernels.cpu.edits import Edit, pack
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.structs import Sampling
@@ -18,10 +19,13 @@ DRAW = np.dtype(
     [
         *((name, np.float64) for name in ("temperature", "top_p", "min_p", "draw")),
         *((name, np.int32) for name in ("top_k", "logprobs", "first_held", "num_held")),
-        *((name, np.int32) for name in ("first_top", "reserved")),
+        *((name, np.int32) for name in ("first_top", "given", "edit", "reserved")),
     ]
 )
 """PkDraw (csrc/types.h), field for field."""
+
+
+NOT_GIVEN = NOT_EDITED = -1
 
 
 class Row(NamedTuple):
@@ -30,6 +34,8 @@ class Row(NamedTuple):
     temperature: 0 takes the likeliest.  top_k: 0 is off.  top_p: in (0, 1], 1 is off.  min_p: 0 is
     off.  draw: in [0, 1).  held_back: ids that can't be chosen unless no other is left; those
     beyond the vocabulary mean nothing.  logprobs: the number of alternatives, or None.
+    edit: of the logits, before the temperature.  given: the token, where it is known and only its
+    log-probability is wanted.
     """
 
     temperature: float = 1.0
@@ -39,6 +45,8 @@ class Row(NamedTuple):
     draw: float = 0.0
     held_back: Sequence[int] | np.ndarray = ()
     logprobs: int | None = None
+    edit: Edit | None = None
+    given: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ def sample(
 ) -> Sampled:
     """logits: [rows, vocab] float32, not changed; one Row for each.
 
-    A distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest tokens
+    A row is cut to what isn't held back, then edited.
+    The distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest tokens
     that holds top_p of what is left), min_p (at least min_p of the likeliest); ties go to lower
     ids.  Then the inverse of its cumulative sum, in id order, in float64.  A row's result depends
     on that row alone, and is the same on every instruction set.
@@ -74,6 +83,7 @@ def sample(
     vocab = logits.shape[1]
     draws, held_back = _packed(rows, vocab)
     _check(draws)
+    edits = pack([row.edit for row in rows if row.edit is not None], vocab)
     first = draws["first_top"]
     ends = first + np.maximum(draws["logprobs"], 0)
     size = int(ends[-1]) if len(rows) else 0
@@ -95,6 +105,7 @@ def sample(
         logits=logits.ctypes.data,
         draws=draws.ctypes.data,
         held_back=held_back.ctypes.data,
+        **({} if edits is None else edits.addresses()),
         tokens=sampled.tokens.ctypes.data,
         logprobs=sampled.logprobs.ctypes.data,
         top_ids=top_ids.ctypes.data,
@@ -108,7 +119,7 @@ def sample(
 
 def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
     """([rows] DRAW, the held-back ids of all rows)."""
-    packed, first_held, first_top = [], 0, 0
+    packed, first_held, first_top, edits = [], 0, 0, 0
     held_back = [_NOTHING]
     for row in rows:
         held = _within(row.held_back, vocab)
@@ -119,14 +130,24 @@ def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
             (
                 *(row.temperature, row.top_p, row.min_p, row.draw),
                 *(min(max(row.top_k, 0), vocab), logprobs, first_held, len(held)),
-                *(first_top, 0),
+                *(first_top, _given(row.given, vocab)),
+                *(NOT_EDITED if row.edit is None else edits, 0),
             )
         )
+        edits += row.edit is not None
         if len(held):
             held_back.append(held)
             first_held += len(held)
         first_top += max(logprobs, 0)
     return np.array(packed, dtype=DRAW), np.concatenate(held_back)
+
+
+def _given(token: int | None, vocab: int) -> int:
+    if token is None:
+        return NOT_GIVEN
+    if not 0 <= token < vocab:
+        raise ValueError(f"given must lie in 0 to {vocab - 1}, not {token}")
+    return token
 
 
 def _within(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:

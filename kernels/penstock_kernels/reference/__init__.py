@@ -14,6 +14,7 @@ Tests check it for each op, on odd sizes, in float32 and bfloat16, with one and 
 """
 
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
+from penstock_kernels.reference.edits import Edits, edit_row
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
@@ -32,10 +33,12 @@ from penstock_kernels.reference.top_ids import top_ids
 
 __all__ = [
     "AttentionPlan",
+    "Edits",
     "Int8Rows",
     "KVRows",
     "SamplingCuts",
     "apply_rope",
+    "edit_row",
     "inverse_frequencies",
     "linear",
     "linear_scaled",

@@ -40,19 +40,19 @@ class Reuse:
     def find(self, sequence: Sequence) -> Start | None:
         """How it may start at best; None: it should wait for what others are computing."""
         size = self._cache.block_size
-        # The last token is computed in any case: its logits are what the sequence is here for.
-        before_last = sequence.num_tokens - 1
-        keys = sequence.block_keys(before_last // size, size)
+        # What is computed in any case: those logits are what the sequence is here for.
+        wanted = sequence.first_wanted
+        keys = sequence.block_keys(wanted // size, size)
         match = self._cache.match(keys)
         if match.blocks < len(keys) and keys[match.blocks] in self._makers:
             return None
         partial, computed = None, match.blocks * size
-        if match.blocks == len(keys) and before_last % size and not sequence.emitted:
+        if match.blocks == len(keys) and wanted % size and not sequence.emitted:
             sibling = self._sibling(sequence)
-            if sibling is not None and sibling.num_computed < before_last:
+            if sibling is not None and sibling.num_computed < wanted:
                 return None
             if sibling is not None and sibling.table is not None:
-                partial, computed = sibling.table.blocks[match.blocks], before_last
+                partial, computed = sibling.table.blocks[match.blocks], wanted
         needed = blocks_for(sequence.num_tokens + 1, size) - match.blocks + match.taken
         return Start(match.blocks, partial, computed, needed)
 

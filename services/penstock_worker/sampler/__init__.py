@@ -6,6 +6,7 @@ from penstock import logs
 from penstock_worker.sampler.cpu import CPUSampler
 from penstock_worker.sampler.interface import Ask, Choice, Sampler
 from penstock_worker.sampler.reference import ReferenceSampler
+from penstock_worker.sampler.rules import Rules, rules_of
 
 log = logs.get(__name__)
 
@@ -19,4 +20,13 @@ def choose(threads: int) -> Sampler:
         return ReferenceSampler()
 
 
-__all__ = ["Ask", "CPUSampler", "Choice", "ReferenceSampler", "Sampler", "choose"]
+__all__ = [
+    "Ask",
+    "CPUSampler",
+    "Choice",
+    "ReferenceSampler",
+    "Rules",
+    "Sampler",
+    "choose",
+    "rules_of",
+]

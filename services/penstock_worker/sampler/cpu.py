@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
+from penstock_kernels.cpu.edits import Edit
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
+from penstock_worker.sampler.rules import Rules
 
 
 class _Own(threading.local):
@@ -40,9 +43,17 @@ class CPUSampler:
         rows = [_row(ask, draw) for ask, draw in zip(asks, draws.tolist(), strict=True)]
         sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
         return [
-            _choice(ask, token, sampled, row)
+            ask.judge(_choice(ask.sampling.logprobs, token, sampled, row))
             for row, (ask, token) in enumerate(zip(asks, sampled.tokens.tolist(), strict=True))
         ]
+
+
+    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+        rows = [Row(given=token, logprobs=count) for token in tokens]
+        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
+        if (sampled.tokens < 0).any():
+            return None
+        return [_logprobs(sampled, row) for row in range(len(rows))]
 
 
 def _row(ask: Ask, draw: float) -> Row:
@@ -55,15 +66,33 @@ def _row(ask: Ask, draw: float) -> Row:
         draw,
         ask.held_back(),
         sampling.logprobs,
+        None if ask.rules is None else _edit(ask.rules),
     )
 
 
-def _choice(ask: Ask, token: int, sampled: Sampled, row: int) -> Choice:
+def _edit(rules: Rules) -> Edit | None:
+    penalties = rules.penalties
+    if penalties is None:
+        return Edit(rules.bias_ids, rules.biases) if rules.bias else None
+    return Edit(
+        rules.bias_ids,
+        rules.biases,
+        penalties.ids,
+        penalties.counts,
+        penalties.presence,
+        penalties.frequency,
+        penalties.repetition,
+    )
+
+
+def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> Choice:
     if token < 0:
         return Choice(error=NOT_FINITE)
-    if ask.sampling.logprobs is None:
-        return Choice(token)
+    return Choice(token, None if wanted is None else _logprobs(sampled, row))
+
+
+def _logprobs(sampled: Sampled, row: int) -> TokenLogprobs:
     ids, logprobs = sampled.alternatives[row]
     own = max(float(sampled.logprobs[row]), IMPOSSIBLE)
     tops = np.maximum(logprobs, np.float32(IMPOSSIBLE)).tolist()
-    return Choice(token, TokenLogprobs(own, ids.tolist(), tops))
+    return TokenLogprobs(own, ids.tolist(), tops)

@@ -10,10 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
+from penstock_worker.sampler.rules import Rules
 
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
+NO_TOKEN_LEFT = "allowed_token_ids and bad_words leave no token to choose"
 
 
 @dataclass(frozen=True)
@@ -21,26 +23,45 @@ class Ask:
     """One row's request. index: of the sequence.  emitted: tokens that it has emitted before.
 
     allowed: [vocab] bool, ids that a grammar allows, at least one; None: all.
+    rules: of the sequence, as they stand now; None: it has none.
     """
 
     sampling: TokenSampling
     index: int
     emitted: int
     allowed: np.ndarray | None = None
+    rules: Rules | None = None
 
     def held_back(self) -> Sequence[int] | np.ndarray:
         """Ids that can't be chosen now, unless no other is left.
 
-        What ends a sequence is held back until min_tokens, but not where a grammar allows nothing
-        else.
+        What ends a sequence is held back until min_tokens, but not where nothing else is allowed.
         """
         sampling = self.sampling
         early = sampling.held_back if self.emitted < sampling.min_tokens else ()
-        if self.allowed is None:
-            return early
-        rest = self.allowed.copy()
-        rest[[token for token in early if token < len(rest)]] = False
-        return np.flatnonzero(~(rest if rest.any() else self.allowed))
+        banned = () if self.rules is None else tuple(self.rules.banned)
+        allowed = self._allowed()
+        if allowed is None:
+            return (*early, *banned)
+        rest = allowed.copy()
+        rest[list(banned)] = False
+        kept = rest.copy()
+        kept[[token for token in early if token < len(kept)]] = False
+        return np.flatnonzero(~(kept if kept.any() else rest))
+
+    def judge(self, choice: Choice) -> Choice:
+        """What becomes of the sampler's choice: it falls on a forbidden id where no other is left."""
+        token, rules = choice.token, self.rules
+        if token is None or rules is None or not rules.forbids(token):
+            return choice
+        return Choice(error=NO_TOKEN_LEFT, error_code="no_token_left")
+
+    def _allowed(self) -> np.ndarray | None:
+        """By the grammar and by the rules. Not to be changed."""
+        listed = None if self.rules is None else self.rules.allowed
+        if listed is None or self.allowed is None:
+            return self.allowed if listed is None else listed
+        return self.allowed & listed
 
 
 @dataclass(frozen=True)
@@ -66,3 +87,9 @@ class Sampler(Protocol):
 
     def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
         """One choice for each row. logits: [rows, vocab] float32, not changed."""
+
+    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+        """Log-probabilities of a given token of each row, and of its `count` likeliest.
+
+        logits: as above.  None where a row has a logit that isn't a finite number.
+        """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
+from penstock_worker.sampler.rules import Rules
 
 
 class ReferenceSampler:
@@ -32,8 +35,13 @@ class ReferenceSampler:
             logprobs = None
             if ask.sampling.logprobs is not None:
                 logprobs = _logprobs(logits[row], token, ask.sampling.logprobs)
-            choices.append(Choice(token, logprobs))
+            choices.append(ask.judge(Choice(token, logprobs)))
         return choices
+
+    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+        if not all(_likeliest(logits.numpy())[1]):
+            return None
+        return [_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=True)]
 
 
 def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
@@ -49,17 +57,30 @@ def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
 
 
 def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
-    """likeliest: of the row as it is, before ids are held back."""
+    """likeliest: of the row as it is, before ids are held back or anything is changed."""
     sampling = ask.sampling
     held_back = np.asarray(ask.held_back(), dtype=np.int64)
     if len(held_back):
         logits = _without(logits, held_back)
+    if ask.rules is not None:
+        logits = ops.edit_row(logits, _edits(ask.rules))
     if sampling.temperature == 0.0:
-        return int(logits.numpy().argmax()) if len(held_back) else likeliest
+        changed = len(held_back) or ask.rules is not None
+        return int(logits.numpy().argmax()) if changed else likeliest
     cuts = ops.SamplingCuts(
         sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
     )
     return ops.sample_row(logits, cuts, draw)
+
+
+def _edits(rules: Rules) -> ops.Edits:
+    penalties = rules.penalties
+    if penalties is None:
+        return ops.Edits(rules.bias)
+    counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
+    return ops.Edits(
+        rules.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
+    )
 
 
 def _without(logits: Tensor, held_back: np.ndarray) -> Tensor:

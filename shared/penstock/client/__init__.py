@@ -4,11 +4,29 @@ engine_client   the session with the engine core; submits, and submits again aft
 generation      one request on its way: token ids in, text deltas out
 timing          where a request's time went
 sequence_text   detokenising and stop strings of one sequence
+sampling        the worker's and the engine's share of SamplingParams
+beam            beam search: a loop of small requests; beam_params: what it is asked for
+best_of         more sequences than are wanted, of which the likeliest are kept
+hypothesis      what these two give
 model_text      tokenizer and chat template, as the engine's Welcome brought them
 """
 
+from penstock.client.beam import beam_search
+from penstock.client.beam_params import BeamSearchParams
+from penstock.client.best_of import BestOf, best_of
 from penstock.client.engine_client import EngineClient
 from penstock.client.generation import Generation, SequenceDelta
+from penstock.client.hypothesis import Hypothesis
 from penstock.client.model_text import ModelText
 
-__all__ = ["EngineClient", "Generation", "ModelText", "SequenceDelta"]
+__all__ = [
+    "BeamSearchParams",
+    "BestOf",
+    "EngineClient",
+    "Generation",
+    "Hypothesis",
+    "ModelText",
+    "SequenceDelta",
+    "beam_search",
+    "best_of",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
 from typing import Any
 
@@ -14,6 +13,7 @@ import zmq
 from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.model_text import ModelText
+from penstock.client.sampling import stopping, token_sampling
 from penstock.config import TransportSettings
 from penstock.errors import (
     EngineUnavailable,
@@ -24,7 +24,6 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import FromFrontend, Hello
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -138,9 +137,13 @@ class EngineClient:
         name: str,
         terms: Terms = NO_TERMS,
         timed: bool = False,
+        inherits: bool = False,
+        candidates: int | None = None,
     ) -> Generation:
         """Returns once the engine has accepted the request, and compiled its grammar if it has one.
 
+        inherits: it is part of a request that was accepted, so it is not refused for lack of room.
+        candidates: log-probabilities of each token to report, more than clients may ask for.
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
         """
@@ -161,7 +164,7 @@ class EngineClient:
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed),
+            sampling=token_sampling(params, welcome.seed, text.tokenizer, candidates),
             stopping=stopping(params, len(prompt_token_ids), welcome.limits.max_model_len),
             grammar=grammar,
             tokenizer=text.tokenizer,
@@ -169,6 +172,7 @@ class EngineClient:
             send=self._send,
             on_closed=self._forget,
             timed=timed,
+            inherits=inherits,
         )
         self._enter(generation)
         self._send(generation.submission())
@@ -334,32 +338,6 @@ def check_prompt(prompt: list[int], welcome: Welcome) -> None:
         raise InvalidRequest(
             f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="prompt"
         )
-
-
-def token_sampling(params: SamplingParams, default_seed: int | None) -> TokenSampling:
-    """The worker's share of the parameters; an absent seed is drawn here, once."""
-    seed = params.seed if params.seed is not None else default_seed
-    return TokenSampling(
-        seed=secrets.randbits(64) if seed is None else seed,
-        temperature=float(params.temperature),
-        top_p=float(params.top_p),
-        top_k=max(0, params.top_k),
-        min_p=float(params.min_p),
-        logprobs=params.logprobs,
-        min_tokens=params.min_tokens,
-    )
-
-
-def stopping(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> Stopping:
-    """The engine's share: at most what the context allows."""
-    room = max_model_len - prompt_tokens
-    wanted = room if params.max_tokens is None else min(params.max_tokens, room)
-    return Stopping(
-        max_tokens=wanted,
-        min_tokens=min(params.min_tokens, wanted),
-        stop_token_ids=tuple(params.stop_token_ids or ()),
-        ignore_eos=params.ignore_eos,
-    )
 
 
 def rejection(message: Rejected) -> PenstockError:

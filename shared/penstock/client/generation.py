@@ -78,6 +78,10 @@ class Generation:
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
 
+    prompt_logprobs: None unless they were asked for; else one for each token of the prompt, and None
+    for the first.  They are whole before the first delta comes, unless the request ends early.
+    inherits: the engine has accepted what it is part of.
+
     timing: None unless it was asked for.  A generation that is timed stays the client's until the
     engine has spoken of every sequence, also of those that ended here at a stop string.
     """
@@ -96,6 +100,7 @@ class Generation:
         send: Callable[[FromFrontend], bool],
         on_closed: Callable[[Generation], None],
         timed: bool = False,
+        inherits: bool = False,
     ) -> None:
         self.key = 0
         self.name = name
@@ -104,6 +109,9 @@ class Generation:
         self.terms = terms
         self.deaths = 0
         self.cached_tokens: int | None = None
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = (
+            None if sampling.prompt_logprobs is None else [None]
+        )
         self.timing = RequestTiming(params.n) if timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,6 +122,7 @@ class Generation:
         self._stopping = stopping
         self._send = send
         self._on_closed = on_closed
+        self._inherits = inherits
         self._pending: dict[int, SequenceDelta] = {}
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
@@ -124,6 +133,7 @@ class Generation:
                     skip_special_tokens=params.skip_special_tokens,
                     stop=params.stop_strings,
                     min_tokens=params.min_tokens,
+                    include_stop=params.include_stop_str_in_output,
                 )
             )
             for index in range(params.n)
@@ -146,13 +156,14 @@ class Generation:
             sampling=self._sampling,
             stopping=self._stopping,
             deaths=self.deaths,
-            resumed=self.accepted.done(),
+            resumed=self._inherits or self.accepted.done(),
             cache_salt=self.terms.cache_salt,
             tenant=self.terms.tenant,
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
             grammar=self._grammar,
             timeline=self.timing is not None,
+            prompt_delivered=len(self.prompt_logprobs or ()),
         )
 
     def take_accepted(self) -> None:
@@ -198,6 +209,10 @@ class Generation:
         """Turns what the engine sent into a delta. Called by the client, in order."""
         if self.cached_tokens is None:
             self.cached_tokens = output.cached_tokens
+        if output.prompt_logprobs and self.prompt_logprobs is not None:
+            self.prompt_logprobs += output.prompt_logprobs
+            self.deaths = 0  # As for a token, see _delta.
+            self._wake.set()
         if self.timing is not None and output.finish is not None:
             self.timing.hear(output.sequence, output.timeline)
         sequence = self._open.get(output.sequence)
@@ -205,7 +220,7 @@ class Generation:
             # Nothing was sent to the client yet: it is simply a bad request.
             self.fail(InvalidRequest(output.error or "", param="structured_outputs"))
             return
-        if sequence is not None:
+        if sequence is not None and (output.tokens or output.finish is not None):
             delta = self._timed_delta(self.timing, sequence, output)
             if delta.finish_reason is not None:
                 del self._open[output.sequence]
@@ -218,7 +233,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> list[SequenceDelta]:
-        while not self._pending:
+        while not self._pending or self._awaits_prompt():
             if self._failure is not None:
                 raise self._failure
             if self.finished:
@@ -228,6 +243,11 @@ class Generation:
         deltas = list(self._pending.values())
         self._pending.clear()
         return deltas
+
+    def _awaits_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt are on their way, with the first sequence."""
+        told = self.prompt_logprobs
+        return told is not None and 0 in self._open and len(told) < len(self.prompt_token_ids)
 
     def _timed_delta(
         self, timing: RequestTiming | None, sequence: _Sequence, output: SequenceOutput
@@ -246,8 +266,9 @@ class Generation:
         if output.tokens:
             self.deaths = 0  # Whatever killed an engine before, it has got past that.
         ended_by_token = output.finish == "stop" and bool(output.tokens)
-        # The token that ended the sequence is counted, and is not part of its text.
-        shown = output.tokens[:-1] if ended_by_token else output.tokens
+        # The token that ended the sequence is counted; it is part of the text where asked for.
+        include = self.params.include_stop_str_in_output
+        shown = output.tokens[:-1] if ended_by_token and not include else output.tokens
         piece = sequence.text.push(shown)
         if piece.stop is not None:
             return self._stopped_by_string(sequence, output, piece.text, piece.used, piece.stop)

@@ -24,6 +24,7 @@ class SequenceText:
     end the text, so that the token at which it ended doesn't depend on how the ids arrived.
 
     Text of the first `min_tokens` tokens is never searched for stop strings.
+    include_stop: the stop string that ends the text is part of it.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class SequenceText:
         skip_special_tokens: bool,
         stop: tuple[str, ...],
         min_tokens: int,
+        include_stop: bool = False,
     ) -> None:
         self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens)
         self._matcher = StopMatcher(stop) if stop else None
         self._min_tokens = min_tokens
+        self._include_stop = include_stop
         self._count = 0
 
     def push(self, ids: list[int]) -> Piece:
@@ -54,6 +57,7 @@ class SequenceText:
             emitted, matched = self._matcher.push(text)
             texts.append(emitted)
             if matched is not None:
+                texts.append(matched if self._include_stop else "")
                 return Piece("".join(texts), position, matched)
         return Piece("".join(texts), len(ids))
 
@@ -64,5 +68,5 @@ class SequenceText:
             return Piece(rest, 0)
         emitted, matched = self._matcher.push(rest)
         if matched is not None:
-            return Piece(emitted, 0, matched)
+            return Piece(emitted + (matched if self._include_stop else ""), 0, matched)
         return Piece(emitted + self._matcher.finish(), 0)

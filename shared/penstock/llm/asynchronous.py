@@ -16,7 +16,13 @@ from penstock.client import EngineClient, ModelText
 from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from penstock.llm.launched_engine import LaunchedEngine
-from penstock.llm.outputs import RequestOutput, add_delta, empty_output, timed_out_output
+from penstock.llm.outputs import (
+    RequestOutput,
+    add_delta,
+    empty_output,
+    prompt_logprobs,
+    timed_out_output,
+)
 from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt, with_salt
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -164,6 +170,8 @@ class AsyncLLM:
                     add_delta(output.outputs[delta.index], delta, self.text.tokenizer)
                 output.finished = generation.finished
                 output.num_cached_tokens = generation.cached_tokens
+                if output.prompt_logprobs is None:
+                    output.prompt_logprobs = prompt_logprobs(generation, self.text.tokenizer)
                 yield output
         finally:
             generation.abort()

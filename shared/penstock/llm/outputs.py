@@ -45,6 +45,8 @@ class RequestOutput:
     """A request and what it has produced so far. prompt is None when it was given as token ids.
 
     num_cached_tokens: of the prompt, found in the KV cache; None before the request has started.
+    prompt_logprobs: for each token of the prompt what CompletionOutput.logprobs has for emitted
+    ones, and None for the first; None unless asked for.
     """
 
     request_id: str
@@ -53,6 +55,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
 
 def empty_output(generation: Generation, prompt: str | None) -> RequestOutput:
@@ -88,6 +91,19 @@ def add_delta(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokeniz
     output.finish_reason = delta.finish_reason
     output.stop_reason = delta.stop_reason
     output.error = delta.error
+
+
+def prompt_logprobs(
+    generation: Generation, tokenizer: Tokenizer
+) -> list[dict[int, Logprob] | None] | None:
+    """What a generation's first delta has brought of its prompt's log-probabilities."""
+    entries = generation.prompt_logprobs
+    if entries is None:
+        return None
+    return [
+        None if entry is None else _by_token(token, entry, tokenizer)
+        for token, entry in zip(generation.prompt_token_ids, entries, strict=False)
+    ]
 
 
 def _by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:

@@ -8,9 +8,10 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
-ErrorCode = Literal["invalid_grammar", "complex_grammar"]
+ErrorCode = Literal["invalid_grammar", "complex_grammar", "no_token_left"]
 """Errors that are the request's own doing: a grammar that can't be compiled; one that takes too
-long to compile, or whose masks take too long or meet the matcher's limits."""
+long to compile, or whose masks take too long or meet the matcher's limits; allowed_token_ids and
+bad_words that leave no token to choose."""
 
 GrammarKind = Literal[
     "json_schema", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"
@@ -29,6 +30,23 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
 
 
+class Adjustments(msgspec.Struct, frozen=True, array_like=True):
+    """What changes a row's logits, and depends on the request or its tokens. See SamplingParams.
+
+    presence, frequency, repetition: penalties; 0, 0 and 1 are off.
+    bias: by token id.  allowed: ids, ascending; None: all.
+    bad_words: sequences of ids.  The last of one can't be chosen where the output ends in the
+    others.
+    """
+
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: dict[int, float] = {}
+    allowed: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
 class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     """What the worker needs to choose one sequence's next token.
 
@@ -36,6 +54,8 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     top_k: 0 is off.  logprobs: None, or the number of top alternatives.
     min_tokens, held_back: ids in `held_back` (EOS and stop ids) can't be drawn until min_tokens
     tokens have been emitted.
+    adjustments: None where none is asked for: most messages are short.
+    prompt_logprobs: None, or the number of top alternatives for each token of the prompt.
     """
 
     seed: int
@@ -46,6 +66,8 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int | None = None
     min_tokens: int = 0
     held_back: tuple[int, ...] = ()
+    adjustments: Adjustments | None = None
+    prompt_logprobs: int | None = None
 
 
 class Stopping(msgspec.Struct, frozen=True, array_like=True):

@@ -41,6 +41,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     remote_kv_ms: the KV of its prefix is on its way from another engine: wait for KVArrived so long
     at most, and compute what has not come.
     timeline: each terminal output is to say where the sequence's time went.
+    prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
+    which has none, among them), when a request that asks for them is resumed.
     """
 
     request: int
@@ -58,6 +60,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     grammar: Grammar | None = None
     timeline: bool = False
     remote_kv_ms: int | None = None
+    prompt_delivered: int = 0
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -33,7 +33,9 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     error: the work failed, the slot's KV is void; the other slots are not concerned.
     deferred: the mask of the slot's grammar was not there in time.  No token was sampled, and the
     last token of the work is to be computed again; those before it are computed.
-    error_code: set with `error` where the request itself is to blame."""
+    error_code: set with `error` where the request itself is to blame.
+    prompt_logprobs: of the prompt tokens after those that the work computed, in order, as far as
+    they are prompt and NewSequence.prompt_from asks for them."""
 
     slot: int
     token: int | None = None
@@ -41,6 +43,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     deferred: bool = False
     error_code: ErrorCode | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):

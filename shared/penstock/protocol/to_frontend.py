@@ -107,6 +107,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     cache when it started; else None.
     error_code: set with `error` where the request itself is to blame.
     timeline: with the terminal output, when the Submit asked for it.
+    prompt_logprobs: of the next tokens of the prompt, in order, when asked for: the second token's
+    come first, all of them before or with the sequence's first token, and with sequence 0 alone.
     """
 
     request: int
@@ -119,6 +121,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int | None = None
     error_code: ErrorCode | None = None
     timeline: SequenceTimeline | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):

@@ -67,6 +67,8 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     index: the sequence's index in its request (the c of the draw (seed, c, i)).
     blocks: its block table so far, physical block numbers in token order.
     grammar: number of the grammar that its output follows; it is ready.
+    prompt_from: the first prompt token, at least 1, whose log-probabilities are to be reported, and
+    of all after it; None: of none.
     """
 
     slot: int
@@ -76,6 +78,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     sampling: TokenSampling
     blocks: list[int]
     grammar: int | None = None
+    prompt_from: int | None = None
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):

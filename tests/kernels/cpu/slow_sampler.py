@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from penstock_kernels.cpu.edits import Edit
 from penstock_kernels.cpu.sampler import Row
 
 EDGE = 1e-12
@@ -16,6 +17,8 @@ EDGE = 1e-12
 def kept(logits: np.ndarray, row: Row) -> tuple[np.ndarray, np.ndarray]:
     """(ids, weights) of what the cuts leave, by id. logits: [vocab] float32, finite."""
     logits = held_back(logits, row.held_back)
+    if row.edit is not None:
+        logits = edited(logits, row.edit)
     order = np.lexsort((np.arange(len(logits)), -logits))
     if row.temperature == 0:
         return order[:1], np.ones(1)
@@ -37,6 +40,31 @@ def held_back(logits: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     masked = logits.copy()
     masked[[token for token in ids if 0 <= token < len(logits)]] = -np.inf
     return masked if np.isfinite(masked).any() else logits
+
+
+def edited(logits: np.ndarray, edit: Edit) -> np.ndarray:
+    """Biased and then penalised, one id after the other."""
+    result = [float(logit) for logit in logits]
+    for token, bias in zip(edit.biased_ids.tolist(), edit.biases.tolist(), strict=True):
+        result[token] = _single(result[token] + bias)
+    for token, count in zip(edit.seen_ids.tolist(), edit.seen_counts.tolist(), strict=True):
+        logit = result[token]
+        if logit > 0:
+            logit = logit / edit.repetition
+        else:
+            logit = logit * edit.repetition
+        if count > 0:
+            logit = logit - edit.frequency * count - edit.presence
+        result[token] = _single(logit)
+    return np.array(result, dtype=np.float32)
+
+
+def _single(x: float) -> float:
+    """Rounded to float32, within its finite numbers; -inf stays."""
+    if x == -math.inf:
+        return x
+    most = float(np.finfo(np.float32).max)
+    return float(np.float32(min(max(x, -most), most)))
 
 
 def may_be(token: int, logits: np.ndarray, row: Row) -> bool:

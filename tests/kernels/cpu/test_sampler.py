@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock_kernels.cpu import library
+from penstock_kernels.cpu.edits import Edit
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu import slow_sampler
@@ -85,7 +86,29 @@ rows = st.builds(
     draw=st.floats(0, 1, exclude_max=True),
     held_back=st.lists(st.integers(0, 90), max_size=5).map(tuple),
     logprobs=st.none() | st.integers(0, 90),
+    edit=st.none(),
+    given=st.none(),
 )
+
+
+@st.composite
+def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
+    """A row of logits, and what is to be done to it."""
+    vocab = draw(st.integers(1, 80))
+    ids = st.lists(st.integers(0, vocab - 1), unique=True, max_size=20)
+    biased, seen = draw(ids), draw(ids)
+    edit = Edit(
+        np.array(biased, np.int32),
+        np.array([draw(st.floats(-100, 100)) for _ in biased], np.float64),
+        np.array(seen, np.int32),
+        np.array([draw(st.integers(0, 3) | st.just(10**5)) for _ in seen], np.int32),
+        presence=draw(st.floats(-2, 2)),
+        frequency=draw(st.floats(-2, 2)),
+        repetition=draw(st.floats(0.5, 2) | st.floats(0, 100, exclude_min=True)),
+    )
+    wide = st.floats(-40, 40, width=16) | finite
+    logits = draw(hnp.arrays(np.float32, (1, vocab), elements=wide))
+    return logits, draw(rows)._replace(edit=edit)
 
 
 @settings(kernels, max_examples=300)
@@ -99,6 +122,61 @@ rows = st.builds(
 )
 def test_any_row(logits: np.ndarray, row: Row) -> None:
     check(logits, [row])
+
+
+@settings(kernels, max_examples=300)
+@given(case=edited_rows())
+def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
+    logits, row = case
+    check(logits, [row])
+    before = logits.copy()
+    plain, changed = sample(logits, [row._replace(edit=None)]), sample(logits, [row])
+    assert np.array_equal(logits, before)
+    if row.logprobs is not None:
+        ids, values = plain.alternatives[0]
+        assert np.array_equal(changed.alternatives[0][0], ids), "of the raw distribution"
+        assert np.array_equal(changed.alternatives[0][1], values)
+
+
+def test_edits_of_several_rows_are_each_its_own() -> None:
+    logits = np.zeros((5, 9), np.float32)
+    greedy = Row(temperature=0.0)
+
+    def biased(token: int) -> Edit:
+        return Edit(np.array([token, 0], np.int32), np.array([2.0, 1.0]))
+
+    rows = [greedy, greedy._replace(edit=biased(3)), greedy, greedy._replace(edit=biased(7)), greedy]
+    assert sample(logits, rows, threads=2).tokens.tolist() == [0, 3, 0, 7, 0]
+
+
+@pytest.mark.parametrize("vocab", [2, 129, 49_152])
+def test_a_given_token_is_only_measured(vocab: int) -> None:
+    logits = some_logits(np.random.default_rng(1), vocab, 0)
+    given = [0, vocab // 2, vocab - 1]
+    result = sample(np.stack([logits] * 3), [Row(given=token, logprobs=1) for token in given])
+    expected = slow_sampler.log_probabilities(logits)
+    assert result.tokens.tolist() == given
+    assert result.logprobs == pytest.approx(expected[given], rel=1e-6, abs=1e-6)
+    assert [ids.tolist() for ids, _ in result.alternatives] == [[int(logits.argmax())]] * 3
+    with pytest.raises(ValueError, match=f"given must lie in 0 to {vocab - 1}, not {vocab}"):
+        sample(logits[None], [Row(given=vocab)])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (Edit(np.array([9], np.int32), np.array([1.0])), "ids of an edit must lie in 0 to 8"),
+        (Edit(np.array([-1], np.int32), np.array([1.0])), "ids of an edit must lie in 0 to 8"),
+        (Edit(np.array([1], np.int32), np.array([])), "differ in number"),
+        (Edit(np.array([1], np.int32), np.array([np.inf])), "biases must be finite"),
+        (Edit(presence=np.nan), "presence must be a finite number"),
+        (Edit(repetition=0.0), "repetition must be above 0"),
+    ],
+    ids=str,
+)
+def test_edits_that_cannot_be_are_refused(edit: Edit, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample(np.zeros((1, 9), np.float32), [Row(edit=edit)])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 
@@ -128,6 +129,12 @@ size_t room_bytes(int vocab) {
   return reinterpret_cast<size_t>(place(room, vocab, nullptr));
 }
 
+// As a float that is no further away than the largest, but for -inf.
+float rounded(double x) {
+  if (x == -HUGE_VAL) return -HUGE_VALF;
+  return static_cast<float>(std::clamp(x, -static_cast<double>(FLT_MAX), static_cast<double>(FLT_MAX)));
+}
+
 // What a row's log-probabilities are measured from: its largest logit, and the logarithm of the sum
 // of all e^(logit - largest).  Apart, so that nothing is lost of the second beside a huge first.
 struct Level {
@@ -151,7 +158,7 @@ class RowSampler {
     // Log-probabilities are of the row as it is: before anything is changed.
     Level level{};
     if (draw.logprobs >= 0) level = report_top(logits, draw);
-    const int token = choose(adjusted(logits, draw), draw);
+    const int token = draw.given >= 0 ? draw.given : choose(adjusted(logits, draw), draw);
     batch_.tokens[row] = token;
     if (draw.logprobs >= 0) batch_.logprobs[row] = level.log_probability(logits[token]);
   }
@@ -173,19 +180,43 @@ class RowSampler {
   // The row with what was asked for one request alone; `logits` itself where that is nothing.
   // room_.maxima are those of what is returned.
   const float* adjusted(const float* logits, const PkDraw& draw) {
-    if (!draw.num_held) return logits;
+    if (!draw.num_held && draw.edit < 0) return logits;
     std::copy(logits, logits + vocab_, room_.logits);
-    hold_back(draw);
-    kernels_.survey(room_.logits, vocab_, room_.maxima);
-    if (largest() > -HUGE_VALF) return room_.logits;
-    kernels_.survey(logits, vocab_, room_.maxima);  // No id would be left.
-    return logits;
+    if (draw.num_held) hold_back(logits, draw);
+    if (draw.edit >= 0) {
+      bias(batch_.edits[draw.edit]);
+      penalise(batch_.edits[draw.edit]);
+      kernels_.survey(room_.logits, vocab_, room_.maxima);
+    }
+    return room_.logits;
   }
 
-  void hold_back(const PkDraw& draw) {
+  void hold_back(const float* logits, const PkDraw& draw) {
     for (int i = 0; i < draw.num_held; i++) {
       const int32_t id = batch_.held_back[draw.first_held + i];
       if (id >= 0 && id < vocab_) room_.logits[id] = -HUGE_VALF;
+    }
+    kernels_.survey(room_.logits, vocab_, room_.maxima);
+    if (largest() > -HUGE_VALF) return;
+    std::copy(logits, logits + vocab_, room_.logits);  // No id would be left.
+    kernels_.survey(room_.logits, vocab_, room_.maxima);
+  }
+
+  // What is held back stays so: it is -inf, whatever is done to it.
+  void bias(const PkEdit& edit) {
+    for (int i = edit.first_biased; i < edit.first_biased + edit.num_biased; i++) {
+      float& logit = room_.logits[batch_.biased_ids[i]];
+      logit = rounded(logit + batch_.biases[i]);
+    }
+  }
+
+  void penalise(const PkEdit& edit) {
+    for (int i = edit.first_seen; i < edit.first_seen + edit.num_seen; i++) {
+      float& logit = room_.logits[batch_.seen_ids[i]];
+      double x = logit;
+      x = x > 0.0 ? x / edit.repetition : x * edit.repetition;
+      if (const int count = batch_.seen_counts[i]) x = (x - edit.frequency * count) - edit.presence;
+      logit = rounded(x);
     }
   }
 

@@ -55,19 +55,35 @@ struct PkBatch {
 // temperature: 0 takes the likeliest.  top_k: 0 is off.  draw: in [0, 1).  logprobs: the number of
 // alternatives, or -1 where no log-probabilities are wanted; they go to top_ids and top_logprobs
 // from first_top on, min(logprobs, vocab) of them.  num_held ids from held_back[first_held] on can't
-// be chosen, unless no other is left.
+// be chosen, unless no other is left.  given: the token, where it is known and only its
+// log-probability is wanted; else -1.  edit: which PkEdit changes the row; -1: none.
 struct PkDraw {
   double temperature, top_p, min_p, draw;
-  int32_t top_k, logprobs, first_held, num_held, first_top, reserved;
+  int32_t top_k, logprobs, first_held, num_held, first_top, given, edit, reserved;
+};
+
+// How one row's logits are changed: biased, then penalised.
+// num_biased of biases and of biased_ids, from first_biased on: what is added to the logits of ids.
+// num_seen of seen_ids and seen_counts, from first_seen on: ids that prompt or output hold, each
+// once, and how often the output holds them.  repetition: divides the positive of their logits and
+// multiplies the others; frequency: is taken off as often as the output holds them; presence: once,
+// where it does.
+struct PkEdit {
+  double presence, frequency, repetition;
+  int32_t first_biased, num_biased, first_seen, num_seen;
 };
 
 // logits: [rows, vocab].  tokens: [rows]; -1 for a row that isn't finite, of which nothing more is
-// said.  logprobs: [rows], of the tokens; set where wanted.
+// said.  logprobs: [rows], of the tokens; set where wanted.  Ids of edits lie in the vocabulary.
 struct PkSampling {
   int32_t rows, vocab, threads, reserved;
   const float* logits;
   const PkDraw* draws;
   const int32_t* held_back;
+  const PkEdit* edits;
+  const int32_t* biased_ids;
+  const double* biases;
+  const int32_t *seen_ids, *seen_counts;
   int32_t* tokens;
   float* logprobs;
   int32_t* top_ids;

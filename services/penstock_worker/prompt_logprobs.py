@@ -1,0 +1,109 @@
+"""Log-probabilities of prompts' own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from torch import Tensor
+
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.interface import NOT_FINITE
+from penstock_worker.slots import Slot, Slots
+
+ROWS = 128
+"""Rows whose logits are there at once, whatever a step computes: 128 of 150,000 are 77 MB."""
+
+Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
+"""Computes works in one forward pass; gives the logits of some of its rows."""
+
+
+class PromptLogprobs:
+    """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
+
+    The row of a token says how likely the next one was.  That works are cut changes no bit: no
+    number depends on how a sequence is cut into chunks.
+    """
+
+    def __init__(self, slots: Slots, sampler: Sampler) -> None:
+        self._slots = slots
+        self._sampler = sampler
+
+    def take(
+        self, works: list[SlotWork], logits: Logits
+    ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
+        """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
+        failed, and nothing is left of its work."""
+        told = [work for work in works if self._tells(work)]
+        if not told:
+            return works, {}
+        found: dict[int, list[TokenLogprobs]] = {work.slot: [] for work in told}
+        for pieces in self._passes(told):
+            self._score(pieces, logits, found)
+        rest = [self._after(work) if work.slot in found else work for work in works]
+        return [work for work in rest if work.count and self._able(work)], found
+
+    def _tells(self, work: SlotWork) -> bool:
+        slot = self._slots[work.slot]
+        wanted = slot.prompt_from
+        end = min(work.start + work.count, slot.num_prompt - 1)
+        return wanted is not None and max(work.start, wanted - 1) < end
+
+    def _able(self, work: SlotWork) -> bool:
+        return self._slots[work.slot].failed is None
+
+    def _after(self, work: SlotWork) -> SlotWork:
+        """What is left of a work: from the prompt's last token on, whose row is the sampler's."""
+        end = work.start + work.count
+        start = min(end, self._slots[work.slot].num_prompt - 1)
+        return SlotWork(work.slot, start, end - start)
+
+    def _passes(self, works: list[SlotWork]) -> Iterator[list[SlotWork]]:
+        """The works, but for what is left of them, in pieces that fit passes. Each slot is in a
+        pass once, and in the order of its tokens."""
+        pieces: list[SlotWork] = []
+        room = ROWS
+        for work in works:
+            start, end = work.start, self._after(work).start
+            while start < end:
+                count = min(room, end - start)
+                pieces.append(SlotWork(work.slot, start, count))
+                start, room = start + count, room - count
+                if not room:
+                    yield pieces
+                    pieces, room = [], ROWS
+        if pieces:
+            yield pieces
+
+    def _score(
+        self, pieces: list[SlotWork], logits: Logits, found: dict[int, list[TokenLogprobs]]
+    ) -> None:
+        pieces = [piece for piece in pieces if self._able(piece)]
+        if not pieces:
+            return
+        spans = [_wanted(self._slots[piece.slot], piece) for piece in pieces]
+        firsts = np.cumsum([0, *(piece.count for piece in pieces)])
+        rows = [
+            np.arange(first + low - piece.start, first + high - piece.start)
+            for piece, first, (low, high) in zip(pieces, firsts[:-1], spans, strict=True)
+        ]
+        values = logits(pieces, np.concatenate(rows))
+        begin = 0
+        for piece, (low, high) in zip(pieces, spans, strict=True):
+            slot, end = self._slots[piece.slot], begin + high - low
+            count = slot.sampling.prompt_logprobs or 0
+            own = self._sampler.score(values[begin:end], slot.tokens[low + 1 : high + 1], count)
+            if own is None:
+                slot.failed = NOT_FINITE
+            else:
+                found[piece.slot] += own
+            begin = end
+
+
+def _wanted(slot: Slot, piece: SlotWork) -> tuple[int, int]:
+    """[low, high): tokens of the piece whose rows tell what was asked for; maybe none."""
+    end = piece.start + piece.count
+    low = min(end, max(piece.start, (slot.prompt_from or 1) - 1))
+    return low, end
