@@ -174,7 +174,9 @@ class FakeWorker:
         assert slot.new.sampling.prompt_logprobs is not None
         assert slot.new.index == 0
         assert start <= wanted - 1 or start >= wanted, "a row that tells was not computed"
-        return [told_of(prompt, at + 1) for at in range(start, end) if wanted <= at + 1 < len(prompt)]
+        return [
+            told_of(prompt, at + 1) for at in range(start, end) if wanted <= at + 1 < len(prompt)
+        ]
 
     def _sample(self, slot: Slot, number: int, prompt: list[int]) -> SlotResult:
         sampling = slot.new.sampling

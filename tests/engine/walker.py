@@ -184,7 +184,9 @@ class Walker:
         first = old.sequences.get(0)
         if old.submit.sampling.prompt_logprobs is None or first is None:
             return 0
-        self.met["resumed in a prompt"] += 0 < len(first.prompt_logprobs) < len(old.submit.prompt) - 1
+        self.met["resumed in a prompt"] += (
+            0 < len(first.prompt_logprobs) < len(old.submit.prompt) - 1
+        )
         return 1 + len(first.prompt_logprobs)
 
     def _left_ms(self, deadline: float) -> int:

@@ -16,6 +16,7 @@ from penstock_gateway.timeline import Recorder
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
+    from penstock_gateway.openai.search import Found
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ async def whole_answer(
     choices = [Choice() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
         for index, delta in arrivals:
-            failure = failure_of(delta)
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
             if failure is not None:
                 raise failure
             choices[index].add(delta)
@@ -53,6 +54,14 @@ async def whole_answer(
     timeline = await recorder.asked_for(batch.timings, batch.n)
     usage = Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens)
     return reply.whole(choices, usage, timeline or UNSET)
+
+
+def found_answer(found: list[Found], reply: ReplyFormat, prompt_tokens: int) -> bytes:
+    """The reply that shows what searches have found: one of them for each prompt."""
+    reply.begin(lambda prompt: found[prompt].prompt_logprobs)
+    completion_tokens = sum(each.generated for each in found)
+    usage = Usage.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
+    return reply.whole([choice for each in found for choice in each.choices], usage, UNSET)
 
 
 class StreamedAnswer:
@@ -105,7 +114,7 @@ class StreamedAnswer:
 
     def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
         for index, delta in arrivals:
-            failure = failure_of(delta)
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
             if failure is not None:
                 return failure
             self._completion_tokens += len(delta.token_ids)

@@ -13,7 +13,7 @@ from penstock_gateway.errors import timed_out
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.timing import RequestTiming
-    from penstock.protocol.common import TokenLogprobs
+    from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
 
@@ -136,14 +136,16 @@ async def _pump(
         queue.put_nowait(None)
 
 
-def failure_of(delta: SequenceDelta) -> Exception | None:
+def failure_of(
+    reason: FinishReason | None, error: str | None, code: ErrorCode | None = None
+) -> Exception | None:
     """The error that a sequence ended in, if it did not end by itself."""
-    match delta.finish_reason:
+    match reason:
         case "error":
-            reason = delta.error or "the request failed in the engine"
-            if delta.error_code is not None:
-                return InvalidRequest(reason, param=PARAM, code=delta.error_code)
-            return RequestFailed(reason)
+            error = error or "the request failed in the engine"
+            if code is not None:
+                return InvalidRequest(error, param=PARAM, code=code)
+            return RequestFailed(error)
         case "timeout":
             return timed_out("the request's deadline passed before it was answered in full")
         case "abort":

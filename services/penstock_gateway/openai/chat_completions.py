@@ -9,6 +9,7 @@ from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.messages import characters, template_messages
 from penstock_gateway.openai.reply import ReplyHead
 from penstock_gateway.openai.sampling import room_for_output, sampling_params, truncated
+from penstock_gateway.openai.search import search_of
 from penstock_gateway.openai.shown import Shown
 from penstock_gateway.openai.structure import structure_field
 from penstock_gateway.openai.tokenising import encode
@@ -47,7 +48,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         shown = Shown.wanted(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""
         reply = ChatFormat(head, engine.text.tokenizer, shown, prompt, echo)
-        return Job([prompt], [params], reply, structure_field(request))
+        return Job([prompt], [params], reply, structure_field(request), search_of(request))
 
 
 def _last_words(request: ChatRequest) -> str:

@@ -59,7 +59,7 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
             f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed",
             param="prompt",
         )
-    n = 1 if request.n is None else request.n
+    n = request.best_of or (1 if request.n is None else request.n)
     if len(prompts) * n > MAX_SEQUENCES:
         raise InvalidRequest(
             f"{len(prompts)} prompts with n = {n} make {len(prompts) * n} choices; at most "

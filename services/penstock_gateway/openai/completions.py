@@ -20,6 +20,7 @@ from penstock_gateway.openai.sampling import (
     sampling_params,
     truncated,
 )
+from penstock_gateway.openai.search import search_of
 from penstock_gateway.openai.shown import Shown
 from penstock_gateway.openai.structure import structure_field
 from penstock_gateway.openai.tokenising import encode
@@ -71,7 +72,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         ]
         params = [by_room[room] for room in rooms]
         reply = CompletionFormat(head, tokenizer, shown, known, params[0].n)
-        return Job(prompts, params, reply, structure_field(request))
+        return Job(prompts, params, reply, structure_field(request), search_of(request))
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

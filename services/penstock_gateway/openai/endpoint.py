@@ -23,12 +23,13 @@ from penstock.terms import Terms
 from penstock_gateway.body import read_body
 from penstock_gateway.errors import ClientGone, as_http_error, leaving, model_not_found
 from penstock_gateway.events import EventStream
-from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
+from penstock_gateway.openai.answer import StreamedAnswer, found_answer, whole_answer
 from penstock_gateway.openai.batch import Batch
 from penstock_gateway.openai.decoding import decode
 from penstock_gateway.openai.fields import RequestFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.openai.request_terms import request_terms, terms_headers
+from penstock_gateway.openai.search import Search, search_all
 from penstock_gateway.openai.structure import blame
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
@@ -47,6 +48,7 @@ class Job:
     reply: ReplyFormat
     structure: str | None = None
     """The request's field that says what the output must look like."""
+    search: Search | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -103,6 +105,12 @@ class GenerateEndpoint(ABC, Generic[Fields]):
     async def _whole(self, request: Fields, terms: Terms, recorder: Recorder) -> bytes:
         job = await self._job(request)
         with _blaming(job.structure):
+            if job.search is not None:
+                client = self._service.client
+                found = await search_all(
+                    job.search, client, job.prompts, job.params, name=recorder.name, terms=terms
+                )
+                return found_answer(found, job.reply, job.prompt_tokens)
             async with (
                 await self._submit(job, terms, recorder) as batch,
                 recorder.watching(batch.timings, batch.n),

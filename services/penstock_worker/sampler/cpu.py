@@ -47,8 +47,9 @@ class CPUSampler:
             for row, (ask, token) in enumerate(zip(asks, sampled.tokens.tolist(), strict=True))
         ]
 
-
-    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
         rows = [Row(given=token, logprobs=count) for token in tokens]
         sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
         if (sampled.tokens < 0).any():

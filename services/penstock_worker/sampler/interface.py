@@ -88,7 +88,9 @@ class Sampler(Protocol):
     def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
         """One choice for each row. logits: [rows, vocab] float32, not changed."""
 
-    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
         """Log-probabilities of a given token of each row, and of its `count` likeliest.
 
         logits: as above.  None where a row has a logit that isn't a finite number.

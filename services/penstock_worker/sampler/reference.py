@@ -38,7 +38,9 @@ class ReferenceSampler:
             choices.append(ask.judge(Choice(token, logprobs)))
         return choices
 
-    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs] | None:
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
         if not all(_likeliest(logits.numpy())[1]):
             return None
         return [_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=True)]

@@ -75,7 +75,9 @@ class Rules:
         return token in self.banned or (self.allowed is not None and not self.allowed[token])
 
 
-def rules_of(sampling: TokenSampling, tokens: Sequence[int], prompt: int, vocab: int) -> Rules | None:
+def rules_of(
+    sampling: TokenSampling, tokens: Sequence[int], prompt: int, vocab: int
+) -> Rules | None:
     """Of a sequence whose first `prompt` tokens are its prompt; None where it has none."""
     if sampling.adjustments is None:
         return None

@@ -145,7 +145,13 @@ def test_edits_of_several_rows_are_each_its_own() -> None:
     def biased(token: int) -> Edit:
         return Edit(np.array([token, 0], np.int32), np.array([2.0, 1.0]))
 
-    rows = [greedy, greedy._replace(edit=biased(3)), greedy, greedy._replace(edit=biased(7)), greedy]
+    rows = [
+        greedy,
+        greedy._replace(edit=biased(3)),
+        greedy,
+        greedy._replace(edit=biased(7)),
+        greedy,
+    ]
     assert sample(logits, rows, threads=2).tokens.tolist() == [0, 3, 0, 7, 0]
 
 
