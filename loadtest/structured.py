@@ -1,9 +1,9 @@
 """What structured output costs: `python loadtest/structured.py --help`.
 
 The same prompts with and without a JSON schema, as many tokens each: processor time of all
-processes for each token, and its difference.  Beside it the grammar alone, in this process: compiling it, and
-one step of its matcher (a token taken, the next mask computed).  Every completed answer is judged
-by the jsonschema package.  Results go to results/structured.json and .md.
+processes for each token, and its difference.  Beside it the grammar alone, in this process:
+compiling it, and one step of its matcher (a token taken, the next mask computed).  Every completed
+answer is judged by the jsonschema package.  Results go to results/structured.json and .md.
 """
 
 from __future__ import annotations
