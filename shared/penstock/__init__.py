@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.llm import LLM, AsyncLLM
+    from penstock.llm import LLM, AsyncLLM, BeamSearchParams
     from penstock.sampling_params import SamplingParams
     from penstock.structured_outputs import StructuredOutputs
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BeamSearchParams",
+    "SamplingParams",
+    "StructuredOutputs",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "penstock.llm",
     "AsyncLLM": "penstock.llm",
+    "BeamSearchParams": "penstock.client.beam_params",
     "SamplingParams": "penstock.sampling_params",
     "StructuredOutputs": "penstock.structured_outputs",
 }

@@ -21,7 +21,7 @@ from penstock.prepare import load_manifest
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, WorkerHello
-from penstock.protocol.to_frontend import Outputs
+from penstock.protocol.to_frontend import Outputs, ToFrontend
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
@@ -36,6 +36,7 @@ class Heard:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: bool = False
 
 
@@ -65,8 +66,10 @@ class Way:
 class System:
     """An EngineCore and a Runner, hand in hand."""
 
-    def __init__(self, folder: Path, numerics: Numerics, way: Way) -> None:
-        self.core = EngineCore(make_facts(folder, numerics, way))
+    def __init__(
+        self, folder: Path, numerics: Numerics, way: Way, tokenizer: bytes = b"{}"
+    ) -> None:
+        self.core = EngineCore(make_facts(folder, numerics, way, tokenizer))
         self.heard: dict[tuple[int, int], Heard] = {}
         """By request and index."""
         self.loaded: Loaded | None = None
@@ -87,14 +90,19 @@ class System:
     def run(self) -> None:
         """Until every request has ended."""
         while not all(heard.finished for heard in self.heard.values()):
-            effects = self.core.step(0.0)
-            self.core.check()
-            assert not effects.end_workers
-            for _, message, _ in effects.to_workers:
-                self._work(recode(message, ToWorker))
-            for _, message, _ in effects.to_frontends:
+            for message, _ in self.step():
                 if isinstance(message, Outputs):
                     self._hear(message)
+
+    def step(self) -> list[tuple[ToFrontend, tuple[bytes, ...]]]:
+        """The core steps, and the worker does what it is told. Returns what the front end gets."""
+        effects = self.core.step(0.0)
+        self.core.check()
+        assert not effects.end_workers
+        assert not effects.end_frontends
+        for _, message, _ in effects.to_workers:
+            self._work(recode(message, ToWorker))
+        return [(message, frames) for _, message, frames in effects.to_frontends]
 
     def _work(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
@@ -113,6 +121,7 @@ class System:
             heard = self.heard[output.request, output.sequence]
             heard.tokens += output.tokens
             heard.logprobs += output.logprobs or []
+            heard.prompt_logprobs += output.prompt_logprobs or []
             heard.finished = output.finish is not None
             assert output.finish in (None, "length"), output
 
@@ -121,7 +130,7 @@ def recode(message: object, union: object) -> object:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
 
 
-def make_facts(folder: Path, numerics: Numerics, way: Way) -> EngineFacts:
+def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> EngineFacts:
     config = EngineConfig(
         model=ModelSettings(dtype=numerics.dtype, max_model_len=256),
         worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
@@ -143,7 +152,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way) -> EngineFacts:
         config=config,
         model=load_manifest(folder),
         folder=str(folder),
-        tokenizer=b"{}",
+        tokenizer=tokenizer,
         template=b"",
         boot="00",
         created=0,

@@ -18,7 +18,7 @@ import pytest
 from penstock.config import PreemptionMode
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import MANIFEST
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Adjustments, TokenSampling
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
 
@@ -34,6 +34,29 @@ NUMERICS = [
 BLOCK = 16
 GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=3)
 SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs=3)
+# Each depends on tokens that were emitted before: what a preemption must not lose.
+ADJUSTED = TokenSampling(
+    seed=5,
+    temperature=1.1,
+    min_p=0.01,
+    logprobs=2,
+    adjustments=Adjustments(
+        presence=0.6,
+        frequency=0.9,
+        repetition=1.4,
+        bias=dict.fromkeys(range(0, 301, 7), 1.5),
+        allowed=tuple(range(0, 290, 2)),
+        bad_words=(*((first, first + 2) for first in range(0, 280, 4)), (6,)),
+    ),
+    prompt_logprobs=2,
+)
+GREEDY_PENALISED = TokenSampling(
+    seed=1,
+    temperature=0.0,
+    logprobs=1,
+    adjustments=Adjustments(frequency=2.0, repetition=1.2),
+    prompt_logprobs=0,
+)
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -48,14 +71,21 @@ OURS = {
     1: (prompt(75, 1), 30, GREEDY, 1),
     2: (prompt(41, 2), 30, SAMPLED, 3),
     3: (prompt(7, 3), 20, SAMPLED, 1),
+    4: (prompt(77, 4), 30, ADJUSTED, 2),
+    5: (prompt(150, 5), 20, GREEDY_PENALISED, 1),
+    6: (prompt(90, 6), 0, msgspec.structs.replace(GREEDY, prompt_logprobs=4), 1),
 }
 
-Results = dict[tuple[int, int], tuple[list[int], bytes]]
+Results = dict[tuple[int, int], tuple[list[int], bytes, bytes]]
 
 
 def results(system: System) -> Results:
     return {
-        key: (heard.tokens, msgspec.msgpack.encode(heard.logprobs))
+        key: (
+            heard.tokens,
+            msgspec.msgpack.encode(heard.logprobs),
+            msgspec.msgpack.encode(heard.prompt_logprobs),
+        )
         for key, heard in system.heard.items()
         if key[0] in OURS
     }
@@ -140,6 +170,20 @@ def submit_crowd(system: System) -> None:
         sampling = GREEDY if number % 2 else TokenSampling(number, temperature=1.2)
         length, wanted = choose.randint(1, 90), choose.randint(1, 12)
         system.submit(number, prompt(length, number), wanted, sampling)
+
+
+def test_what_is_compared_is_what_was_asked_for(undisturbed) -> None:
+    found = undisturbed(NUMERICS[0])
+    told = {key: len(msgspec.msgpack.decode(value[2])) for key, value in found.items()}
+    assert {key: count for key, count in told.items() if count} == {
+        (4, 0): 76,
+        (5, 0): 149,
+        (6, 0): 89,
+    }
+    assert found[6, 0][0] == []
+    tokens = found[4, 0][0]
+    assert all(token % 2 == 0 and token != 6 for token in tokens)
+    assert not any(b == a + 2 and a % 4 == 0 for a, b in itertools.pairwise(tokens))
 
 
 @pytest.mark.parametrize("numerics", NUMERICS, ids=str)

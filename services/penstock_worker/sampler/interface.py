@@ -15,7 +15,7 @@ from penstock_worker.sampler.rules import Rules
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
-NO_TOKEN_LEFT = "allowed_token_ids and bad_words leave no token to choose"
+NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class Ask:
         return np.flatnonzero(~(kept if kept.any() else rest))
 
     def judge(self, choice: Choice) -> Choice:
-        """What becomes of the sampler's choice: it falls on a forbidden id where no other is left."""
-        token, rules = choice.token, self.rules
-        if token is None or rules is None or not rules.forbids(token):
+        """What becomes of the sampler's choice: it is a forbidden id where no other is left."""
+        token, rules, mask = choice.token, self.rules, self.allowed
+        if token is None or rules is None:
+            return choice
+        if not rules.forbids(token) and (mask is None or mask[token]):
             return choice
         return Choice(error=NO_TOKEN_LEFT, error_code="no_token_left")
 

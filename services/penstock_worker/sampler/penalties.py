@@ -47,7 +47,8 @@ class Penalties:
 
     def advance(self, token: int) -> None:
         """The output has one token more."""
-        self._counts[self._find(token)] += 1
+        place = self._find(token)  # May put the counts into a larger array.
+        self._counts[place] += 1
 
     def _find(self, token: int) -> int:
         place = self._place.setdefault(token, len(self._place))

@@ -135,7 +135,7 @@ class _Search:
                 break
             best = self._continuations(beams, outcomes)
             last = step == self._steps
-            for place, beam in enumerate(best[: params.beam_width]):
+            for beam in best[: params.beam_width]:
                 if beam.tokens[-1] in self.ends:
                     finished.add(beam, "stop")
                 elif last:

@@ -78,8 +78,8 @@ class Generation:
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
 
-    prompt_logprobs: None unless they were asked for; else one for each token of the prompt, and None
-    for the first.  They are whole before the first delta comes, unless the request ends early.
+    prompt_logprobs: None unless they were asked for; else one for each token of the prompt, with
+    None for the first; whole before the first delta comes, unless the request ends early.
     inherits: the engine has accepted what it is part of.
 
     timing: None unless it was asked for.  A generation that is timed stays the client's until the

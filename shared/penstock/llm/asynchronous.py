@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from penstock.cli.config_tree import replace_settings
-from penstock.client import EngineClient, ModelText
+from penstock.client import BeamSearchParams, EngineClient, ModelText
 from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
+from penstock.llm.beam import search_all
+from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.outputs import (
     RequestOutput,
@@ -23,7 +25,15 @@ from penstock.llm.outputs import (
     prompt_logprobs,
     timed_out_output,
 )
-from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt, with_salt
+from penstock.llm.prompts import (
+    Message,
+    Prompt,
+    prompt_list,
+    terms_list,
+    tokenise_chat,
+    tokenise_prompt,
+    with_salt,
+)
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 
@@ -151,6 +161,20 @@ class AsyncLLM:
         ids = tokenise_chat(messages, self.text, add_generation_prompt=add_generation_prompt)
         async for output in self._stream(None, ids, sampling_params, request_id, terms):
             yield output
+
+    async def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        deadline_ms: float | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The best hypotheses of each prompt. Cancelling it aborts what runs."""
+        given = prompt_list(prompts)
+        ids = [tokenise_prompt(prompt, self.text)[1] for prompt in given]
+        terms = terms_list(None, deadline_ms, len(given))
+        terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
+        return await search_all(self._started(), ids, params, terms, window=self.window)
 
     async def _stream(
         self,

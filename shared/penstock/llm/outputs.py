@@ -84,7 +84,7 @@ def add_delta(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokeniz
     """Appends a delta to the sequence that it belongs to."""
     if delta.logprobs is not None and output.logprobs is not None:
         for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
-            output.logprobs.append(_by_token(token, entry, tokenizer))
+            output.logprobs.append(by_token(token, entry, tokenizer))
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
     output.text += delta.text
     output.token_ids.extend(delta.token_ids)
@@ -101,12 +101,12 @@ def prompt_logprobs(
     if entries is None:
         return None
     return [
-        None if entry is None else _by_token(token, entry, tokenizer)
+        None if entry is None else by_token(token, entry, tokenizer)
         for token, entry in zip(generation.prompt_token_ids, entries, strict=False)
     ]
 
 
-def _by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
+def by_token(token: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[int, Logprob]:
     top = {
         id_: Logprob(value, rank, tokenizer.token_text(id_))
         for rank, (id_, value) in enumerate(

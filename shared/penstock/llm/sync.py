@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from penstock.client import BeamSearchParams
 from penstock.client.model_text import ModelText
 from penstock.errors import PenstockError
 from penstock.llm.asynchronous import AsyncLLM
+from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.prompts import (
     Message,
@@ -122,6 +124,25 @@ class LLM:
         ]
         terms = terms_list(priority, deadline_ms, len(tokenised))
         return self._run(tokenised, params_list(sampling_params, len(tokenised)), terms, use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        deadline_ms: float | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The beam_width best hypotheses of each prompt, in the prompts' order. Raises ValueError
+        for a bad prompt before anything runs."""
+        self._text()
+        everything = self._loop.start(
+            self._llm.beam_search(prompts, params, deadline_ms=deadline_ms)
+        )
+        try:
+            return everything.result()
+        except BaseException:
+            everything.cancel()
+            raise
 
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""

@@ -1,0 +1,49 @@
+"""An EngineClient whose engine core and worker are in the same process: no sockets, no waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.client import EngineClient
+from penstock.protocol.from_frontend import FromFrontend
+from penstock.protocol.to_frontend import Welcome
+from penstock.transport.events import Opened, Received
+from tests.system.in_process import FRONT, System, recode
+
+
+class _Link:
+    """What a Link is to its client, over a System."""
+
+    last_reason = ""
+    socket = None
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    def send(self, message: Any) -> bool:
+        self._system.core.frontend_received(FRONT, recode(message, FromFrontend), 0.0)
+        return True
+
+    def poll(self, now: float) -> list[Any]:
+        return [
+            Opened(FRONT, message, list(frames))
+            if isinstance(message, Welcome)
+            else Received(FRONT, message, list(frames))
+            for message, frames in self._system.step()
+        ]
+
+    def wait_hint(self, now: float) -> float:
+        return 0.0 if self._system.core.scheduler.has_work else 0.01
+
+    def end(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def close(self) -> None:
+        pass
+
+
+class InProcessClient(EngineClient):
+    def __init__(self, system: System) -> None:
+        super().__init__("ipc://nowhere", name="test")
+        self._link.close()
+        self._link = _Link(system)  # type: ignore[assignment]

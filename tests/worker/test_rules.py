@@ -1,0 +1,276 @@
+"""Penalties, bias, allowed ids and bad words: both samplers beside a slow, obvious one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.protocol.common import Adjustments, TokenSampling
+from penstock_kernels import reference
+from penstock_worker.sampler import Ask, CPUSampler, ReferenceSampler, Sampler, rules_of
+
+pytestmark = pytest.mark.timeout(120)
+
+EDGE = 1e-9
+"""How near to a boundary the order of a sum may decide."""
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return make_sampler(request.param)
+
+
+def make_sampler(name: str) -> Sampler:
+    return CPUSampler(threads=1) if name == "cpu" else ReferenceSampler()
+
+
+def ask(sampling: TokenSampling, prompt: list[int], output: list[int], vocab: int) -> Ask:
+    rules = rules_of(sampling, prompt + output, len(prompt), vocab)
+    return Ask(sampling, 0, len(output), None, rules)
+
+
+def slow_logits(
+    logits: np.ndarray, wanted: Adjustments, prompt: list[int], output: list[int]
+) -> dict[int, float]:
+    """What may be chosen, by id, and its logit: every rule as its definition reads."""
+    kept: dict[int, float] = {}
+    counts = Counter(output)
+    for token, value in enumerate(logits.tolist()):
+        if wanted.allowed is not None and token not in wanted.allowed:
+            continue
+        if any(ends_word(word, output, token) for word in wanted.bad_words):
+            continue
+        logit = float(np.float32(value + wanted.bias.get(token, 0.0)))
+        if token in prompt or token in output:
+            logit = logit / wanted.repetition if logit > 0 else logit * wanted.repetition
+        logit -= wanted.frequency * counts[token] + wanted.presence * (counts[token] > 0)
+        kept[token] = logit
+    return kept
+
+
+def ends_word(word: tuple[int, ...], output: list[int], token: int) -> bool:
+    before = list(word[:-1])
+    return word[-1] == token and (not before or output[-len(before) :] == before)
+
+
+def slow_weights(kept: dict[int, float], sampling: TokenSampling) -> dict[int, float]:
+    """Temperature, top_k, top_p, min_p, in this order; everything sorted."""
+    order = sorted(kept, key=lambda token: (-kept[token], token))
+    if sampling.temperature == 0:
+        return {order[0]: 1.0}
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    most = kept[order[0]]
+    weights = {token: math.exp((kept[token] - most) / sampling.temperature) for token in order}
+    total, held, nucleus = sum(weights.values()), 0.0, []
+    for token in order:
+        nucleus.append(token)
+        held += weights[token]
+        if sampling.top_p < 1 and held >= sampling.top_p * total:
+            break
+    return {token: weights[token] for token in sorted(nucleus) if weights[token] >= sampling.min_p}
+
+
+VOCAB = 24
+ids = st.integers(0, VOCAB - 1)
+words = st.lists(ids, min_size=1, max_size=3).map(tuple)
+penalties = st.sampled_from([-2.0, -0.5, 0.0, 0.0, 0.7, 2.0])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, TokenSampling, list[int], list[int]]:
+    wanted = Adjustments(
+        presence=draw(penalties),
+        frequency=draw(penalties),
+        repetition=draw(st.sampled_from([1.0, 1.0, 0.5, 1.3, 5.0])),
+        bias=draw(st.dictionaries(ids, st.sampled_from([-100.0, -1.5, 2.0, 100.0]), max_size=5)),
+        allowed=draw(st.none() | st.frozensets(ids, min_size=1).map(sorted).map(tuple)),
+        bad_words=tuple(draw(st.lists(words, max_size=8))),
+    )
+    sampling = TokenSampling(
+        seed=draw(st.integers(0, 2**64 - 1)),
+        temperature=draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([0, 0, 1, 5])),
+        top_p=draw(st.sampled_from([1.0, 1.0, 0.9, 0.3])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
+        logprobs=draw(st.sampled_from([None, 3])),
+        adjustments=wanted,
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    logits = (rng.standard_normal((1, VOCAB)) * 3).astype(np.float32)
+    small = st.lists(ids, max_size=12)
+    return logits, sampling, draw(small), draw(small)
+
+
+@settings(max_examples=400)
+@given(case=cases(), name=st.sampled_from(["cpu", "reference"]))
+def test_any_rules_against_the_slow_sampler(
+    case: tuple[np.ndarray, TokenSampling, list[int], list[int]], name: str
+) -> None:
+    logits, sampling, prompt, output = case
+    (choice,) = make_sampler(name).sample(
+        torch.from_numpy(logits), [ask(sampling, prompt, output, VOCAB)]
+    )
+    assert sampling.adjustments is not None
+    kept = slow_logits(logits[0], sampling.adjustments, prompt, output)
+    if not kept:
+        assert choice.token is None
+        assert choice.error_code == "no_token_left"
+        return
+    weights = slow_weights(kept, sampling)
+    (draw,) = reference.uniform([sampling.seed], [0], [len(output)])
+    before = sum(weight for token, weight in weights.items() if token < (choice.token or 0))
+    total = sum(weights.values())
+    assert choice.token in weights
+    assert before / total <= draw + EDGE
+    assert (before + weights[choice.token]) / total >= draw - EDGE
+    if sampling.logprobs is not None:
+        true = torch.log_softmax(torch.from_numpy(logits[0]).double(), -1)
+        assert choice.logprobs is not None
+        assert choice.logprobs.logprob == pytest.approx(float(true[choice.token]), abs=1e-5)
+        assert choice.logprobs.top_ids == true.topk(3).indices.tolist()
+
+
+@settings(max_examples=300)
+@given(case=cases())
+def test_both_samplers_choose_the_same_token(
+    case: tuple[np.ndarray, TokenSampling, list[int], list[int]],
+) -> None:
+    logits, sampling, prompt, output = case
+    asked = [ask(sampling, prompt, output, VOCAB)]
+    first, second = (
+        make_sampler(name).sample(torch.from_numpy(logits), asked)[0]
+        for name in ("cpu", "reference")
+    )
+    assert (first.token, first.error) == (second.token, second.error)
+
+
+@given(case=cases())
+def test_rules_that_followed_the_output_are_those_that_replayed_it(
+    case: tuple[np.ndarray, TokenSampling, list[int], list[int]],
+) -> None:
+    _, sampling, prompt, output = case
+    followed = rules_of(sampling, prompt, len(prompt), VOCAB)
+    if followed is None:
+        return
+    for at, token in enumerate(output):
+        followed.advance(token)
+        replayed = rules_of(sampling, prompt + output[: at + 1], len(prompt), VOCAB)
+        assert replayed is not None
+        assert replayed.banned == followed.banned
+        if followed.penalties is not None:
+            assert replayed.penalties is not None
+            assert replayed.penalties.ids.tolist() == followed.penalties.ids.tolist()
+            assert replayed.penalties.counts.tolist() == followed.penalties.counts.tolist()
+
+
+def test_many_distinct_tokens_are_counted() -> None:
+    """More than the arrays begin with room for."""
+    sampling = TokenSampling(seed=1, adjustments=Adjustments(frequency=0.1, repetition=1.1))
+    tokens = np.random.default_rng(1).integers(0, 700, 3000).tolist()
+    rules = rules_of(sampling, tokens[:500], 500, 700)
+    assert rules is not None
+    for token in tokens[500:]:
+        rules.advance(token)
+    assert rules.penalties is not None
+    found = zip(rules.penalties.ids.tolist(), rules.penalties.counts.tolist(), strict=True)
+    assert dict(found) == {**dict.fromkeys(tokens[:500], 0), **Counter(tokens[500:])}
+
+
+DISTRIBUTIONS: list[dict[str, Any]] = [
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 12},
+    {"top_p": 0.8},
+    {"min_p": 0.1},
+    {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+]
+
+
+@pytest.mark.parametrize("fields", DISTRIBUTIONS, ids=str)
+def test_distribution_with_penalties(sampler: Sampler, fields: dict[str, Any]) -> None:
+    """Chi-square of 6,000 draws over the tokens that are expected 5 times or more."""
+    count, vocab, prompt, output = 6000, 40, [1, 2, 3, 3], [5, 5, 5, 6, 7]
+    wanted = Adjustments(
+        presence=0.4,
+        frequency=0.3,
+        repetition=1.3,
+        bias={2: 1.0, 9: -2.0, 30: 1.5},
+        allowed=tuple(range(1, 38)),
+        bad_words=((11,), (7, 12), (6, 13)),
+    )
+    sampling = TokenSampling(seed=0, adjustments=wanted, **fields)
+    logits = torch.randn(vocab, generator=torch.Generator().manual_seed(9)) * 1.5
+    weights = slow_weights(slow_logits(logits.numpy(), wanted, prompt, output), sampling)
+    probabilities = np.array([weights.get(token, 0.0) for token in range(vocab)])
+    probabilities /= probabilities.sum()
+    rules = rules_of(sampling, prompt + output, len(prompt), vocab)
+    asks = [Ask(sampling, 0, at, None, rules) for at in range(count)]
+    chosen = sampler.sample(logits.expand(count, vocab).contiguous(), asks)
+    seen = np.bincount([choice.token or 0 for choice in chosen], minlength=vocab)
+    assert not seen[probabilities == 0].any()
+    common = probabilities * count >= 5
+    expected = np.append(probabilities[common], probabilities[~common].sum()) * count
+    found = np.append(seen[common], seen[~common].sum())
+    cells = expected > 0
+    statistic = ((found[cells] - expected[cells]) ** 2 / expected[cells]).sum()
+    freedom = cells.sum() - 1
+    # Wilson and Hilferty's approximation of the 99.9% quantile.
+    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
+    assert statistic < bound
+
+
+def test_greedy_obeys_them_all(sampler: Sampler) -> None:
+    logits = torch.tensor([[0.0, 5.0, 4.0, 3.0, 2.0, 1.0]])
+
+    def greedy(output: list[int], **fields: Any) -> int | None:
+        sampling = TokenSampling(seed=1, temperature=0.0, adjustments=Adjustments(**fields))
+        return sampler.sample(logits, [ask(sampling, [2], output, 6)])[0].token
+
+    assert greedy([], allowed=(0, 4, 5)) == 4
+    assert greedy([], bias={5: 4.5}) == 5
+    assert greedy([], bad_words=((1,), (2, 3))) == 2
+    assert greedy([2], bad_words=((1,), (2,), (2, 3))) == 4
+    assert greedy([1], presence=1.5) == 2
+    assert greedy([1, 1, 1], frequency=0.5) == 2
+    assert greedy([1], repetition=2.0) == 3, "the prompt's token is penalised too"
+    assert greedy([1], frequency=2.0) == 2, "the prompt's isn't counted"
+
+
+def test_a_grammar_min_tokens_and_rules_cut_together(sampler: Sampler) -> None:
+    logits = torch.tensor([[9.0, 8.0, 7.0, 6.0, 5.0]])
+    grammar = np.array([True, True, False, True, True])
+    wanted = Adjustments(allowed=(0, 1, 2, 3), bad_words=((1,),))
+    sampling = TokenSampling(
+        seed=1, temperature=0.0, min_tokens=1, held_back=(0,), adjustments=wanted
+    )
+
+    def choice(mask: np.ndarray, emitted: int) -> Any:
+        rules = rules_of(sampling, [2] + [4] * emitted, 1, 5)
+        return sampler.sample(logits, [Ask(sampling, 0, emitted, mask, rules)])[0]
+
+    assert choice(grammar, 0).token == 3
+    assert choice(grammar, 1).token == 0
+    only_the_end = np.array([True, True, True, False, True]) & ~np.array([False] * 2 + [True] * 3)
+    assert choice(only_the_end, 0).token == 0, "nothing else is allowed: min_tokens gives way"
+    none = choice(np.array([False, True, False, False, True]), 0)
+    assert none.token is None
+    assert none.error_code == "no_token_left"
+
+
+def test_scores_are_those_of_sampled_tokens(sampler: Sampler) -> None:
+    """What is said of a prompt's token is, to the bit, what is said of an emitted one."""
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 3
+    asked = [Ask(TokenSampling(seed=seed, logprobs=4), 0, 0) for seed in range(3)]
+    chosen = sampler.sample(logits, asked)
+    tokens = [choice.token or 0 for choice in chosen]
+    assert sampler.score(logits, tokens, 4) == [choice.logprobs for choice in chosen]
+    assert sampler.score(logits[:0], [], 4) == []
+    logits[1, 7] = float("nan")
+    assert sampler.score(logits, tokens, 4) is None
