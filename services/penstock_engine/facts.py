@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import typing
+
 import msgspec
 
 from penstock.config import EngineConfig
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import GrammarKind
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import Setup
 from penstock_engine.policies.tenants import Tenants
@@ -56,6 +59,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 max_waiting_requests=settings.max_waiting_requests,
                 max_num_seqs=settings.max_num_seqs,
                 max_grammar_bytes=self.config.grammar.max_grammar_bytes,
+                grammar_kinds=typing.get_args(GrammarKind),
             ),
             generation=self.model.generation,
             add_bos=self.model.add_bos,

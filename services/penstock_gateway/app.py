@@ -21,7 +21,7 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import Counts
-from penstock_gateway.openai import chat_completions, completions, models, tokenize
+from penstock_gateway.openai import chat_completions, completions, models, responses, tokenize
 from penstock_gateway.operations import OperationRoute
 from penstock_gateway.service import Patience, Service
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat_completions.routes,
     completions.routes,
+    responses.routes,
     tokenize.routes,
     models.routes,
     health.routes,

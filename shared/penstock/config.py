@@ -153,8 +153,9 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int, Meta(ge=1, le=65_536, description="Compiled grammars that a worker keeps.")
     ] = 256
     grammar_compile_timeout: Annotated[
-        float, Meta(gt=0, le=600, description="Seconds that a grammar may take to compile.")
-    ] = 10.0
+        float,
+        Meta(gt=0, le=600, description="Seconds of the clock that a grammar may take to compile."),
+    ] = 30.0
     grammar_mask_budget_ms: Annotated[
         float,
         Meta(ge=0, le=1000, description="Milliseconds that a step may wait for its masks."),

@@ -84,6 +84,7 @@ class FakeGeneration:
 
     cached_tokens = 0
     timing = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     def __init__(self, steps: Iterable[Step], n: int) -> None:
         self._steps = iter(steps)

@@ -23,12 +23,17 @@ SCHEMA = {"type": "object", "properties": {"ß": {"type": "string"}}}
         ({"regex": "a+"}, ("regex", "a+")),
         ({"choice": ["a", '"b"', "日"]}, ("choice", ["a", '"b"', "日"])),
         ({"grammar": 'start: "a"'}, ("lark", 'start: "a"')),
+        ({"grammar": 'start: "::="'}, ("lark", 'start: "::="')),
+        ({"grammar": '# x\nroot ::= "a"'}, ("gbnf", '# x\nroot ::= "a"')),
+        ({"structural_tag": {"format": {}}}, ("structural_tag", {"format": {}})),
+        ({"structural_tag": '{"format": {}}'}, ("structural_tag", {"format": {}})),
     ],
 )
 def test_what_the_engine_is_told(fields, expected):
     definition = StructuredOutputs(**fields).definition()
     text = definition.text
-    parsed = json.loads(text) if definition.kind in ("json_schema", "choice") else text
+    is_json = definition.kind in ("json_schema", "choice", "structural_tag")
+    parsed = json.loads(text) if is_json else text
     assert (definition.kind, parsed) == expected
     assert SamplingParams(structured_outputs=StructuredOutputs(**fields)).n == 1
 
@@ -36,7 +41,10 @@ def test_what_the_engine_is_told(fields, expected):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "exactly one of json, regex, choice, grammar and json_object; it has none"),
+        (
+            {},
+            "grammar, json_object and structural_tag; it has none",
+        ),
         ({"regex": "a", "choice": ["b"]}, "it has regex, choice"),
         ({"json_object": False}, "json_object can only be true"),
         ({"json": "{"}, "json is not a JSON schema"),
@@ -66,15 +74,21 @@ def test_what_is_wrong_is_named(fields, words):
 
 def test_size_is_counted_in_bytes():
     wanted = StructuredOutputs(regex="ß" * 50)
-    assert wanted.grammar_within(100) == Grammar("regex", "ß" * 50)
+    assert wanted.grammar_within(100, ("regex",)) == Grammar("regex", "ß" * 50)
     with pytest.raises(InvalidRequest, match="100 bytes; at most 99"):
-        wanted.grammar_within(99)
+        wanted.grammar_within(99, ("regex",))
+
+
+def test_an_engine_is_not_sent_a_kind_that_it_does_not_know():
+    """It could not even decode the message."""
+    with pytest.raises(InvalidRequest, match="too old for a gbnf grammar"):
+        StructuredOutputs(grammar='root ::= "a"').grammar_within(100, ("lark", "regex"))
 
 
 def test_an_engine_that_knows_no_grammars_is_not_sent_any():
     """It would ignore the field, and answer freely."""
     with pytest.raises(InvalidRequest, match="too old"):
-        StructuredOutputs(json_object=True).grammar_within(0)
+        StructuredOutputs(json_object=True).grammar_within(0, ("json_object",))
 
 
 def test_sampling_params_say_what_does_not_go_together():

@@ -3,14 +3,18 @@ goes on; a grammar whose masks grow slow is deferred, then fails, and holds nobo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.model_config import PreparedModel
 from penstock.protocol.common import Grammar, TokenSampling
+from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar import GrammarError, Grammars
 from penstock_worker.grammar.compiler import Compiler
@@ -48,6 +52,9 @@ BAD = {
     "unclosed group": Grammar("regex", "(a"),
     "unknown name": Grammar("lark", "start: nothing"),
     "at least one string": Grammar("choice", "[]"),
+    "not a GBNF grammar": Grammar("gbnf", "root ::= item+ ((("),
+    "structural_tag needs format": Grammar("structural_tag", "{}"),
+    "has the type 'poem'": Grammar("structural_tag", '{"format": {"type": "poem"}}'),
 }
 AMBIGUOUS = Grammar("lark", 'start: e\ne: e e e | e e | "a" | "b"\n')
 PROMPT = "Describe a person: "
@@ -159,18 +166,165 @@ def test_a_schema_that_admits_everything(compiler: Compiler) -> None:
 def test_a_schema_with_many_optional_properties(
     compiler: Compiler, default_tokenizer: Tokenizer
 ) -> None:
-    """Each costs four ways of reading: some 250 are within the limit, and more are an error."""
-    for count in (240, 400):
-        properties = {f"p{at}": {"type": "integer"} for at in range(count)}
-        schema = {"type": "object", "properties": properties, "additionalProperties": False}
-        matcher = compiler(Grammar("json_schema", json.dumps(schema))).matcher()
-        beginning = default_tokenizer.encode('{"p1": 5, "p7": 3, "p')
-        if count == 240:
-            matcher.advance(beginning)
-            assert matcher.allowed().any()
-        else:
-            with pytest.raises(GrammarError, match="max is 1000"):
-                matcher.advance(beginning)
+    """Each costs four ways of reading: 240 are within the limit, and more are refused at once,
+    however they come to be in one object; any number may be required."""
+    properties = {f"p{at}": {"type": "integer"} for at in range(400)}
+    some = dict(list(properties.items())[:240])
+    rest = dict(list(properties.items())[240:])
+    closed = {"type": "object", "additionalProperties": False}
+    matcher = compiler(schema(closed | {"properties": some})).matcher()
+    matcher.advance(default_tokenizer.encode('{"p1": 5, "p7": 3, "p'))
+    assert matcher.allowed().any()
+    compiler(schema(closed | {"properties": properties, "required": list(properties)}))
+    for wide, says in (
+        ({"properties": properties}, "400 optional properties; at most 240"),
+        ({"properties": {"a": {"items": {"properties": properties}}}}, "400 optional properties"),
+        ({"allOf": [{"properties": some}, {"properties": rest}]}, "max is 1000"),
+    ):
+        with pytest.raises(GrammarError, match=says):
+            compiler(schema({"type": "object"} | wide))
+
+
+def schema(value: object) -> Grammar:
+    return Grammar("json_schema", json.dumps(value))
+
+
+HOSTILE = {
+    "a multiple": schema({"type": "integer", "multipleOf": 1_000_003}),
+    "an intersection": Grammar(
+        "lark", "start: T\nT: /(.*a.{60}.*)/ & ~/(.*b.{60}.*)/ & /(.*c.{45}.*)/"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_takes_long_to_compile_is_refused_and_holds_nobody_up(
+    compiler: Compiler, name: str
+) -> None:
+    """llguidance would take 40 s, or gigabytes. By this process's clock of the processor."""
+    grammars = Grammars(compiler, budget=1.0)
+    assert compile_now(grammars, 1, GRAMMARS[2]) is None
+    before = time.process_time()
+    answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+    grammars.compile(2, HOSTILE[name], answers.put)
+    grammars.compile(3, GRAMMARS[4], answers.put)
+    first, second = answers.get(timeout=60), answers.get(timeout=60)
+    assert first == GrammarReady(3)
+    assert isinstance(second, GrammarFailed)
+    assert "takes more than 2 s" in second.reason
+    assert time.process_time() - before < 2.0
+    assert compile_now(grammars, 4, GRAMMARS[4]) is None  # Its process was started again.
+    grammars.close()
+
+
+BOUNDED = {
+    "nested quantifiers": Grammar("regex", "((((a*)*)*)*)*b"),
+    "nested repeats": Grammar("regex", "((a{1,100}){1,100}){1,100}"),
+    "a wide automaton": Grammar("regex", "[ab]*a[ab]{200}c"),
+    "a reference to itself": schema({"$ref": "#"}),
+    "references in a circle": schema(
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+    ),
+    "references that double": schema(
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {"d40": {"type": "string"}}
+            | {
+                f"d{i}": {
+                    "type": "object",
+                    "properties": {k: {"$ref": f"#/$defs/d{i + 1}"} for k in "ab"},
+                }
+                for i in range(40)
+            },
+        }
+    ),
+    "a product of choices": schema(
+        {
+            "allOf": [
+                {"anyOf": [{"properties": {f"p{i}{j}": {}}} for j in range(6)]} for i in range(9)
+            ]
+        }
+    ),
+    "100,000 values": schema({"enum": list(range(100_000))}),
+    "deep": Grammar("json_schema", '{"type":"array","items":' * 2000 + "{}" + "}" * 2000),
+    "deep parentheses": Grammar("regex", "(" * 20_000 + "a" + ")" * 20_000),
+    "deep GBNF": Grammar("gbnf", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "a long repeat": Grammar("lark", 'start: a{1,1000000}\na: "x" | "y" "z"\n'),
+    "repeats of repeats": Grammar(
+        "lark", 'start: a{1,1000}\na: b{1,1000}\nb: c{1,1000}\nc: "x" | "y"\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_what_is_hostile_is_compiled_within_the_bound_or_refused(
+    compiler: Compiler, name: str
+) -> None:
+    before = time.process_time()
+    with contextlib.suppress(GrammarError):
+        compiler(BOUNDED[name]).matcher().allowed()
+    assert time.process_time() - before < 4.0
+
+
+TAG = {
+    "structures": [{"begin": "<f=a>", "schema": {"type": "integer"}, "end": "</f>"}],
+    "triggers": ["<f="],
+}
+NEWER = {
+    "format": {
+        "type": "sequence",
+        "elements": [
+            {
+                "type": "tag",
+                "begin": "<think>",
+                "content": {"type": "any_text"},
+                "end": "</think>",
+            },
+            {"type": "or", "elements": [{"type": "const_string", "value": v} for v in "xy"]},
+            {"type": "regex", "pattern": "a/[bc]+"},
+            {
+                "type": "tags_with_separator",
+                "separator": ";",
+                "at_least_one": True,
+                "tags": [
+                    {
+                        "begin": "<g>",
+                        "content": {"type": "grammar", "grammar": 'start: "one"'},
+                        "end": "</g>",
+                    }
+                ],
+            },
+        ],
+    }
+}
+GBNF = 'root ::= item+\nitem ::= "- " [a-z]{1,5} "\\n"'
+
+
+@pytest.mark.parametrize(
+    ("definition", "fits", "does_not"),
+    [
+        (Grammar("gbnf", GBNF), "- abc\n- d\n", "- 5"),
+        (Grammar("structural_tag", json.dumps(TAG)), "So <f=a>17</f>, and <f=a>3</f>!", "<f=b"),
+        (Grammar("structural_tag", json.dumps(TAG)), "no tag at all", "<f=a>x"),
+        (
+            Grammar("structural_tag", json.dumps(NEWER)),
+            "<think>so<x></think>ya/bcb<g>one</g>;<g>one</g>",
+            "<think></think>z",
+        ),
+    ],
+)
+def test_other_dialects(
+    compiler: Compiler,
+    default_tokenizer: Tokenizer,
+    definition: Grammar,
+    fits: str,
+    does_not: str,
+) -> None:
+    matcher = compiler(definition).matcher()
+    matcher.advance(default_tokenizer.encode(fits))
+    assert matcher.allowed()[2]  # It may end here.
+    with pytest.raises(GrammarError):
+        compiler(definition).matcher().advance(default_tokenizer.encode(does_not))
 
 
 def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:

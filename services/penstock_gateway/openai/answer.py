@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from penstock_gateway.events import DONE, EventStream
+from penstock_gateway.events import EventStream
 from penstock_gateway.openai.batch import Arrivals, Batch, failure_of
 from penstock_gateway.openai.fields import StreamOptions
 from penstock_gateway.openai.reply import ReplyFormat, Usage, UsageField
@@ -16,6 +16,7 @@ from penstock_gateway.timeline import Recorder
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
+    from penstock_gateway.openai.search import Found
 
 
 @dataclass(slots=True)
@@ -41,10 +42,11 @@ async def whole_answer(
     batch: Batch, reply: ReplyFormat, prompt_tokens: int, recorder: Recorder
 ) -> bytes:
     """The unstreamed reply. Raises what a sequence failed with."""
+    reply.begin(batch.prompt_logprobs)
     choices = [Choice() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
         for index, delta in arrivals:
-            failure = failure_of(delta)
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
             if failure is not None:
                 raise failure
             choices[index].add(delta)
@@ -52,6 +54,14 @@ async def whole_answer(
     timeline = await recorder.asked_for(batch.timings, batch.n)
     usage = Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens)
     return reply.whole(choices, usage, timeline or UNSET)
+
+
+def found_answer(found: list[Found], reply: ReplyFormat, prompt_tokens: int) -> bytes:
+    """The reply that shows what searches have found: one of them for each prompt."""
+    reply.begin(lambda prompt: found[prompt].prompt_logprobs)
+    completion_tokens = sum(each.generated for each in found)
+    usage = Usage.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
+    return reply.whole([choice for each in found for choice in each.choices], usage, UNSET)
 
 
 class StreamedAnswer:
@@ -80,6 +90,7 @@ class StreamedAnswer:
         what came before has been written."""
         out = bytearray()
         self._batch = batch
+        self._reply.begin(batch.prompt_logprobs)
         for choice in range(self._choices):
             self._reply.opening(out, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
@@ -98,12 +109,12 @@ class StreamedAnswer:
         timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
         if timeline is not None:
             self._reply.timeline(out, timeline)
-        out += DONE
+        self._reply.end(out, self._total())
         await events.write(out, last=True)
 
     def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
         for index, delta in arrivals:
-            failure = failure_of(delta)
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
             if failure is not None:
                 return failure
             self._completion_tokens += len(delta.token_ids)

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from penstock.errors import EngineUnavailable, RequestFailed
+from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
+from penstock.structured_outputs import PARAM
 from penstock_gateway.errors import timed_out
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.timing import RequestTiming
+    from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
 
@@ -64,6 +66,10 @@ class Batch:
     def choices(self) -> int:
         """How many choices the reply has."""
         return len(self._generations) * self._n
+
+    def prompt_logprobs(self, prompt: int) -> list[TokenLogprobs | None] | None:
+        """Of a prompt's tokens, from its first delta on; None unless they were asked for."""
+        return self._generations[prompt].prompt_logprobs
 
     @property
     def cached_tokens(self) -> int:
@@ -130,11 +136,16 @@ async def _pump(
         queue.put_nowait(None)
 
 
-def failure_of(delta: SequenceDelta) -> Exception | None:
+def failure_of(
+    reason: FinishReason | None, error: str | None, code: ErrorCode | None = None
+) -> Exception | None:
     """The error that a sequence ended in, if it did not end by itself."""
-    match delta.finish_reason:
+    match reason:
         case "error":
-            return RequestFailed(delta.error or "the request failed in the engine")
+            error = error or "the request failed in the engine"
+            if code is not None:
+                return InvalidRequest(error, param=PARAM, code=code)
+            return RequestFailed(error)
         case "timeout":
             return timed_out("the request's deadline passed before it was answered in full")
         case "abort":

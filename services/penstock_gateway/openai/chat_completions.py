@@ -12,7 +12,10 @@ from penstock_gateway.openai.chat_request import ChatRequest, check
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.openai.reply import ReplyHead
-from penstock_gateway.openai.sampling import room_for_output, sampling_params
+from penstock_gateway.openai.sampling import room_for_output, sampling_params, truncated
+from penstock_gateway.openai.search import search_of
+from penstock_gateway.openai.shown import Shown
+from penstock_gateway.openai.structure import structure_field
 from penstock_gateway.openai.tools import ToolUse, tool_use
 from penstock_gateway.operations import OperationRoute, posting
 from penstock_gateway.service import Engine, Service
@@ -36,7 +39,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         config = self._service.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(request, engine, use)
-        params = self._params(request, engine, len(prompt.ids))
+        ids, params = _fitted(request, engine, prompt.ids)
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
         parsing = parsing_of(
@@ -49,27 +52,43 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         if needs_special_tokens(config, template, use) and not constrained:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
-        reply = ChatFormat(
-            head, engine.text.tokenizer, logprobs=bool(request.logprobs), parsing=parsing
-        )
-        return Job([prompt.ids], [with_grammar(params, use)], reply)
+        shown = Shown.wanted(request, logprobs=bool(request.logprobs))
+        echo = _last_words(request) if request.echo else ""
+        reply = ChatFormat(head, engine.text.tokenizer, shown, ids, echo, parsing)
+        structure = "tool_choice" if use.grammar() is not None else structure_field(request)
+        return Job([ids], [with_grammar(params, use)], reply, structure, search_of(request))
 
-    def _params(self, request: ChatRequest, engine: Engine, prompt_tokens: int) -> SamplingParams:
-        two = request.max_completion_tokens is not None
-        max_tokens = room_for_output(
-            prompt_tokens,
-            request.max_completion_tokens if two else request.max_tokens,
-            None,
-            engine.welcome.limits.max_model_len,
-            field="max_completion_tokens" if two else "max_tokens",
-            source="messages",
-        )
-        return sampling_params(
-            request,
-            engine.welcome,
-            max_tokens=max_tokens,
-            logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        )
+
+def _fitted(
+    request: ChatRequest, engine: Engine, ids: list[int]
+) -> tuple[list[int], SamplingParams]:
+    """The prompt, cut if that was asked for, and the parameters. Raises InvalidRequest."""
+    limit = engine.welcome.limits.max_model_len
+    two = request.max_completion_tokens is not None
+    wanted = request.max_completion_tokens if two else request.max_tokens
+    ids = truncated(ids, request, wanted, limit)
+    max_tokens = room_for_output(
+        len(ids),
+        wanted,
+        None,
+        limit,
+        field="max_completion_tokens" if two else "max_tokens",
+        source="messages",
+    )
+    params = sampling_params(
+        request,
+        engine.welcome,
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+    )
+    return ids, params
+
+
+def _last_words(request: ChatRequest) -> str:
+    """What an echo begins with: the last message, if it is the assistant's."""
+    last = request.messages[-1]
+    return last.content if last.role == "assistant" and isinstance(last.content, str) else ""
 
 
 def routes(service: Service) -> list[OperationRoute]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock_gateway.openai.logprobs import ChatLogprobs, chat_logprobs
+from penstock_gateway.events import DONE
+from penstock_gateway.openai.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.openai.parsed_choice import (
     AssistantMessage,
     ChatDelta,
@@ -23,22 +24,26 @@ from penstock_gateway.openai.reply import (
     append_event,
     encoder,
 )
+from penstock_gateway.openai.shown import Shown, Source, unknown
 from penstock_gateway.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.openai.answer import Choice
 
 
 class ChatChoice(msgspec.Struct):
-    """stop_reason, as vLLM has it: the stop string or stop token id, null for EOS and length."""
+    """stop_reason, as vLLM has it: the stop string or stop token id, null for EOS and length.
+    token_ids: there when they were asked for."""
 
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
@@ -49,6 +54,8 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     usage: Usage
     system_fingerprint: str | None
     penstock_timeline: TimelineField = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -57,6 +64,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
@@ -67,36 +75,51 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     system_fingerprint: str | None
     usage: UsageField = UNSET
     penstock_timeline: TimelineField = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatFormat:
-    """Writes the reply to one request. logprobs: whether they were asked for.  parsing: how the
-    text is read; None: all of it is content."""
+    """Writes the reply to one request. echo: what each answer begins with.  parsing: how the text
+    is read; None: all of it is content."""
 
     def __init__(
         self,
         head: ReplyHead,
         tokenizer: Tokenizer,
-        *,
-        logprobs: bool,
+        shown: Shown,
+        prompt: list[int],
+        echo: str,
         parsing: Parsing | None = None,
     ) -> None:
         self._head = head
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
+        self._shown = shown
+        self._prompt = prompt
+        self._echo = echo
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
+        self._source: Source = unknown
+
+    def begin(self, source: Source) -> None:
+        """source: of the prompt's log-probabilities."""
+        self._source = source
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
-        first = ChatChunkChoice(choice, ChatDelta("assistant", ""))
-        append_event(out, self._chunk([first], usage))
+        first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
+        chunk = self._chunk([first], usage)
+        if self._shown.token_ids:
+            chunk.prompt_token_ids = self._prompt
+        append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
-        shown, reason = self._shown(choice, delta)
-        if shown is not None or (self._logprobs and delta.token_ids):
-            piece = ChatChunkChoice(choice, shown or ChatDelta())
-            if self._logprobs:
-                piece.logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
+        shown = self._shown
+        added, reason = self._read(choice, delta)
+        if added is not None or (delta.token_ids and (shown.logprobs or shown.token_ids)):
+            piece = ChatChunkChoice(choice, added or ChatDelta())
+            if shown.logprobs:
+                piece.logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+            if shown.token_ids:
+                piece.token_ids = delta.token_ids
             append_event(out, self._chunk([piece], usage))
         if reason is not None:
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
@@ -108,43 +131,57 @@ class ChatFormat:
     def timeline(self, out: bytearray, timeline: Timeline) -> None:
         append_event(out, self._chunk([], UNSET, timeline))
 
+    def end(self, out: bytearray, usage: Usage) -> None:
+        out += DONE
+
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         head = self._head
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
-        return encoder.encode(
-            ChatCompletion(
-                head.id,
-                head.created,
-                head.model,
-                shown,
-                usage,
-                head.system_fingerprint,
-                timeline,
-            )
+        reply = ChatCompletion(
+            head.id,
+            head.created,
+            head.model,
+            shown,
+            usage,
+            head.system_fingerprint,
+            timeline,
         )
+        if self._shown.prompt_logprobs is not None:
+            logprobs = self._source(0)
+            reply.prompt_logprobs = self._shown.prompt(self._tokenizer, self._prompt, logprobs)
+        if self._shown.token_ids:
+            reply.prompt_token_ids = self._prompt
+        return encoder.encode(reply)
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
         logprobs = None
-        if self._logprobs:
-            logprobs = chat_logprobs(self._tokenizer, choice.token_ids, choice.logprobs)
+        if self._shown.logprobs:
+            logprobs = self._logprobs(choice.token_ids, choice.logprobs)
         parsed = None if self._parsing is None else ParsedChoice(self._parsing)
         message = whole_message("".join(choice.texts), parsed)
         reason = choice.finish_reason
         if parsed is not None:
             reason = parsed.finish_reason(reason)
-        return ChatChoice(index, message, logprobs, reason, choice.stop_reason)
+        if self._echo:
+            message.content = self._echo + (message.content or "")
+        whole = ChatChoice(index, message, logprobs, reason, choice.stop_reason)
+        if self._shown.token_ids:
+            whole.token_ids = choice.token_ids
+        return whole
 
-    def _shown(self, choice: int, delta: SequenceDelta) -> tuple[ChatDelta | None, str | None]:
+    def _read(self, choice: int, delta: SequenceDelta) -> tuple[ChatDelta | None, str | None]:
         """What a delta adds to the message, and why the choice ended, if it did."""
         if self._parsing is None:
             text = delta.text
-            empty = not text and not (self._logprobs and delta.token_ids)
-            return None if empty else ChatDelta(content=text), delta.finish_reason
+            return ChatDelta(content=text) if text else None, delta.finish_reason
         parsed = self._parsed.get(choice)
         if parsed is None:
             parsed = self._parsed[choice] = ParsedChoice(self._parsing)
-        shown = parsed.push(delta.text, last=delta.finish_reason is not None)
-        return shown, parsed.finish_reason(delta.finish_reason)
+        added = parsed.push(delta.text, last=delta.finish_reason is not None)
+        return added, parsed.finish_reason(delta.finish_reason)
+
+    def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
+        return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._shown.as_ids)
 
     def _chunk(
         self,

@@ -10,7 +10,9 @@ from penstock_gateway.errors import clip
 from penstock_gateway.openai.chat_prompt import check_variables, refuse_template
 from penstock_gateway.openai.fields import Flag, GenerateFields, Object, Text, Whole
 from penstock_gateway.openai.messages import Message
-from penstock_gateway.openai.neutral import COMMON, Neutral, require_best_of, require_neutral
+from penstock_gateway.openai.neutral import COMMON, Neutral, require_neutral
+from penstock_gateway.openai.search import check_search
+from penstock_gateway.openai.shown import check_prompt_logprobs
 from penstock_gateway.openai.tools import Tool, ToolChoice
 
 
@@ -59,7 +61,8 @@ _RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
 def check(request: ChatRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
     require_neutral(request, RULES)
-    require_best_of(request)
+    check_prompt_logprobs(request)
+    check_search(request)
     top = request.top_logprobs
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequest(

@@ -7,7 +7,9 @@ from typing import Any, cast
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import MAX_LOGPROBS
 from penstock_gateway.openai.fields import Flag, GenerateFields, Text, Whole
-from penstock_gateway.openai.neutral import COMMON, Neutral, require_best_of, require_neutral
+from penstock_gateway.openai.neutral import COMMON, Neutral, require_neutral
+from penstock_gateway.openai.search import check_search
+from penstock_gateway.openai.shown import check_prompt_logprobs
 
 MAX_PROMPTS = 128
 MAX_SEQUENCES = 1024
@@ -39,7 +41,8 @@ RULES = (*COMMON, Neutral("suffix", ("",)), Neutral("prompt_embeds"))
 def check(request: CompletionRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
     require_neutral(request, RULES)
-    require_best_of(request)
+    check_prompt_logprobs(request)
+    check_search(request)
     count = request.logprobs
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest(
@@ -56,7 +59,7 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
             f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed",
             param="prompt",
         )
-    n = 1 if request.n is None else request.n
+    n = request.best_of or (1 if request.n is None else request.n)
     if len(prompts) * n > MAX_SEQUENCES:
         raise InvalidRequest(
             f"{len(prompts)} prompts with n = {n} make {len(prompts) * n} choices; at most "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.openai.completion_reply import CompletionFormat, TextCompletion
+from penstock_gateway.openai.completion_reply import Prompt as KnownPrompt
 from penstock_gateway.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
     CompletionRequest,
@@ -12,7 +14,15 @@ from penstock_gateway.openai.completion_request import (
 )
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.reply import ReplyHead
-from penstock_gateway.openai.sampling import check_ids, room_for_output, sampling_params
+from penstock_gateway.openai.sampling import (
+    check_ids,
+    room_for_output,
+    sampling_params,
+    truncated,
+)
+from penstock_gateway.openai.search import search_of
+from penstock_gateway.openai.shown import Shown
+from penstock_gateway.openai.structure import structure_field
 from penstock_gateway.openai.tokenising import encode
 from penstock_gateway.operations import OperationRoute, posting
 from penstock_gateway.service import Engine, Service
@@ -33,7 +43,11 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
     async def prepare(self, request: CompletionRequest, engine: Engine, head: ReplyHead) -> Job:
         limit = engine.welcome.limits.max_model_len
-        prompts = [await prompt_ids(p, request, engine) for p in prompts_of(request)]
+        given = prompts_of(request)
+        prompts = [
+            truncated(await prompt_ids(p, request, engine), request, request.max_tokens, limit)
+            for p in given
+        ]
         rooms = [
             room_for_output(
                 len(prompt),
@@ -47,12 +61,38 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         ]
         by_room = {
             room: sampling_params(
-                request, engine.welcome, max_tokens=room, logprobs=request.logprobs
+                request,
+                engine.welcome,
+                max_tokens=room,
+                logprobs=request.logprobs,
+                prompt_logprobs=_prompt_logprobs(request),
             )
             for room in set(rooms)
         }
-        reply = CompletionFormat(head, engine.text.tokenizer, logprobs=request.logprobs is not None)
-        return Job(prompts, [by_room[room] for room in rooms], reply)
+        shown = Shown.wanted(request, logprobs=request.logprobs is not None)
+        tokenizer = engine.text.tokenizer
+        known = [
+            KnownPrompt(ids, _echoed(text, ids, request, tokenizer))
+            for text, ids in zip(given, prompts, strict=True)
+        ]
+        params = [by_room[room] for room in rooms]
+        reply = CompletionFormat(head, tokenizer, shown, known, params[0].n)
+        return Job(prompts, params, reply, structure_field(request), search_of(request))
+
+
+def _prompt_logprobs(request: CompletionRequest) -> int | None:
+    """An echo shows as many alternatives as the answer."""
+    counts = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _echoed(given: Prompt, ids: list[int], request: CompletionRequest, tokenizer: Tokenizer) -> str:
+    """What an echo of the prompt begins with: the text as it came, unless it was cut."""
+    if not request.echo:
+        return ""
+    if isinstance(given, str) and request.truncate_prompt_tokens is None:
+        return given
+    return tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def routes(service: Service) -> list[OperationRoute]:

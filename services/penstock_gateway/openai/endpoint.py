@@ -9,6 +9,8 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,18 +23,20 @@ from penstock.terms import Terms
 from penstock_gateway.body import read_body
 from penstock_gateway.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.events import EventStream
-from penstock_gateway.openai.answer import StreamedAnswer, whole_answer
+from penstock_gateway.openai.answer import StreamedAnswer, found_answer, whole_answer
 from penstock_gateway.openai.batch import Batch
 from penstock_gateway.openai.decoding import decode
-from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.fields import RequestFields
 from penstock_gateway.openai.reply import ReplyFormat, ReplyHead
 from penstock_gateway.openai.request_terms import request_terms, terms_headers
+from penstock_gateway.openai.search import Search, search_all
+from penstock_gateway.openai.structure import blame
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
 from penstock_gateway.timeline import Recorder
 from penstock_gateway.watch import while_connected
 
-Fields = TypeVar("Fields", bound=GenerateFields)
+Fields = TypeVar("Fields", bound=RequestFields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,9 @@ class Job:
     prompts: list[list[int]]
     params: list[SamplingParams]
     reply: ReplyFormat
+    structure: str | None = None
+    """The request's field that says what the output must look like."""
+    search: Search | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -97,11 +104,18 @@ class GenerateEndpoint(ABC, Generic[Fields]):
 
     async def _whole(self, request: Fields, terms: Terms, recorder: Recorder) -> bytes:
         job = await self._job(request)
-        async with (
-            await self._submit(job, terms, recorder) as batch,
-            recorder.watching(batch.timings, batch.n),
-        ):
-            return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
+        with _blaming(job.structure):
+            if job.search is not None:
+                client = self._service.client
+                found = await search_all(
+                    job.search, client, job.prompts, job.params, name=recorder.name, terms=terms
+                )
+                return found_answer(found, job.reply, job.prompt_tokens)
+            async with (
+                await self._submit(job, terms, recorder) as batch,
+                recorder.watching(batch.timings, batch.n),
+            ):
+                return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
     async def _streamed(
         self, request: Fields, terms: Terms, recorder: Recorder, receive: Receive, send: Send
@@ -122,12 +136,13 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         self, request: Fields, terms: Terms, recorder: Recorder, events: EventStream
     ) -> None:
         job = await self._job(request)
-        async with await self._submit(job, terms, recorder) as batch:
-            answer = StreamedAnswer(
-                job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
-            )
-            async with recorder.watching(batch.timings, batch.n):
-                await answer.run(batch, events)
+        with _blaming(job.structure):
+            async with await self._submit(job, terms, recorder) as batch:
+                answer = StreamedAnswer(
+                    job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
+                )
+                async with recorder.watching(batch.timings, batch.n):
+                    await answer.run(batch, events)
 
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
@@ -151,7 +166,16 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         )
 
 
-def check_stream_options(request: GenerateFields) -> None:
+@contextmanager
+def _blaming(field: str | None) -> Iterator[None]:
+    """What the engine says of a structured output is said of the field that asked for it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise blame(error, field) from error
+
+
+def check_stream_options(request: RequestFields) -> None:
     """stream_options say something about a stream only."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
@@ -159,7 +183,7 @@ def check_stream_options(request: GenerateFields) -> None:
         )
 
 
-def check_request_id(request: GenerateFields) -> None:
+def check_request_id(request: RequestFields) -> None:
     """A request_id goes into ids and logs."""
     name = request.request_id
     if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from penstock_gateway.openai.structure_fields import ResponseFormat, StructuredFields
+
 Number = float | None
 Whole = int | None
 Flag = bool | None
@@ -27,23 +29,11 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     include_obfuscation: Flag = None
 
 
-class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints share."""
+class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every generating endpoint takes: for whom, how soon, and how to reply."""
 
     # --- these work
     model: Text = None
-    n: Whole = None
-    temperature: Number = None
-    top_p: Number = None
-    top_k: Whole = None
-    min_p: Number = None
-    seed: Whole = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    max_tokens: Whole = None
-    min_tokens: Whole = None
-    ignore_eos: Flag = None
-    skip_special_tokens: Flag = None
     stream: Flag = None
     stream_options: StreamOptions | None = None
     request_id: Text = None
@@ -62,10 +52,55 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_cache_key: Text = None
     prompt_cache_retention: Text = None
     prompt_cache_options: Any = None
-    prediction: Any = None
-    session_id: Text = None
+    moderation: Any = None
+
+
+class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat share."""
+
+    # --- these work
+    n: Whole = None
+    temperature: Number = None
+    top_p: Number = None
+    top_k: Whole = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    max_tokens: Whole = None
+    min_tokens: Whole = None
+    ignore_eos: Flag = None
+    skip_special_tokens: Flag = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    repetition_penalty: Number = None
+    logit_bias: dict[str, float] | None = None
+    """By token id, written as a string: JSON has no other keys."""
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: Flag = None
+    prompt_logprobs: Whole = None
+    echo: Flag = None
+    best_of: Whole = None
+    use_beam_search: Flag = None
     length_penalty: Number = None
     """Of beam search only."""
+    truncate_prompt_tokens: Whole = None
+    """Keeps the prompt's last tokens only; -1: as many as the context has room for."""
+    return_tokens_as_token_ids: Flag = None
+    """In logprobs a token is written as token_id:5."""
+    return_token_ids: Flag = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredFields | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: Text = None
+    guided_choice: list[str] | None = None
+    guided_grammar: Text = None
+
+    # --- without effect on the output
+    prediction: Any = None
+    session_id: Text = None
     spaces_between_special_tokens: Flag = None
     guided_decoding_backend: Text = None
     guided_whitespace_pattern: Text = None
@@ -75,30 +110,9 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     return_mm_kwargs: Flag = None
 
     # --- only at their neutral value
-    best_of: Whole = None
-    presence_penalty: Number = None
-    frequency_penalty: Number = None
-    repetition_penalty: Number = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
     logits_processors: Any = None
     logprob_token_ids: list[int] | None = None
-    prompt_logprobs: Any = None
-    response_format: Object = None
-    structured_outputs: Any = None
-    structural_tag: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    use_beam_search: Flag = None
-    include_stop_str_in_output: Flag = None
-    truncate_prompt_tokens: Whole = None
     truncation_side: Text = None
-    return_tokens_as_token_ids: Flag = None
-    return_token_ids: Flag = None
-    echo: Flag = None
     watermarking: Flag = None
     repetition_detection: Any = None
     thinking_token_budget: Whole = None
@@ -107,4 +121,3 @@ class GenerateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_transfer_params: Object = None
     ec_transfer_params: Object = None
     vllm_xargs: Object = None
-    moderation: Any = None

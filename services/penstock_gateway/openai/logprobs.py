@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,54 +44,119 @@ class CompletionLogprobs(msgspec.Struct):
     the token, by the texts of the tokens."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+    def extend(self, later: CompletionLogprobs) -> None:
+        """Appends those of the tokens that follow."""
+        self.tokens += later.tokens
+        self.token_logprobs += later.token_logprobs
+        self.top_logprobs += later.top_logprobs
+        self.text_offset += later.text_offset
+
+
+class PromptLogprob(msgspec.Struct):
+    """rank: 1 for the likeliest token; null for one that is not among those asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]
+"""As vLLM has them: for each token of the prompt, itself and the likeliest in its place by token
+id; null for the first, which nothing comes before."""
 
 
 def chat_logprobs(
-    tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs] | None
+    tokenizer: Tokenizer,
+    ids: list[int],
+    logprobs: list[TokenLogprobs] | None,
+    *,
+    as_ids: bool = False,
 ) -> ChatLogprobs:
-    """Of some emitted tokens."""
+    """Of some emitted tokens. as_ids: write them as token_id:5."""
     content = []
     for token, at in zip(ids, logprobs or (), strict=False):
         raw = tokenizer.token_bytes(token)
         top = [
-            _top(tokenizer, other, logprob)
+            _top(tokenizer, other, logprob, as_ids)
             for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False)
         ]
-        content.append(ChatLogprob(shown(raw), max(at.logprob, LOWEST), list(raw), top))
+        text = id_text(token) if as_ids else shown(raw)
+        content.append(ChatLogprob(text, max(at.logprob, LOWEST), list(raw), top))
     return ChatLogprobs(content)
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs] | None, offset: int
+    tokenizer: Tokenizer,
+    ids: list[int],
+    logprobs: Sequence[TokenLogprobs | None] | None,
+    offset: int,
+    *,
+    as_ids: bool = False,
 ) -> tuple[CompletionLogprobs, int]:
-    """Of some emitted tokens, the first at `offset`; and the offset of what follows.
+    """Of some tokens, the first at `offset`; and the offset of what follows.
 
-    The emitted token is always among its `top_logprobs`, so they may be one more than asked for.
+    None for a prompt's first token.  as_ids: write tokens as token_id:5.  The emitted
+    token is always among its `top_logprobs`, so they may be one more than asked for.
     """
     out = CompletionLogprobs([], [], [], [])
     for token, at in zip(ids, logprobs or (), strict=False):
         raw = tokenizer.token_bytes(token)
-        top = {
-            _legacy(tokenizer.token_bytes(other)): max(logprob, LOWEST)
-            for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False)
-        }
-        text = _legacy(raw)
-        top.setdefault(text, max(at.logprob, LOWEST))
+        text = id_text(token) if as_ids else _legacy(raw)
         out.tokens.append(text)
-        out.token_logprobs.append(max(at.logprob, LOWEST))
-        out.top_logprobs.append(top)
+        if at is None:
+            out.token_logprobs.append(None)
+            out.top_logprobs.append(None)
+        else:
+            top = {
+                id_text(other) if as_ids else _legacy(tokenizer.token_bytes(other)): max(
+                    logprob, LOWEST
+                )
+                for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False)
+            }
+            top.setdefault(text, max(at.logprob, LOWEST))
+            out.token_logprobs.append(max(at.logprob, LOWEST))
+            out.top_logprobs.append(top)
         out.text_offset.append(offset)
         # Characters that begin in this token: its bytes but for UTF-8's continuation bytes.
         offset += sum(byte & 0xC0 != 0x80 for byte in raw)
     return out, offset
 
 
-def _top(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
+def prompt_logprobs(
+    tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs | None], top: int
+) -> PromptLogprobs:
+    """Of a whole prompt. top: how many of the likeliest tokens to show."""
+    out: PromptLogprobs = []
+    for token, at in zip(ids, logprobs, strict=False):
+        if at is None:
+            out.append(None)
+            continue
+        ranks = {other: place for place, other in enumerate(at.top_ids, start=1)}
+        values = dict(zip(at.top_ids[:top], at.top_logprobs, strict=False))
+        out.append(
+            {
+                other: PromptLogprob(
+                    max(value, LOWEST), ranks.get(other), shown(tokenizer.token_bytes(other))
+                )
+                for other, value in ({token: at.logprob} | values).items()
+            }
+        )
+    return out
+
+
+def id_text(token: int) -> str:
+    """How return_tokens_as_token_ids has a token written."""
+    return f"token_id:{token}"
+
+
+def _top(tokenizer: Tokenizer, token: int, logprob: float, as_ids: bool) -> TopLogprob:
     raw = tokenizer.token_bytes(token)
-    return TopLogprob(shown(raw), max(logprob, LOWEST), list(raw))
+    text = id_text(token) if as_ids else shown(raw)
+    return TopLogprob(text, max(logprob, LOWEST), list(raw))
 
 
 def shown(raw: bytes) -> str:

@@ -13,6 +13,7 @@ from penstock_gateway.timeline import Timeline
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.shown import Source
 
 encoder = msgspec.json.Encoder()
 
@@ -64,6 +65,9 @@ TimelineField = Timeline | msgspec.UnsetType
 class ReplyFormat(Protocol):
     """How an endpoint writes what its request's sequences gain."""
 
+    def begin(self, source: Source) -> None:
+        """Called once, before anything else. source: of the prompts' log-probabilities."""
+
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         """Appends what a choice's stream begins with."""
 
@@ -75,6 +79,9 @@ class ReplyFormat(Protocol):
 
     def timeline(self, out: bytearray, timeline: Timeline) -> None:
         """Appends the chunk that holds the timeline and no choices."""
+
+    def end(self, out: bytearray, usage: Usage) -> None:
+        """Appends what a stream ends with."""
 
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         """The unstreamed reply, as JSON."""

@@ -20,7 +20,7 @@ from penstock.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.errors import clip
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.ring import bearer
-from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.fields import RequestFields
 
 
 class TermsHeaders(NamedTuple):
@@ -46,7 +46,7 @@ def terms_headers(scope: Scope) -> TermsHeaders:
     return TermsHeaders(tenant, None, deadline_ms)
 
 
-def request_terms(request: GenerateFields, headers: TermsHeaders, arrived: float) -> Terms:
+def request_terms(request: RequestFields, headers: TermsHeaders, arrived: float) -> Terms:
     """arrived: when the request's headers had come, monotonic; from then on its time runs.
 
     Of two deadlines the earlier counts.  Raises InvalidRequest.

@@ -7,7 +7,9 @@ from typing import TypeVar
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import MAX_SEED, SamplingParams
+from penstock_gateway.errors import clip
 from penstock_gateway.openai.fields import GenerateFields
+from penstock_gateway.openai.structure import structure_of
 
 Value = TypeVar("Value")
 
@@ -18,18 +20,28 @@ def sampling_params(
     *,
     max_tokens: int,
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """What the request asks for; where it is silent, what the checkpoint's own generation config
     says, else OpenAI's defaults. Raises InvalidRequest for a value out of its range."""
     generation = welcome.generation
-    if request.stop_token_ids:
-        check_ids("stop_token_ids", request.stop_token_ids, welcome.limits.vocab_size)
+    vocabulary = welcome.limits.vocab_size
+    for field in ("stop_token_ids", "allowed_token_ids"):
+        if ids := getattr(request, field):
+            check_ids(field, ids, vocabulary)
+    wanted = structure_of(request)
     return SamplingParams(
         n=_given(request.n, 1),
         temperature=_given(request.temperature, generation.temperature, 1.0),
         top_p=_given(request.top_p, generation.top_p, 1.0),
         top_k=_given(request.top_k, generation.top_k, 0),
         min_p=_given(request.min_p, generation.min_p, 0.0),
+        presence_penalty=_given(request.presence_penalty, 0.0),
+        frequency_penalty=_given(request.frequency_penalty, 0.0),
+        repetition_penalty=_given(request.repetition_penalty, 1.0),
+        logit_bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
+        allowed_token_ids=request.allowed_token_ids,
+        bad_words=request.bad_words or None,
         seed=None if request.seed is None else _seed(request.seed),
         stop=request.stop,
         stop_token_ids=request.stop_token_ids or None,
@@ -37,8 +49,31 @@ def sampling_params(
         min_tokens=_given(request.min_tokens, 0),
         ignore_eos=_given(request.ignore_eos, False),
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
+        structured_outputs=None if wanted is None else wanted[1],
         skip_special_tokens=_given(request.skip_special_tokens, True),
     )
+
+
+def truncated(
+    prompt: list[int], request: GenerateFields, wanted: int | None, limit: int
+) -> list[int]:
+    """The prompt's end, as long as truncate_prompt_tokens says; all of it where it is silent.
+
+    wanted: max_tokens, for which -1 leaves room.  limit: the context, in tokens.
+    """
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return prompt
+    if keep != -1 and not 1 <= keep <= limit:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens must be -1 or a whole number in [1, {limit}], not {keep}",
+            param="truncate_prompt_tokens",
+        )
+    if keep == -1:
+        keep = max(1, limit - max(1, wanted or 0))
+    return prompt[-keep:]
 
 
 def room_for_output(
@@ -86,6 +121,18 @@ def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
     raise InvalidRequest(
         f"{field} holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param=field
     )
+
+
+def _bias(bias: dict[str, float], vocabulary: int) -> dict[int, float]:
+    """Keyed by token ids as numbers."""
+    for key in bias:
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary):
+            raise InvalidRequest(
+                f"logit_bias has the key {clip(key)}; keys are token ids, 0 to {vocabulary - 1}, "
+                "written as strings",
+                param="logit_bias",
+            )
+    return {int(key): value for key, value in bias.items()}
 
 
 def _given(*candidates: Value | None) -> Value:

@@ -8,10 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.protocol.common import Grammar
-
-
-class GrammarError(Exception):
-    """A grammar can't be compiled, or can't go on. The message is for the client."""
+from penstock_worker.grammar_text.errors import GrammarError
 
 
 class Matcher(Protocol):

@@ -170,7 +170,11 @@ class EngineClient:
         check_prompt(prompt_token_ids, welcome)
         wanted = params.structured_outputs
         grammar = (
-            None if wanted is None else wanted.grammar_within(welcome.limits.max_grammar_bytes)
+            None
+            if wanted is None
+            else wanted.grammar_within(
+                welcome.limits.max_grammar_bytes, welcome.limits.grammar_kinds
+            )
         )
         generation = Generation(
             name=name,

@@ -38,14 +38,17 @@ GRANT_RANGES = {
 }
 """What its numbers may be, both ends included."""
 
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
+GrammarKind = Literal[
+    "json_schema", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"
+]
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """What an output must look like.
 
     text: a JSON schema, nothing (json_object), a regular expression for the whole output, a JSON
-    array of strings (choice), or a grammar in llguidance's dialect of Lark.
+    array of strings (choice), a grammar in llguidance's dialect of Lark or in llama.cpp's GBNF, or
+    a structural tag as JSON, in either of vLLM's shapes.
     """
 
     kind: GrammarKind

@@ -14,6 +14,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that the front end checks first and the engine checks again.
 
     max_grammar_bytes: 0 is said by engines that know no structured output.
+    grammar_kinds: kinds that it knows; those of the first engines that knew any, if it is silent.
     """
 
     max_model_len: int
@@ -21,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: int
     max_num_seqs: int
     max_grammar_bytes: int = 0
+    grammar_kinds: tuple[str, ...] = ("json_schema", "json_object", "regex", "choice", "lark")
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):

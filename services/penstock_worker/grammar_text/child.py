@@ -1,0 +1,88 @@
+"""The process that compiles each grammar before the worker does.
+
+llguidance's own limits bound neither the time nor the memory of compiling (`multipleOf: 1000003`
+takes 40 s, an intersection of three expressions gigabytes), and a thread can't be stopped.  A
+process can.  It reads definitions from its standard input and writes its verdicts to its standard
+output, each a length of four bytes and msgpack.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from penstock.children import die_with_parent
+from penstock.process_title import set_title
+from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.compile import Library
+from penstock_worker.grammar_text.errors import GrammarError
+
+MAX_BYTES = 2 * 2**30
+"""Of address space."""
+STACK_BYTES = 2**20
+"""The worker's threads have 8 MiB."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """source: llguidance's text for the grammar; None where it can't be compiled.  reason: why."""
+
+    source: str | None
+    reason: str = ""
+
+
+def main() -> None:
+    """Arguments: tokenizer.json, size of the vocabulary, EOS ids."""
+    die_with_parent()
+    set_title("grammar")
+    # What overflows a stack kills the process: so it has to happen here, and on a smaller one.
+    threading.stack_size(STACK_BYTES)
+    work = threading.Thread(target=_serve)
+    work.start()
+    work.join()
+
+
+def _serve() -> None:
+    path, vocab_size, *eos = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    reader, writer = sys.stdin.buffer, sys.stdout.buffer
+    library: Library | None = None
+    while (message := receive(reader)) is not None:
+        try:
+            if library is None:
+                library = Library(Path(path), int(vocab_size), list(map(int, eos)))
+            if not message:  # Only to load the library.
+                verdict = Verdict("")
+            else:
+                definition = msgspec.msgpack.decode(message, type=Grammar)
+                source = library.source(definition)
+                library.probe(source)
+                verdict = Verdict(source)
+        except GrammarError as error:
+            verdict = Verdict(None, str(error))
+        except BaseException as error:  # A library written in Rust may panic: no Exception.
+            verdict = Verdict(None, f"{type(error).__name__}: {error}"[:500])
+        send(writer, msgspec.msgpack.encode(verdict))
+
+
+def send(writer: BinaryIO, message: bytes) -> None:
+    """Raises OSError where nobody reads."""
+    writer.write(len(message).to_bytes(4, "big") + message)
+    writer.flush()
+
+
+def receive(reader: BinaryIO) -> bytes | None:
+    """None at the end."""
+    head = reader.read(4)
+    if len(head) < 4:
+        return None
+    message = reader.read(int.from_bytes(head, "big"))
+    return message
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""llguidance, with our limits.
+
+It keeps Python's lock while a token is consumed, so what one token may cost is bounded here, by
+limits that depend on grammar and output alone: a sequence that meets one fails wherever it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.source import MAX_MESSAGE, source_of
+
+MAX_ITEMS_IN_ROW = 1000
+"""Ways in which the output so far may be read at once. The library's own limit is 2,000, where the
+most ambiguous grammars hold the lock for 90 ms a token; 1,000 is 20 ms, and is met by a JSON schema
+of some 250 optional properties in one object."""
+
+MAX_LEXER_STATES = 50_000
+"""Of a matcher; each takes up to 2 kB."""
+
+
+class Library:
+    """llguidance for one tokenizer. Raises GrammarError where it can't be had.
+
+    tokenizer: a tokenizer.json.
+    """
+
+    def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        if not eos_token_ids:
+            raise GrammarError("structured output needs a model with an EOS token")
+        try:
+            self._library = importlib.import_module("llguidance")
+            text = tokenizer.read_text("utf-8")
+            self._tokenizer = self._library.LLTokenizer(
+                text, n_vocab=vocab_size, eos_token=list(eos_token_ids)
+            )
+        except Exception as error:
+            raise GrammarError(
+                f"structured output doesn't work with this model here: {error}"
+            ) from error
+        self._special = {
+            token["content"]: token["id"]
+            for token in json.loads(text).get("added_tokens") or ()
+            if token.get("special")
+        }
+        self._limits = self._library.LLParserLimits(
+            max_items_in_row=MAX_ITEMS_IN_ROW,
+            max_lexer_states=MAX_LEXER_STATES,
+            verbose_errors=False,
+        )
+
+    def source(self, definition: Grammar) -> str:
+        """llguidance's text for it. Raises GrammarError."""
+        return source_of(self._library, definition, self._special)
+
+    def matcher(self, source: str) -> Any:
+        """A new LLMatcher. Raises GrammarError."""
+        matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise GrammarError(complaint(matcher))
+        return matcher
+
+    def probe(self, source: str) -> None:
+        """Compiles it, and goes as far as into the first object. Raises GrammarError."""
+        matcher = self.matcher(source)
+        matcher.compute_bitmask()
+        if not matcher.is_error() and matcher.try_consume_tokens(
+            self._tokenizer.tokenize_str('{"')
+        ):
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise GrammarError(complaint(matcher))
+
+
+def complaint(matcher: Any) -> str:
+    """What a matcher says has gone wrong, for a client."""
+    text = str(matcher.get_error()).split("<state>")[0].split("<non-verbose/>")[0].strip()
+    return text[:MAX_MESSAGE] or "the grammar failed for an unknown reason"

@@ -1,0 +1,7 @@
+"""What is wrong with a grammar."""
+
+from __future__ import annotations
+
+
+class GrammarError(Exception):
+    """A grammar can't be compiled, or can't go on. The message is for the client."""

@@ -1,0 +1,191 @@
+"""Structural tags: free text in which tags have contents of a certain form.
+
+Both of vLLM's shapes: {structures, triggers}, and {format} with the kinds of xgrammar's structural
+tags.  They become a grammar in llguidance's dialect of Lark.  A special token's text stands for the
+token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from penstock_worker.grammar_text.errors import GrammarError
+
+MAX_TAGS = 512
+TEXT = r"TEXT: /(.|\n)*/"
+
+
+def to_grammar(tag: Any, special: Mapping[str, int]) -> str:
+    """llguidance's text for it. special: ids of special tokens by text. Raises GrammarError."""
+    writer = _Writer(special)
+    try:
+        root = writer.format(_format_of(tag))
+    except RecursionError:
+        raise GrammarError("structural_tag is nested too deeply") from None
+    lark = "\n".join(["%llguidance {}", f"start: {root}", TEXT, *writer.rules])
+    if not writer.grammars:
+        return lark
+    return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *writer.grammars]})
+
+
+def _format_of(tag: Any) -> Any:
+    if not isinstance(tag, dict):
+        _refuse("structural_tag", "must be an object")
+    if "format" in tag:
+        return tag["format"]
+    structures = tag.get("structures")
+    if not isinstance(structures, list) or not structures:
+        _refuse("structural_tag", "needs format, or structures and triggers")
+    tags = [
+        {
+            "begin": _get(each, "begin", str, "structures"),
+            "content": {"type": "json_schema", "json_schema": each.get("schema", {})},
+            "end": each.get("end", ""),
+        }
+        for each in structures
+    ]
+    return {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}
+
+
+class _Writer:
+    """rules: of the Lark grammar so far.  grammars: others that it refers to."""
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        self.rules: list[str] = []
+        self.grammars: list[dict[str, Any]] = []
+        self._special = special
+        texts = sorted(filter(None, special), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(map(re.escape, texts))})") if texts else None
+        self._tags = 0
+
+    def format(self, node: Any) -> str:
+        """An expression for it."""
+        kind = _get(node, "type", str, "format")
+        match kind:
+            case "const_string":
+                return self._literal(_get(node, "value", str, kind))
+            case "json_schema":
+                schema = node.get("json_schema")
+                if not isinstance(schema, (dict, bool)):
+                    _refuse(kind, "needs json_schema, an object")
+                if node.get("style") not in (None, "json"):
+                    _refuse(kind, "has a style that is not supported; allowed: json")
+                text = json.dumps({} if schema is True else schema, ensure_ascii=False)
+                return self._rule(f"%json {text}")
+            case "regex":
+                return self._rule(f"%regex_ {_get(node, 'pattern', str, kind)}")
+            case "grammar":
+                return self._grammar(_get(node, "grammar", str, kind))
+            case "any_text":
+                return "TEXT"
+            case "sequence":
+                return self._rule(" ".join(map(self.format, self._elements(node, kind))))
+            case "or":
+                return self._rule(" | ".join(map(self.format, self._elements(node, kind))))
+            case "tag":
+                return self._tag(node)
+            case "triggered_tags":
+                return self._triggered(node)
+            case "tags_with_separator":
+                return self._separated(node)
+        _refuse("format", f"has the type {kind[:50]!r}, which is not supported")
+
+    def _elements(self, node: Any, kind: str) -> list[Any]:
+        elements = _get(node, "elements", list, kind)
+        if not elements:
+            _refuse(kind, "needs elements, at least one")
+        return elements
+
+    def _tag(self, node: Any, already: str = "") -> str:
+        """already: how much of its beginning has been written."""
+        self._tags += 1
+        if self._tags > MAX_TAGS:
+            _refuse("structural_tag", f"holds more than {MAX_TAGS} tags")
+        begin = _get(node, "begin", str, "tag").removeprefix(already)
+        end = node.get("end", "")
+        if isinstance(end, list) and len(end) == 1:
+            end = end[0]
+        if not isinstance(end, str):
+            _refuse("tag", "needs end, a string")
+        content = node.get("content")
+        if isinstance(content, dict) and content.get("type") == "any_text" and end:
+            return self._rule(f"{self._literal(begin)} {self._until(end)}")
+        return self._rule(f"{self._literal(begin)} {self.format(content)} {self._literal(end)}")
+
+    def _triggered(self, node: Any) -> str:
+        triggers = _get(node, "triggers", list, "triggered_tags")
+        if not triggers or not all(isinstance(t, str) and t for t in triggers):
+            _refuse("triggered_tags", "needs triggers, strings that aren't empty")
+        by_trigger: dict[str, list[str]] = {}
+        for tag in _get(node, "tags", list, "triggered_tags"):
+            begin = _get(tag, "begin", str, "tag")
+            trigger = next((t for t in triggers if begin.startswith(t)), None)
+            if trigger is None:
+                _refuse("triggered_tags", f"has no trigger for a tag that begins {begin[:50]!r}")
+            by_trigger.setdefault(trigger, []).append(self._tag(tag, trigger))
+        if not by_trigger:
+            _refuse("triggered_tags", "needs tags, at least one")
+        parts = [
+            f"{self._until(trigger)} ({' | '.join(tags)})" for trigger, tags in by_trigger.items()
+        ]
+        some = self._rule(" | ".join(parts))
+        least = bool(node.get("at_least_one"))
+        if node.get("stop_after_first"):
+            return self._rule(some if least else f"{some} | TEXT")
+        return self._rule(f"{some}{'+' if least else '*'} TEXT")
+
+    def _separated(self, node: Any) -> str:
+        tags = " | ".join(self._tag(t) for t in _get(node, "tags", list, "tags_with_separator"))
+        if not tags:
+            _refuse("tags_with_separator", "needs tags, at least one")
+        one = self._rule(tags)
+        if not node.get("stop_after_first"):
+            separator = self._literal(_get(node, "separator", str, "tags_with_separator"))
+            one = self._rule(f"{one} ({separator} {one})*")
+        return one if node.get("at_least_one") else self._rule(f"{one}?")
+
+    def _grammar(self, text: str) -> str:
+        name = f"grammar{len(self.grammars)}"
+        self.grammars.append({"name": name, "lark_grammar": text})
+        return f"@{name}"
+
+    def _until(self, end: str) -> str:
+        """Free text up to, and with, the first `end`."""
+        if self._split is not None and self._split.search(end):
+            return self._rule(f"TEXT {self._literal(end)}")
+        return self._rule(f"TEXT {_quoted(end)}", "[lazy]")
+
+    def _literal(self, text: str) -> str:
+        parts = [text] if self._split is None else self._split.split(text)
+        written = [
+            f"<[{self._special[part]}]>" if part in self._special else _quoted(part)
+            for part in parts
+            if part
+        ]
+        return " ".join(written) or '""'
+
+    def _rule(self, body: str, options: str = "") -> str:
+        name = f"r{len(self.rules)}"
+        if body.startswith("%regex_ "):
+            pattern = body.removeprefix("%regex_ ").replace("/", r"\/")
+            name, body = name.upper(), f"/{pattern}/"
+        self.rules.append(f"{name}{options}: {body}")
+        return name
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _get(node: Any, name: str, kind: type, where: str) -> Any:
+    value = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(value, kind):
+        _refuse(where, f"needs {name}, a {'list' if kind is list else 'string'}")
+    return value
+
+
+def _refuse(where: str, complaint: str) -> NoReturn:
+    raise GrammarError(f"{where} {complaint}")

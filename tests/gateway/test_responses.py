@@ -1,0 +1,226 @@
+"""POST /v1/responses: shapes by OpenAI's own SDK, events in their order, what a stateless server
+refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from penstock.errors import InvalidRequest
+from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, say
+
+URL = "/v1/responses"
+ANSWER = f"{HELLO}0"
+
+
+async def refusal(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await http.post(URL, json={"input": "Hi"} | fields)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+def events_of(body: str) -> list[dict[str, Any]]:
+    """Each event's name is its type, and each is one that the SDK knows."""
+    events = []
+    assert body.endswith("\n\n")
+    for block in body[:-2].split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        TypeAdapter(ResponseStreamEvent).validate_python(event)
+        events.append(event)
+    return events
+
+
+async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5}
+    reply = (await http.post(URL, json={"input": "Hi", "model": MODEL} | fields)).json()
+    Response.model_validate(reply, strict=True)
+    [item] = reply["output"]
+    assert item["content"] == [
+        {"type": "output_text", "text": ANSWER, "annotations": [], "logprobs": []}
+    ]
+    assert (item["role"], item["status"], reply["status"]) == (
+        "assistant",
+        "completed",
+        "completed",
+    )
+    assert reply["usage"] == {
+        "input_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:"),
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": len(ANSWER.encode()) + 1,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:" + ANSWER.encode()) + 1,
+    }
+    assert (reply["metadata"], reply["store"], reply["temperature"]) == ({"a": "b"}, False, 0.5)
+    assert engine.template.calls[0][0] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
+
+
+async def test_events(http: httpx.AsyncClient) -> None:
+    response = await http.post(URL, json={"input": "Hi", "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = events_of(response.text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    deltas = kinds.count("output_text.delta")
+    assert deltas > 1
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        *["output_text.delta"] * deltas,
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert "".join(event["delta"] for event in events if "delta" in event) == ANSWER
+    last = events[-1]["response"]
+    whole = (await http.post(URL, json={"input": "Hi"})).json()
+    different = {"id", "created_at", "output"}
+    assert {k: v for k, v in last.items() if k not in different} == {
+        k: v for k, v in whole.items() if k not in different
+    }
+    assert last["output"][0]["content"] == whole["output"][0]["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_cut_short_is_incomplete(
+    http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool
+) -> None:
+    engine.script = say("cut", finish="length")
+    response = await http.post(URL, json={"input": "Hi", "max_output_tokens": 4, "stream": stream})
+    reply = response.json() if not stream else events_of(response.text)[-1]["response"]
+    assert reply["status"] == "incomplete"
+    assert reply["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert engine.submitted[0][1].max_tokens == 4
+
+
+async def test_the_sdk(http: httpx.AsyncClient) -> None:
+    client = openai.AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http)
+    reply = await client.responses.create(model=MODEL, input="Hi")
+    assert reply.output_text == ANSWER
+    assert reply.usage is not None
+    text = ""
+    async with client.responses.stream(model=MODEL, input="Hi") as stream:
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        final = await stream.get_final_response()
+    assert text == final.output_text == ANSWER
+    again = [{"role": "user", "content": "Hi"}, *final.model_dump(exclude_none=True)["output"]]
+    again.append({"role": "user", "content": [{"type": "input_text", "text": "More"}]})
+    reply = await client.responses.create(model=MODEL, input=again)  # type: ignore[arg-type]
+    assert reply.status == "completed"
+
+
+async def test_items(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {
+            "type": "message",
+            "role": "assistant",
+            "id": "m",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+        },
+        {"role": "user", "content": "More"},
+    ]
+    response = await http.post(URL, json={"input": items})
+    assert response.status_code == 200, response.text
+    assert [m["content"] for m in engine.template.calls[0][0]] == [
+        "Be brief.",
+        "Hi",
+        "Hello",
+        "More",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+async def test_text_format(http: httpx.AsyncClient, engine: FakeEngineClient, kind: str) -> None:
+    schema = {"type": "object"}
+    format = {"type": kind} | ({"name": "n", "schema": schema} if kind == "json_schema" else {})
+    reply = (await http.post(URL, json={"input": "Hi", "text": {"format": format}})).json()
+    Response.model_validate(reply)
+    wanted = engine.submitted[0][1].structured_outputs
+    assert wanted is not None
+    assert wanted.definition().kind == kind
+    engine.refusal = InvalidRequest("bad", param="structured_outputs")
+    error = await refusal(http, text={"format": format})
+    assert error["param"] == "text.format"
+
+
+async def test_logprobs(http: httpx.AsyncClient) -> None:
+    body = {"input": "Hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    reply = (await http.post(URL, json=body)).json()
+    Response.model_validate(reply)
+    first = reply["output"][0]["content"][0]["logprobs"][0]
+    assert first["token"] == "H"
+    assert len(first["top_logprobs"]) == 2
+    events = events_of((await http.post(URL, json=body | {"stream": True})).text)
+    streamed = [one for event in events if "delta" in event for one in event["logprobs"]]
+    assert streamed == reply["output"][0]["content"][0]["logprobs"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"store": True}, "store", "stateless"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
+        ({"background": True}, "background", "stateless"),
+        ({"conversation": "c"}, "conversation", "stateless"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "tools", "not supported yet"),
+        ({"truncation": "auto"}, "truncation", "disabled"),
+        ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
+        ({"input": None}, "input", "missing"),
+        ({"input": []}, "input", "empty"),
+        ({"input": [], "instructions": "x"}, "input", "empty"),
+        ({"input": ""}, "input", "empty"),
+        ({"input": [{"role": "bot", "content": "x"}]}, "input[0].role", "user"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
+        ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "message"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},
+            "input[0].content[0]",
+            "media are not supported yet",
+        ),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "missing"),
+        ({"max_output_tokens": CONTEXT}, "max_output_tokens", str(CONTEXT)),
+        ({"max_output_tokens": -1}, "max_output_tokens", "not -1"),
+        ({"temperature": 101}, "temperature", "[0, 100]"),
+        ({"top_logprobs": 21}, "top_logprobs", "[0, 20]"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "json_schema"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n"}}},
+            "text.format.schema",
+            "missing",
+        ),
+        ({"text": {"verbosity": "high"}}, "text.verbosity", "medium"),
+        ({"max_tokens": 5}, "max_tokens", "did you mean"),
+    ],
+)
+async def test_refusals(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, says: str
+) -> None:
+    error = await refusal(http, **fields)
+    assert error["param"] == param, error
+    assert says in error["message"]
+
+
+async def test_an_error_names_the_item_behind_the_instructions(http: httpx.AsyncClient) -> None:
+    items = [{"role": "user", "content": "x"}, {"role": "user", "content": ""}]
+    error = await refusal(http, instructions="y", input=items)
+    assert error["param"] == "input[1].content"

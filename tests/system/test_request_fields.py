@@ -1,0 +1,131 @@
+"""Request fields against a real system: what they do to what the model says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.system.serving import Server
+
+pytestmark = [pytest.mark.timeout(300)]
+PROMPT = "The capital of France is"
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=240) as client:
+        yield client
+
+
+def complete(http: httpx.Client, **fields: Any) -> Any:
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8} | fields
+    response = http.post("/v1/completions", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_an_echo_scores_the_prompt_as_the_answer_was_scored(http: httpx.Client) -> None:
+    """The answer, sent back as part of the prompt, has the log-probabilities that it had."""
+    [first] = complete(http, logprobs=1, return_token_ids=True)["choices"]
+    whole = first["prompt_token_ids"] + first["token_ids"]
+    [echo] = complete(http, prompt=whole, echo=True, logprobs=1, max_tokens=0)["choices"]
+    assert echo["text"] == PROMPT + first["text"]
+    scores = echo["logprobs"]["token_logprobs"]
+    assert scores[0] is None
+    assert scores[-len(first["token_ids"]) :] == first["logprobs"]["token_logprobs"]
+    assert len(scores) == len(whole)
+
+
+def test_prompt_logprobs(http: httpx.Client) -> None:
+    [choice] = complete(http, prompt_logprobs=2, max_tokens=1)["choices"]
+    first, *rest = choice["prompt_logprobs"]
+    assert first is None
+    for entry in rest:
+        assert 2 <= len(entry) <= 3
+        assert sorted(one["rank"] or 99 for one in entry.values())[:2] == [1, 2]
+
+
+def test_bias_and_bad_words_change_what_is_said(http: httpx.Client) -> None:
+    [plain] = complete(http, return_token_ids=True)["choices"]
+    word = plain["token_ids"][0]
+    [biased] = complete(http, logit_bias={str(word): -100}, return_token_ids=True)["choices"]
+    [barred] = complete(http, bad_words=[" Paris"])["choices"]
+    assert "Paris" in plain["text"]
+    assert word not in biased["token_ids"]
+    assert "Paris" not in barred["text"]
+
+
+def test_the_best_of_more_and_the_best_of_all(http: httpx.Client) -> None:
+    fields = {"temperature": 1, "seed": 5, "logprobs": 0}
+    five = complete(http, n=5, **fields)["choices"]
+    means = [sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["tokens"]) for c in five]
+    reply = complete(http, n=1, best_of=5, **fields)
+    assert reply["choices"][0]["text"] == five[means.index(max(means))]["text"]
+    greedy = complete(http, logprobs=0)["choices"][0]
+    beams = complete(http, n=3, use_beam_search=True, logprobs=0, ignore_eos=True)["choices"]
+    assert len({beam["text"] for beam in beams}) == 3
+    assert sum(beams[0]["logprobs"]["token_logprobs"]) >= sum(greedy["logprobs"]["token_logprobs"])
+
+
+def test_structures(http: httpx.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "inhabitants": {"type": "integer", "maximum": 99999999, "minimum": 0},
+        },
+        "required": ["city", "inhabitants"],
+        "additionalProperties": False,
+    }
+    format = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    [choice] = complete(http, response_format=format, max_tokens=100)["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert list(json.loads(choice["text"])) == ["city", "inhabitants"]
+    [choice] = complete(http, guided_choice=["Lyon", "Paris"])["choices"]
+    assert choice["text"] == "Paris"
+    grammar = 'root ::= "- " [a-z]{3,6} "\\n" "- " [a-z]{3,6}'
+    [choice] = complete(http, structured_outputs={"grammar": grammar}, max_tokens=40)["choices"]
+    assert re.fullmatch("- [a-z]{3,6}\n- [a-z]{3,6}", choice["text"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_hostile_grammar_is_a_400_and_another_request_goes_on(
+    http: httpx.Client, stream: bool
+) -> None:
+    hostile = {"type": "integer", "multipleOf": 1_000_003 + stream}
+    body = {"prompt": "x", "guided_json": hostile, "stream": stream}
+    with ThreadPoolExecutor(1) as threads:
+        refused = threads.submit(http.post, "/v1/completions", json=body)
+        done = 0
+        while not refused.done():
+            complete(http)
+            done += 1
+    response = refused.result()
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == "guided_json"
+    assert done >= 2
+
+
+def test_responses(server: Server) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", timeout=240) as sdk:
+        asked: dict[str, Any] = {
+            "model": server.model,
+            "instructions": "You are a helpful assistant.",
+            "input": "What is the capital of France?",
+            "temperature": 0,
+            "max_output_tokens": 24,
+        }
+        reply = sdk.responses.create(**asked)
+        assert "Paris" in reply.output_text
+        with sdk.responses.stream(**asked) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_response()
+        assert kinds[0] == "response.created"
+        assert final.output_text == reply.output_text
