@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.config import GatewayConfig
-from penstock.version import __version__
 from penstock_gateway import health, openapi, status, version
 from penstock_gateway.boundary import Boundary, not_found
 from penstock_gateway.errors import HTTPError
-from penstock_gateway.openai import models
-from penstock_gateway.openai.chat_completions import ChatCompletions
-from penstock_gateway.openai.completions import Completions
+from penstock_gateway.openai import chat_completions, completions, models
+from penstock_gateway.operations import OperationRoute
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
 
+ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
+    chat_completions.routes,
+    completions.routes,
+    models.routes,
+    health.routes,
+    status.routes,
+    version.routes,
+)
+"""Where all routes come from: a new endpoint is a line here."""
+
 
 def create_app(
     client: EngineClient, config: GatewayConfig, *, patience: Patience | None = None
-) -> FastAPI:
+) -> Starlette:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share."""
     service = Service(client, config, patience or Patience())
-    app = FastAPI(
-        title="Penstock",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        exception_handlers={HTTPException: _routing_error},
-    )
+    routes = [route for made_by in ENDPOINTS for route in made_by(service)]
+    routes.append(openapi.route([route.operation for route in routes]))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
+    app.router.redirect_slashes = False
     app.state.service = service
     app.add_middleware(Boundary, service=service)
-    # These two are plain ASGI applications: they hold response headers back, and watch the
-    # connection, which a handler that returns a response can't.
-    for path, endpoint in (
-        ("/v1/chat/completions", ChatCompletions(service)),
-        ("/v1/completions", Completions(service)),
-    ):
-        app.router.routes.append(Route(path, endpoint, methods=["POST"]))
-    for router in (
-        models.router(service),
-        health.router(service),
-        status.router(service),
-        version.router(),
-    ):
-        app.include_router(router)
-    app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]
     return app
 
 

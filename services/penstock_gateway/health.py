@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
+from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 
@@ -15,25 +17,28 @@ class Health(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def router(service: Service) -> APIRouter:
-    """Liveness says that the event loop turns; readiness, that a request would be served now."""
-    routes = APIRouter(tags=["health"])
+def operation(path: str, summary: str) -> Operation:
+    """No key is asked for: load balancers have none."""
+    return Operation(
+        method="GET", path=path, summary=summary, tag="health", reply=Health, access="open"
+    )
 
-    async def live() -> Response:
+
+LIVE = operation("/health/live", "The process is alive")
+READY = operation("/health/ready", "Requests are served now")
+HEALTH = operation("/health", "Same as /health/ready")
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Liveness says that the event loop turns; readiness, that a request would be served now."""
+
+    async def live(request: Request) -> Response:
         return _reply(None)
 
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         return _reply(service.unready_reason())
 
-    for path, answer, summary in (
-        ("/health/live", live, "The process is alive"),
-        ("/health/ready", ready, "Requests are served now"),
-        ("/health", ready, "Same as /health/ready"),
-    ):
-        routes.add_api_route(path, answer, methods=["GET"], summary=summary)
-        # Load balancers ask with either method.
-        routes.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
-    return routes
+    return [LIVE.route(live), READY.route(ready), HEALTH.route(ready)]
 
 
 def _reply(reason: str | None) -> Response:

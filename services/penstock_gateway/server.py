@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from penstock import logs
 from penstock.supervisor import listener
@@ -40,7 +40,7 @@ class GatewayServer(uvicorn.Server):
     HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: Starlette) -> None:
         self._service: Service = app.state.service
         config = self._service.config
         super().__init__(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.protocol.to_frontend import Status
+from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 
@@ -29,20 +32,27 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     model: str | None
     boot: str | None
-    engine: dict[str, object] | None
+    engine: dict[str, Any] | None
     status_age: float | None
     gateway: GatewayState
 
 
-def router(service: Service) -> APIRouter:
-    """The one route."""
-    routes = APIRouter(tags=["operations"])
+OPERATION = Operation(
+    method="GET",
+    path="/status",
+    summary="State of the engine core and of this gateway",
+    tag="operations",
+    reply=SystemState,
+)
 
-    @routes.get("/status", summary="State of the engine core and of this gateway")
-    async def status() -> Response:
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route."""
+
+    async def status(request: Request) -> Response:
         return Response(msgspec.json.encode(system_state(service)), media_type="application/json")
 
-    return routes
+    return [OPERATION.route(status)]
 
 
 def system_state(service: Service) -> SystemState:
@@ -69,6 +79,6 @@ def system_state(service: Service) -> SystemState:
     )
 
 
-def _engine(status: Status) -> dict[str, object]:
+def _engine(status: Status) -> dict[str, Any]:
     fields = msgspec.structs.asdict(status)
     return {**fields, "blocks_used": status.blocks_total - status.blocks_free}

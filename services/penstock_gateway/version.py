@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.version import __version__
+from penstock_gateway.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -14,13 +17,20 @@ class Version(msgspec.Struct, frozen=True):
     version: str
 
 
-def router() -> APIRouter:
+OPERATION = Operation(
+    method="GET",
+    path="/version",
+    summary="The version of this server",
+    tag="operations",
+    reply=Version,
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
     """The one route."""
-    routes = APIRouter(tags=["operations"])
     body = msgspec.json.encode(Version(__version__))
 
-    @routes.get("/version", summary="The version of this server")
-    async def version() -> Response:
+    async def version(request: Request) -> Response:
         return Response(body, media_type="application/json")
 
-    return routes
+    return [OPERATION.route(version)]

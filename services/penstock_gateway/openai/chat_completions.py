@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.openai.chat_reply import ChatFormat
+from penstock_gateway.openai.chat_reply import ChatCompletion, ChatFormat
 from penstock_gateway.openai.chat_request import ChatRequest, check
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.messages import characters, template_messages
 from penstock_gateway.openai.reply import ReplyHead
 from penstock_gateway.openai.sampling import room_for_output, sampling_params
 from penstock_gateway.openai.tokenising import encode
-from penstock_gateway.service import Engine
+from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.service import Engine, Service
+
+OPERATION = posting(
+    "/v1/chat/completions", "Answer a conversation", ChatRequest, ChatCompletion, streams=True
+)
 
 
 class ChatCompletions(GenerateEndpoint[ChatRequest]):
@@ -42,6 +47,12 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         reply = ChatFormat(head, engine.text.tokenizer, logprobs=bool(request.logprobs))
         return Job([prompt], [params], reply)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
+    watches the connection, which a handler that returns a response can't."""
+    return [OPERATION.route(ChatCompletions(service))]
 
 
 async def prompt_ids(request: ChatRequest, engine: Engine) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_gateway.openai.completion_reply import CompletionFormat
+from penstock_gateway.openai.completion_reply import CompletionFormat, TextCompletion
 from penstock_gateway.openai.completion_request import (
     DEFAULT_MAX_TOKENS,
     CompletionRequest,
@@ -14,7 +14,12 @@ from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.reply import ReplyHead
 from penstock_gateway.openai.sampling import check_ids, room_for_output, sampling_params
 from penstock_gateway.openai.tokenising import encode
-from penstock_gateway.service import Engine
+from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.service import Engine, Service
+
+OPERATION = posting(
+    "/v1/completions", "Continue prompts", CompletionRequest, TextCompletion, streams=True
+)
 
 
 class Completions(GenerateEndpoint[CompletionRequest]):
@@ -48,6 +53,12 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         }
         reply = CompletionFormat(head, engine.text.tokenizer, logprobs=request.logprobs is not None)
         return Job(prompts, [by_room[room] for room in rooms], reply)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
+    watches the connection, which a handler that returns a response can't."""
+    return [OPERATION.route(Completions(service))]
 
 
 async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: Engine) -> list[int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock_gateway.errors import model_not_found
+from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 
@@ -22,23 +24,38 @@ class ModelList(msgspec.Struct, tag_field="object", tag="list"):
     data: list[Model]
 
 
-def router(service: Service) -> APIRouter:
-    """Both routes; 503 while there is no engine core."""
-    routes = APIRouter(prefix="/v1/models", tags=["models"])
+LIST = Operation(
+    method="GET",
+    path="/v1/models",
+    summary="The models that are served",
+    tag="models",
+    reply=ModelList,
+)
+# Hub ids hold a slash.
+ONE = Operation(
+    method="GET",
+    path="/v1/models/{name:path}",
+    summary="One model",
+    tag="models",
+    reply=Model,
+    statuses=(404,),
+)
 
-    @routes.get("", summary="The models that are served")
-    async def models() -> Response:
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes; 503 while there is no engine core."""
+
+    async def models(request: Request) -> Response:
         return _json(ModelList([_served(service)]))
 
-    # Hub ids hold a slash.
-    @routes.get("/{name:path}", summary="One model")
-    async def model(name: str) -> Response:
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
         served = _served(service)
         if name != served.id:
             raise model_not_found(name, served.id)
         return _json(served)
 
-    return routes
+    return [LIST.route(models), ONE.route(model)]
 
 
 def _served(service: Service) -> Model:

@@ -1,0 +1,118 @@
+"""What each route does, said once: the router, the OpenAPI document and the keys all read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from starlette.routing import Route
+
+Access = Literal["open", "key", "admin"]
+"""Who may call it once there are API keys: anybody, who has a key, who has an admin's key."""
+
+REQUEST_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "x-request-id": (
+        "The request's id in replies and logs; any other value is replaced.",
+        {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"},
+    ),
+    "x-deadline-ms": (
+        "Milliseconds from its arrival after which the request is given up.",
+        {"type": "integer", "minimum": 1, "maximum": 86_400_000},
+    ),
+    "x-penstock-timeline": (
+        "1: the reply says where the request's time went.",
+        {"type": "string", "enum": ["0", "1"]},
+    ),
+}
+"""Headers that mean something: what, and their schema."""
+
+GENERATING_HEADERS = ("x-deadline-ms", "x-penstock-timeline")
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_EVERYWHERE = (431, 500, 503)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method at one path.
+
+    body, reply: msgspec structs, or what else msgspec makes a schema of; None: there is none.
+    streams: with stream: true the reply is server-sent events.
+    statuses: errors of its own, beside those that its method, access and `counted` bring.
+    media_type: of the reply, where it is not JSON.
+    headers: request headers beside x-request-id that mean something here.
+    counted: counts against an API key's requests a minute.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    tag: str
+    body: Any = None
+    reply: Any = None
+    access: Access = "key"
+    streams: bool = False
+    statuses: tuple[int, ...] = ()
+    media_type: str = "application/json"
+    headers: tuple[str, ...] = ()
+    counted: bool = False
+
+    def route(self, endpoint: Callable[..., Any]) -> OperationRoute:
+        """endpoint: an async function from Request to Response, or an ASGI application."""
+        return OperationRoute(self, endpoint)
+
+    @property
+    def template(self) -> str:
+        """The path as OpenAPI writes it."""
+        return _PARAMETER.sub(r"{\1}", self.path)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Of its path."""
+        return _PARAMETER.findall(self.path)
+
+    @property
+    def errors(self) -> list[int]:
+        """Every status of an error that it can answer with."""
+        found = {*_EVERYWHERE, *self.statuses}
+        if self.access != "open":
+            found |= {401, 403}
+        if self.counted:
+            found.add(429)
+        if self.body is not None:
+            found |= {400, 404, 408, 413, 429}
+        return sorted(found)
+
+
+class OperationRoute(Route):
+    """A route that says what it does."""
+
+    def __init__(self, operation: Operation, endpoint: Callable[..., Any]) -> None:
+        super().__init__(operation.path, endpoint, methods=[operation.method])
+        self.operation = operation
+
+
+def posting(
+    path: str,
+    summary: str,
+    body: Any,
+    reply: Any,
+    *,
+    tag: str = "generate",
+    streams: bool = False,
+    headers: tuple[str, ...] = GENERATING_HEADERS,
+) -> Operation:
+    """An endpoint that computes something for whoever posts a JSON body."""
+    return Operation(
+        method="POST",
+        path=path,
+        summary=summary,
+        tag=tag,
+        body=body,
+        reply=reply,
+        streams=streams,
+        headers=headers,
+        counted=True,
+    )
