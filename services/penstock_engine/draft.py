@@ -127,4 +127,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         sampling=sequence.request.sampling,
         blocks=list(sequence.table.blocks),
         grammar=sequence.request.grammar,
+        pooling=sequence.request.pooling,
     )

@@ -92,6 +92,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     otherwise.  size: numbers of an embedding.
     dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
     labels: of a classification head, in order; empty: there is none.  activation: of its scores.
+    max_input: tokens that the model was made for, where its files say less than its positions.
     """
 
     mode: PoolingMode
@@ -100,6 +101,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
     activation: Activation = "identity"
+    max_input: int | None = None
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Grammar, Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Pooling, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -41,6 +41,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     remote_kv_ms: the KV of its prefix is on its way from another engine: wait for KVArrived so long
     at most, and compute what has not come.
     timeline: each terminal output is to say where the sequence's time went.
+    pooling: vectors are wanted, no text.  One sequence then, with max_tokens 1: what is made of the
+    prompt counts as a token.  Answered by Pooled instead of Outputs, unless it fails.
     """
 
     request: int
@@ -58,6 +60,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     grammar: Grammar | None = None
     timeline: bool = False
     remote_kv_ms: int | None = None
+    pooling: Pooling | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import ErrorCode, TokenLogprobs
+from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -33,7 +33,8 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     error: the work failed, the slot's KV is void; the other slots are not concerned.
     deferred: the mask of the slot's grammar was not there in time.  No token was sampled, and the
     last token of the work is to be computed again; those before it are computed.
-    error_code: set with `error` where the request itself is to blame."""
+    error_code: set with `error` where the request itself is to blame.
+    vectors: of a slot that is pooled, instead of what is sampled; `token` is 0 then."""
 
     slot: int
     token: int | None = None
@@ -41,6 +42,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     deferred: bool = False
     error_code: ErrorCode | None = None
+    vectors: Vectors | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
