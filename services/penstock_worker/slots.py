@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 
 
@@ -21,6 +21,7 @@ class Slot:
     tokens: prompt and emitted ids; the sampler appends.  blocks: its block table; plans append.
     computed: tokens whose keys and values are in the cache, None before the first work (a prefix
     that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
+    pooling: what a pooling model is to make of it.
     """
 
     tokens: list[int]
@@ -30,6 +31,7 @@ class Slot:
     blocks: list[int]
     computed: int | None = None
     failed: str | None = None
+    pooling: Pooling | None = None
 
     @property
     def emitted(self) -> int:
@@ -96,7 +98,12 @@ class Slots:
             raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
         self._check_blocks(new.slot, new.blocks)
         self._slots[new.slot] = Slot(
-            list(new.tokens), new.num_prompt, new.index, new.sampling, list(new.blocks)
+            list(new.tokens),
+            new.num_prompt,
+            new.index,
+            new.sampling,
+            list(new.blocks),
+            pooling=new.pooling,
         )
 
     def _take_work(self, work: SlotWork) -> None:
