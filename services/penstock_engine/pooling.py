@@ -7,6 +7,7 @@ import msgspec
 from penstock.config import EngineConfig, ModelSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
+from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
@@ -87,22 +88,6 @@ def check_pooling(
     alone = len(submit.sequences) == 1 and submit.stopping.max_tokens == 1
     if not alone or submit.sequences[0].emitted or submit.grammar is not None:
         raise InvalidRequest("a pooled request has one sequence, and nothing is generated")
-
-
-def check_dimensions(dimensions: int | None, pooling: PoolingConfig) -> None:
-    """Raises InvalidRequest for a length that the model's embeddings can't be cut to."""
-    if dimensions is None:
-        return
-    if not 1 <= dimensions <= pooling.size:
-        raise InvalidRequest(
-            f"dimensions must lie in 1 to {pooling.size}, not {dimensions}", param="dimensions"
-        )
-    if pooling.dimensions and dimensions not in (*pooling.dimensions, pooling.size):
-        allowed = ", ".join(map(str, sorted({*pooling.dimensions, pooling.size})))
-        raise InvalidRequest(
-            f"dimensions is {dimensions}; this model's embeddings can be cut to {allowed}",
-            param="dimensions",
-        )
 
 
 def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -> None:

@@ -16,6 +16,7 @@ from penstock_gateway.boundary import Boundary, not_found
 from penstock_gateway.errors import HTTPError
 from penstock_gateway.openai import chat_completions, completions, models
 from penstock_gateway.operations import OperationRoute
+from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat_completions.routes,
     completions.routes,
     models.routes,
+    embeddings.routes,
+    pooling.routes,
+    score.routes,
+    rerank.routes,
+    classify.routes,
     health.routes,
     status.routes,
     version.routes,
