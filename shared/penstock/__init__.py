@@ -12,14 +12,23 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.llm import LLM, AsyncLLM
+    from penstock.pooling_params import PoolingParams
     from penstock.sampling_params import SamplingParams
     from penstock.structured_outputs import StructuredOutputs
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputs", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "PoolingParams",
+    "SamplingParams",
+    "StructuredOutputs",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "penstock.llm",
     "AsyncLLM": "penstock.llm",
+    "PoolingParams": "penstock.pooling_params",
     "SamplingParams": "penstock.sampling_params",
     "StructuredOutputs": "penstock.structured_outputs",
 }

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -134,6 +135,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         served = engine.welcome.model
         if request.model is not None and request.model != served:
             raise model_not_found(request.model, served)
+        check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",

@@ -40,7 +40,13 @@ class Call:
     """One HTTP request on its way. id: of the reply."""
 
     def __init__(
-        self, service: Service, engine: Engine, terms: Terms, name: str, id: str, truncate: int | None
+        self,
+        service: Service,
+        engine: Engine,
+        terms: Terms,
+        name: str,
+        id: str,
+        truncate: int | None,
     ) -> None:
         self.engine = engine
         self.id = id
@@ -87,7 +93,9 @@ class Call:
         No more are under way at once than keep the steps full, so that a long list finds room.
         """
         limits = self.engine.welcome.limits
-        window = asyncio.Semaphore(max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs)))
+        window = asyncio.Semaphore(
+            max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs))
+        )
 
         async def one(number: int, given: PoolInput) -> PoolResult:
             async with window:

@@ -49,9 +49,7 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
         second = one_of(request, "text_2", "documents")
         pairs = pair_up(len(first), len(second))
         check_count("text_2", len(pairs))
-        found, results = await scores(
-            call, first, second, pairs, activate=request.use_activation
-        )
+        found, results = await scores(call, first, second, pairs, activate=request.use_activation)
         data = [Score(index, score) for index, score in enumerate(found)]
         return ScoreReply(call.id, call.created, call.model, data, usage_of(results))
 

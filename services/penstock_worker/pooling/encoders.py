@@ -71,9 +71,7 @@ def build_encoder(prepared: PreparedModel, setup: Setup) -> tuple[EncoderBody, H
     config, pooling = prepared.config, setup.pooling
     dtype = compute_dtype(setup.dtype, prepared.weights)
     family = config.family  # type: ignore[union-attr]
-    tensors = safetensors_tensors(
-        prepared.weights.files, lambda name: encoder_name(name, family)
-    )
+    tensors = safetensors_tensors(prepared.weights.files, lambda name: encoder_name(name, family))
     weights = Weights(tensors, dtype)
     model = EncoderModel(config, weights)  # type: ignore[arg-type]
     head = None

@@ -65,7 +65,5 @@ def load_pooling(
         vocab=prepared.config.vocab_size,
         tokens=setup.max_model_len,
     )
-    runner = PoolingRunner(
-        body, head, pooling, Slots(bounds), copies=copies, threads=threads
-    )
+    runner = PoolingRunner(body, head, pooling, Slots(bounds), copies=copies, threads=threads)
     return runner, blocks, copies, numerics

@@ -4,6 +4,8 @@ sync             LLM: generate and chat, order kept, a progress bar
 asynchronous     AsyncLLM: the same as streams in an event loop
 launched_engine  the child process that supervises an engine core and its worker
 outputs          RequestOutput and its parts, shaped as vLLM's
+pooling          encode, embed, classify and score
+pooling_outputs  what they return, shaped as vLLM's
 prompts          what may be given as a prompt or a conversation
 """
 

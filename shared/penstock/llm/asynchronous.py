@@ -17,6 +17,7 @@ from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, Overloaded
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.outputs import RequestOutput, add_delta, empty_output, timed_out_output
+from penstock.llm.pooling import AsyncPooling
 from penstock.llm.prompts import Message, Prompt, tokenise_chat, tokenise_prompt, with_salt
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -25,7 +26,7 @@ START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
 
 
-class AsyncLLM:
+class AsyncLLM(AsyncPooling):
     """Serves a model from this process's own engine, or from one that already runs.
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,

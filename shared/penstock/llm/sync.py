@@ -17,6 +17,7 @@ from penstock.client.model_text import ModelText
 from penstock.errors import PenstockError
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.llm.outputs import RequestOutput
+from penstock.llm.pooling import PoolingCalls
 from penstock.llm.prompts import (
     Message,
     Prompt,
@@ -56,7 +57,7 @@ def _shut_down(loop: _Loop, llm: AsyncLLM) -> None:
     loop.stop()
 
 
-class LLM:
+class LLM(PoolingCalls):
     """Generates text with a model, through an engine core and a worker of its own.
 
     `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`; settings are the flags of

@@ -49,8 +49,7 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
     activation = fields.text(names.get("hidden_act", "hidden_act"), "gelu")
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(
-            f"{fields.where}: hidden_act {activation!r} is not served; "
-            f"{', '.join(ACTIVATIONS)} are"
+            f"{fields.where}: hidden_act {activation!r} is not served; {', '.join(ACTIVATIONS)} are"
         )
     kind = fields.text("position_embedding_type", "absolute")
     if kind != "absolute":

@@ -71,7 +71,9 @@ class Tokenizer:
             first = backend.encode(text, add_special_tokens=False)
             second = None if pair is None else backend.encode(pair, add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
-            raise InvalidRequest("the text is not valid Unicode: it holds lone surrogates") from None
+            raise InvalidRequest(
+                "the text is not valid Unicode: it holds lone surrogates"
+            ) from None
         if limit is not None:
             own = backend.num_special_tokens_to_add(pair is not None) if add_special else 0
             lengths = (len(first.ids), 0 if second is None else len(second.ids))
