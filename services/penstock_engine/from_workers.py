@@ -142,7 +142,7 @@ class FromWorkers:
             "worker ready",
             device=ready.device,
             kv_blocks=ready.num_kv_blocks,
-            max_model_len=limit,
+            max_model_len=min(limit, self._facts.max_model_len),
             load_seconds=ready.load_seconds,
         )
         parked = [*self._grammars.parked(), *self._remote_kv.parked()]
