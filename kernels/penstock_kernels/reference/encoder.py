@@ -85,5 +85,5 @@ def attend(
 
 
 def _by_head(x: Tensor, rows: slice) -> Tensor:
-    """[1, heads, length, head_dim], in fresh memory: at another alignment BLAS may add otherwise."""
+    """[1, heads, length, head_dim], in memory of its own: alignment may change how BLAS adds."""
     return x[rows].transpose(0, 1).contiguous()[None]
