@@ -29,7 +29,7 @@ class PooledData(msgspec.Struct, frozen=True, tag_field="object", tag="pooling")
     """data: numbers, rows of numbers, or the base64 of little-endian float32."""
 
     index: int
-    data: list[float] | list[list[float]] | str
+    data: list[float | list[float]] | str
 
 
 class PoolingReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
@@ -67,8 +67,8 @@ def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
     return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
 
 
-def numbers(result: PoolResult) -> list[float] | list[list[float]]:
-    return result.values() if len(result.vectors.shape) == 1 else result.rows()
+def numbers(result: PoolResult) -> list[float | list[float]]:
+    return [*result.values()] if len(result.vectors.shape) == 1 else [*result.rows()]
 
 
 OPERATION = posting(
