@@ -246,7 +246,7 @@ def answer(plan: Plan) -> Result:
 
 def facts(running: int) -> EngineFacts:
     model = PreparedModel(
-        format_version=1,
+        format_version=2,
         name="benchmark",
         source="benchmark",
         config=ModelConfig(

@@ -10,21 +10,20 @@ class ContextLimit:
     """The model's context, or what the whole pool of the present worker holds, if that is less."""
 
     def __init__(self, facts: EngineFacts, scheduler: Scheduler) -> None:
-        self._facts = facts
+        self._longest = facts.longest_sequence
         self._scheduler = scheduler
 
     @property
     def tokens(self) -> int:
         """Prompt and output. Without a worker the pool is unknown, and the model's limit stands."""
         capacity = self._scheduler.capacity
-        longest = self._facts.max_model_len
-        return longest if capacity is None else min(longest, capacity)
+        return self._longest if capacity is None else min(self._longest, capacity)
 
     @property
     def words(self) -> str:
         """What sets the limit, to be followed by the number of tokens."""
         pool = self._scheduler.pool
-        if pool is None or self.tokens == self._facts.max_model_len:
+        if pool is None or self.tokens == self._longest:
             return "the model's context is"
         size = self._scheduler.block_size
         return f"the whole KV pool ({pool.num_blocks} blocks of {size} tokens) holds"

@@ -43,9 +43,10 @@ class EngineCore:
         self.facts = facts
         self.scheduler = Scheduler(
             facts.config.scheduler,
-            facts.config.cache.kv_block_size,
-            facts.max_model_len,
+            facts.block_size,
+            facts.longest_sequence,
             policy=make_policy(facts.config.scheduler, facts.tenants()),
+            whole=facts.whole,
         )
         self.frontends = Frontends()
         self.workers = Workers(facts.config.transport.progress_timeout)

@@ -140,5 +140,6 @@ def _in_full(sequence: Sequence) -> NewSequence:
         sampling=sequence.request.sampling,
         blocks=list(sequence.table.blocks),
         grammar=sequence.request.grammar,
+        pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.protocol.common import ErrorCode, TokenLogprobs
-from penstock.protocol.to_frontend import SequenceOutput
+from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
 from penstock_engine.remote_kv import RemoteKV
@@ -45,8 +45,10 @@ class Endings:
         error: str | None = None,
         error_code: ErrorCode | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
+        vectors: Vectors | None = None,
     ) -> None:
-        """Ends a live sequence, in whatever state it is. tokens: what its last step gave."""
+        """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
+        gave; vectors take the place of the terminal output."""
         if sequence.state is State.WAITING_FOR_GRAMMAR:
             self._grammars.unpark(sequence)
         elif sequence.state is State.WAITING_FOR_REMOTE_KV:
@@ -65,6 +67,9 @@ class Endings:
             return
         if not request.open:
             del frontend.requests[request.number]
+        if vectors is not None:
+            frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens()))
+            return
         frontend.outputs.append(
             SequenceOutput(
                 request.number,

@@ -8,12 +8,13 @@ import msgspec
 
 from penstock.config import EngineConfig
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import GrammarKind
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import Setup
 from penstock_engine.policies.tenants import Tenants
+from penstock_engine.pooling import pooling_of, tasks_of
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +35,36 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             raise StartupError(
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
+        budget = self.config.scheduler.max_num_batched_tokens
+        if self.whole and wanted is not None and wanted > budget:
+            raise StartupError(
+                f"max_model_len is {wanted}; {self.model.name} computes an input in one step, and "
+                f"a step has at most max_num_batched_tokens, {budget}"
+            )
+        _ = self.pooling
         self.tenants()
+
+    @property
+    def pooling(self) -> PoolingConfig | None:
+        """How vectors are made; None: the model generates text. Raises StartupError where that is
+        not what the settings ask for."""
+        return pooling_of(self.model, self.config.model)
+
+    @property
+    def whole(self) -> bool:
+        """Whether an input is computed in one step: an encoder's tokens see one another."""
+        return isinstance(self.model.config, EncoderConfig)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block. An encoder has no KV: its sequences hold one block each, which
+        stands for the room that they take, and which no two of them share."""
+        return self.longest_sequence if self.whole else self.config.cache.kv_block_size
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that a sequence may have. What is made of a pooled prompt counts as one."""
+        return self.max_model_len + (self.pooling is not None)
 
     def tenants(self) -> Tenants:
         """What each tenant may have. Raises StartupError if the setting says it wrongly."""
@@ -43,7 +73,12 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, tokens, where the pool is large enough."""
-        return self.config.model.max_model_len or self.model.config.max_position
+        wanted, longest = self.config.model.max_model_len, self.model.config.max_position
+        if wanted is not None:
+            return wanted
+        if self.pooling is not None and self.pooling.max_input is not None:
+            longest = min(longest, self.pooling.max_input)
+        return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
 
     def welcome(self, version: int, max_len: int) -> Welcome:
         settings = self.config.scheduler
@@ -54,7 +89,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             digest=self.model.digest,
             created=self.created,
             limits=Limits(
-                max_model_len=max_len,
+                max_model_len=min(max_len, self.max_model_len),
                 vocab_size=self.model.config.vocab_size,
                 max_waiting_requests=settings.max_waiting_requests,
                 max_num_seqs=settings.max_num_seqs,
@@ -64,6 +99,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             generation=self.model.generation,
             add_bos=self.model.add_bos,
             seed=self.config.model.seed,
+            pooling=self.pooling,
+            pooling_tasks=tasks_of(self.pooling, self.model, self.config),
         )
 
     def setup(self, version: int) -> Setup:
@@ -74,7 +111,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             dtype=config.model.dtype,
             attention_backend=config.worker.attention_backend,
             threads=config.worker.threads,
-            block_size=config.cache.kv_block_size,
+            block_size=self.block_size,
             num_kv_blocks=config.cache.num_kv_blocks,
             kv_memory_fraction=config.cache.kv_memory_fraction,
             max_num_seqs=config.scheduler.max_num_seqs,
@@ -85,6 +122,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_cache_dtype=config.cache.kv_cache_dtype,
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
+            pooling=self.pooling,
         )
 
 

@@ -25,6 +25,7 @@ from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.grammars import Grammars
 from penstock_engine.kv.keys import prefix_root, root_key
 from penstock_engine.policies.admission import ServiceRate
+from penstock_engine.pooling import check_pooling, tasks_of
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
@@ -61,6 +62,8 @@ class FromFrontends:
         self.rate = ServiceRate()
         self.draining = False
         self._facts = facts
+        self._pooling = facts.pooling
+        self._tasks = tasks_of(facts.pooling, facts.model, facts.config)
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
@@ -160,6 +163,7 @@ class FromFrontends:
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
             raise InvalidRequest(f"request {submit.request} is open already in this session")
+        check_pooling(submit, self._pooling, self._tasks, self._facts.max_model_len)
         check_submit(
             submit,
             vocab_size=self._facts.model.config.vocab_size,

@@ -25,6 +25,7 @@ from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.pooling import verify_vectors
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
@@ -55,6 +56,7 @@ class FromWorkers:
     ) -> None:
         self.num_settled = 0
         self._facts = facts
+        self._pooling = facts.pooling
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
@@ -140,7 +142,7 @@ class FromWorkers:
             "worker ready",
             device=ready.device,
             kv_blocks=ready.num_kv_blocks,
-            max_model_len=limit,
+            max_model_len=min(limit, self._facts.max_model_len),
             load_seconds=ready.load_seconds,
         )
         parked = [*self._grammars.parked(), *self._remote_kv.parked()]
@@ -187,6 +189,8 @@ class FromWorkers:
     def _take_result(self, result: Result, now: float) -> None:
         try:
             step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
+            if self._pooling is not None:
+                verify_vectors(step, result, self._pooling)
             self._clock.settled(step, result.compute_seconds)
             self._advance(result)
         except UnfitResult as error:
@@ -222,6 +226,7 @@ class FromWorkers:
                     logprobs=logprobs,
                     stop_token=end[1],
                     prompt_logprobs=prompt,
+                    vectors=outcome.vectors,
                 )
                 continue
             request = sequence.request

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
+    Pooled,
     Prepared,
     Rejected,
     SequenceOutput,
@@ -17,7 +18,7 @@ from penstock_engine.effects import Effects, Frames
 from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request import Request
 
-Reply = Welcome | Accepted | Rejected | Prepared
+Reply = Welcome | Accepted | Rejected | Prepared | Pooled
 
 MAX_FRONTENDS = 1024
 """Sessions at once; one more is refused."""

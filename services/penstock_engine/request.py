@@ -73,6 +73,7 @@ class Request:
     tenant, grant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time
     is over, on the same clock, or None.
     grammar: its number, which Grammars gives and takes; None where the output is free.
+    pooling: what is asked of a model that gives vectors; None where text is.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Request:
         "num_queued",
         "number",
         "open",
+        "pooling",
         "priority",
         "prompt",
         "root",
@@ -130,6 +132,7 @@ class Request:
         self.cached_tokens: int | None = None
         self.cached_told = False
         self.grammar: int | None = None
+        self.pooling = submit.pooling
         self.sequences = {
             opened.index: Sequence(self, opened, submit.deaths) for opened in submit.sequences
         }

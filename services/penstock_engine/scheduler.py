@@ -35,6 +35,8 @@ class Scheduler:
     A slot and its blocks are freed in `_release`, and only when no step in flight refers to the
     sequence: one that ends in mid-step is marked, and released when the last of its steps is
     settled; one that is to be preempted leaves likewise.
+
+    whole: sequences are computed in one step each, never in chunks.
     """
 
     FOLLOWED_TOKENS = 512
@@ -51,8 +53,10 @@ class Scheduler:
         max_model_len: int,
         *,
         policy: FirstCome | None = None,
+        whole: bool = False,
     ) -> None:
         self.policy = policy or FirstCome()
+        self._whole = whole
         self.block_size = block_size
         self.queue = self.policy.queue
         self.running: dict[int, Sequence] = {}
@@ -317,7 +321,13 @@ class Scheduler:
             if start is None:
                 self.queue.hold(head)
                 return
-            self._start(head, start, draft, draft.left - least)
+            most = draft.left - least
+            if self._whole:
+                # All of it in this step, whatever its turn: a step that has room for all comes.
+                if head.num_tokens > draft.left:
+                    return
+                most = draft.left
+            self._start(head, start, draft, most)
 
     def _beside(self, start: Start, others: int) -> int:
         """Blocks that must be free for a sequence to start so beside others: its own, and what

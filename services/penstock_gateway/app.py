@@ -23,6 +23,7 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import Counts
 from penstock_gateway.openai import chat_completions, completions, models, responses, tokenize
 from penstock_gateway.operations import OperationRoute
+from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.service import Patience, Service
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     responses.routes,
     tokenize.routes,
     models.routes,
+    embeddings.routes,
+    pooling.routes,
+    score.routes,
+    rerank.routes,
+    classify.routes,
     health.routes,
     status.routes,
     version.routes,

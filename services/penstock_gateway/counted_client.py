@@ -11,6 +11,8 @@ from penstock_gateway.metrics.counts import Counts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.pool_request import PoolResult
+    from penstock.protocol.common import Pooling
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
     from penstock_gateway.keys.rate_limits import RateLimits
@@ -59,6 +61,16 @@ class CountedClient:
         return CountedGeneration(
             generation, begun, len(prompt), params.n, counts, self._limits, caller
         )
+
+    async def pool(
+        self, prompt: list[int], pooling: Pooling, *, name: str, terms: Terms
+    ) -> PoolResult:
+        """As EngineClient's. Raises also HTTPError 429."""
+        if self._limits is not None:
+            await self._limits.prompt(current.get(), len(prompt))
+        self._counts.prompt_tokens += len(prompt)
+        self._counts.request_prompt_tokens.observe(len(prompt))
+        return await self._client.pool(prompt, pooling, name=name, terms=terms)
 
 
 class CountedGeneration:

@@ -21,6 +21,11 @@ class BlockCopies:
         self._host = [np.empty((host_blocks, part.shape[1]), dtype=np.uint8) for part in device]
         self._sizes = {"device": len(device[0]), "host": host_blocks}
 
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of the host tier."""
+        return self._sizes["host"]
+
     def make(self, copies: list[Copy]) -> None:
         """One after the other, in order. Raises PlanError for a block that doesn't exist."""
         for copy in copies:

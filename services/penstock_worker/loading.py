@@ -11,6 +11,7 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
+from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
@@ -21,6 +22,8 @@ from penstock_worker.forward import Forward, Recipe, choose
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
+from penstock_worker.pooling.loading import load_pooling
+from penstock_worker.pooling.runner import PoolingRunner
 from penstock_worker.runner import Runner
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.slots import SlotBounds, Slots
@@ -33,7 +36,7 @@ class Loaded:
     """setup: what was asked.  ready: what the engine is told."""
 
     setup: Setup
-    runner: Runner
+    runner: Runner | PoolingRunner
     ready: Ready
 
 
@@ -46,6 +49,8 @@ def load(setup: Setup) -> Loaded:
     threads = setup.threads or usable_threads()
     torch.set_num_threads(1)  # The threads of a backend each compute alone.
     prepared = load_manifest(setup.model_dir)
+    if setup.pooling is not None:
+        return _load_pooling(prepared, setup, threads, begun)
     recipe = choose(prepared, setup, threads)
     # Either several threads each compute and sample their share of a step, or one call uses all.
     shares = threads if recipe.threads_by_share else 1
@@ -90,6 +95,28 @@ def load(setup: Setup) -> Loaded:
     )
     runner = Runner(
         forward, sampler, Slots(bounds), copies=copies, grammars=grammars, threads=shares
+    )
+    return Loaded(setup, runner, ready)
+
+
+def _load_pooling(prepared: PreparedModel, setup: Setup, threads: int, begun: float) -> Loaded:
+    with torch.inference_mode():
+        runner, blocks, copies, numerics = load_pooling(prepared, setup, threads)
+    ready = Ready(
+        num_kv_blocks=blocks,
+        device="cpu",
+        fingerprint=fingerprint(prepared.digest, numerics),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=0 if copies is None else copies.host_blocks,
+        copy_seconds=0.0 if copies is None else copies.seconds(),
+    )
+    log.info(
+        "pooling model loaded",
+        model=prepared.name,
+        numerics=numerics,
+        threads=threads,
+        kv_blocks=blocks,
+        seconds=ready.load_seconds,
     )
     return Loaded(setup, runner, ready)
 

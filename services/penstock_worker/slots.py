@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.protocol.common import TokenSampling
+from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.sampler.rules import Rules, rules_of
 
@@ -23,6 +23,7 @@ class Slot:
     computed: tokens whose keys and values are in the cache, None before the first work (a prefix
     that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
     rules: of its sampling, or None.  prompt_from: see NewSequence.
+    pooling: what a pooling model is to make of it.
     """
 
     tokens: list[int]
@@ -34,6 +35,7 @@ class Slot:
     failed: str | None = None
     rules: Rules | None = None
     prompt_from: int | None = None
+    pooling: Pooling | None = None
 
     @property
     def emitted(self) -> int:
@@ -115,6 +117,7 @@ class Slots:
             list(new.blocks),
             rules=rules_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
             prompt_from=new.prompt_from,
+            pooling=new.pooling,
         )
 
     def _take_work(self, work: SlotWork) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from penstock.llm.asynchronous import AsyncLLM as AsyncLLMEngine
     from penstock.llm.engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
+    from penstock.pooling_params import PoolingParams
     from penstock.sampling_params import RequestOutputKind, SamplingParams
     from penstock.structured_outputs import StructuredOutputs
     from penstock.structured_outputs import StructuredOutputs as StructuredOutputsParams
@@ -38,6 +39,7 @@ __all__ = [
     "EngineArgs",
     "FlexibleArgumentParser",
     "Logprob",
+    "PoolingParams",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
@@ -63,6 +65,7 @@ _HOMES = {
     "EngineArgs": "penstock.llm.engine_args",
     "FlexibleArgumentParser": "penstock.llm.engine_args",
     "RequestOutputKind": "penstock.sampling_params",
+    "PoolingParams": "penstock.pooling_params",
     "SamplingParams": "penstock.sampling_params",
     "StructuredOutputs": "penstock.structured_outputs",
 }

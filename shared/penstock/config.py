@@ -16,6 +16,8 @@ SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
 Quantization = Literal["none", "int8"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "embed", "classify"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +40,20 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " int8 activations; needs dtype auto and the cpu backend."
         ),
     ] = "none"
+    runner: Annotated[
+        Runner,
+        Meta(
+            description="What the model is for: generate gives text, pooling gives embeddings or"
+            " classes; auto: as its files say."
+        ),
+    ] = "auto"
+    convert: Annotated[
+        Convert,
+        Meta(
+            description="What a pooling model gives: embed leaves a classification head aside,"
+            " classify needs one; auto: as its files say."
+        ),
+    ] = "auto"
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Longest prompt plus output, tokens; default: the model's own."),

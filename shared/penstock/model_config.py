@@ -29,7 +29,7 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     original_max_position: int = 8192
 
 
-class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
     """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
 
     architecture: Architecture
@@ -50,6 +50,58 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     qk_norm: bool = False
     """RMSNorm over each head of q and k before the rotary embedding (Qwen3)."""
+
+
+EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet"]
+
+
+class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
+    """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
+
+    max_position: tokens that an input may have; first_position: row of the position table that the
+    first token has (RoBERTa's begins behind its padding id).  token_types: 0 for none.
+    relative_buckets: of MPNet's relative attention bias; 0 for none.
+    """
+
+    family: EncoderFamily
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    max_position: int
+    first_position: int = 0
+    token_types: int = 0
+    layer_norm_eps: float = 1e-12
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    relative_buckets: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+PoolingMode = Literal["mean", "max", "cls", "last"]
+Activation = Literal["identity", "sigmoid", "softmax"]
+
+
+class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the last layer's output, [tokens, hidden].
+
+    mode: how the tokens' vectors become one.  normalize: to length 1, unless a request says
+    otherwise.  size: numbers of an embedding.
+    dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
+    labels: of a classification head, in order; empty: there is none.  activation: of its scores.
+    max_input: tokens that the model was made for, where its files say less than its positions.
+    """
+
+    mode: PoolingMode
+    normalize: bool
+    size: int
+    dimensions: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    activation: Activation = "identity"
+    max_input: int | None = None
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +132,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The name that requests use unless --served-model-name says otherwise."""
     source: str
     """What the user asked for, resolved: a hub id or an absolute path."""
-    config: ModelConfig
+    config: ModelConfig | EncoderConfig
     generation: GenerationDefaults
     weights: WeightFiles
     digest: str
@@ -88,3 +140,5 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     has_chat_template: bool
     add_bos: bool = False
     """Whether a plain prompt gets the BOS token in front."""
+    pooling: PoolingConfig | None = None
+    """Of a model that gives vectors or classes; None: it generates text."""

@@ -21,6 +21,7 @@ from penstock.config import (
     SchedulerSettings,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
@@ -63,7 +64,7 @@ def facts(
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
     model = PreparedModel(
-        format_version=1,
+        format_version=FORMAT_VERSION,
         name="tiny",
         source="tiny",
         config=ModelConfig(

@@ -81,8 +81,8 @@ def test_another_format_version_is_not_used(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = prepare(str(model), cache_dir=str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared_folder, "FORMAT_VERSION", 2)
-    with pytest.raises(UnsupportedModel, match="format version 1, this build reads 2"):
+    monkeypatch.setattr(prepared_folder, "FORMAT_VERSION", 3)
+    with pytest.raises(UnsupportedModel, match="format version 2, this build reads 3"):
         load_manifest(old)
 
 

@@ -14,7 +14,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.model_config import ModelConfig, PreparedModel, RopeScaling
+from penstock.model_config import (
+    EncoderConfig,
+    ModelConfig,
+    PoolingConfig,
+    PreparedModel,
+    RopeScaling,
+)
 from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import (
     CHATML,
@@ -209,7 +215,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
         {"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM is not served; Llama"),
     "no architecture": ({"architectures": None}, "architectures is missing"),
-    "BERT": ({"model_type": "bert"}, "pooling models are not served yet"),
+    "BERT that generates": (
+        {"model_type": "bert", "is_decoder": True, "hidden_act": "gelu"}, "that is a decoder"),
     "quantised": (
         {"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq are not served"),
     "sliding window of Qwen": ({"use_sliding_window": True}, "sliding-window"),
@@ -247,10 +254,13 @@ def test_what_is_not_served_is_refused_by_name(tmp_path: Path, case: str) -> Non
     assert "odd" in str(raised.value)
 
 
-def test_minilm_is_found_but_not_served(tmp_path: Path, minilm_folder: Path) -> None:
-    for name in ("minilm", "sentence-transformers/all-MiniLM-L6-v2", str(minilm_folder)):
-        with pytest.raises(UnsupportedModel, match=r"bert .* pooling models are not served yet"):
-            prepare(name, cache_dir=str(tmp_path))
+def test_minilm_is_found_by_all_its_names(tmp_path: Path, minilm_folder: Path) -> None:
+    hub_id = "sentence-transformers/all-MiniLM-L6-v2"
+    for name in ("all-minilm-l6-v2", "minilm", hub_id, str(minilm_folder)):
+        model = load_manifest(prepare(name, cache_dir=str(tmp_path)))
+        assert isinstance(model.config, EncoderConfig)
+        assert model.config.family == "bert"
+        assert model.pooling == PoolingConfig(mode="mean", normalize=True, size=384, max_input=256)
 
 
 def test_broken_files_are_refused(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder with a manifest alone: nobody here asks for text."""
     path = tmp_path_factory.mktemp("tiny")
     manifest = PreparedModel(
-        format_version=1,
+        format_version=2,
         name="tiny",
         source="tiny",
         config=msgspec.structs.replace(TINY, head_dim=32),

@@ -35,7 +35,7 @@ class CPUModel:
 
     def prepared(self) -> PreparedModel:
         return PreparedModel(
-            format_version=1,
+            format_version=2,
             name="test",
             source="test",
             config=self.config,

@@ -135,7 +135,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 def setup(tmp_path: Path) -> Setup:
     """A prepared folder of the tiny model, as far as a worker reads it."""
     prepared = PreparedModel(
-        format_version=1,
+        format_version=2,
         name="tiny",
         source="test",
         config=TINY,

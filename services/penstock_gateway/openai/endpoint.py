@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -147,6 +148,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
     async def _job(self, request: Fields) -> Job:
         engine = self._service.engine()
         served = self._service.check_model(request.model)
+        check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.stored import StoredTensor
 
 
-def safetensors_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
-    """Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
+def safetensors_tensors(
+    files: tuple[str, ...], name_of: Callable[[str], str | None] = from_hub
+) -> dict[str, StoredTensor]:
+    """name_of: our name for the checkpoint's; None: not needed.
+
+    Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in SafetensorsFile(path).tensors.values():
-            name = from_hub(tensor.name)
+            name = name_of(tensor.name)
             if name is None:
                 continue
             if name in found:

@@ -3,6 +3,8 @@
 engine_client   the session with the engine core; submits, and submits again after a crash
 generation      one request on its way: token ids in, text deltas out
 timing          where a request's time went
+pool_request    one request to a pooling model
+pooling_inputs  texts, pairs and ids on their way to one
 sequence_text   detokenising and stop strings of one sequence
 sampling        the worker's and the engine's share of SamplingParams
 beam            beam search: a loop of small requests; beam_params: what it is asked for

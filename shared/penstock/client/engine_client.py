@@ -13,6 +13,13 @@ import zmq
 from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.model_text import ModelText
+from penstock.client.pool_request import (
+    PoolRequest,
+    PoolResult,
+    check_generates,
+    check_input,
+    check_task,
+)
 from penstock.client.sampling import stopping, token_sampling
 from penstock.config import TransportSettings
 from penstock.errors import (
@@ -24,10 +31,12 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import Pooling
 from penstock.protocol.from_frontend import FromFrontend, Hello
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
+    Pooled,
     Prepared,
     Rejected,
     Status,
@@ -70,7 +79,7 @@ class EngineClient:
             lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
             self._settings,
         )
-        self._open: dict[int, Generation] = {}
+        self._open: dict[int, Generation | PoolRequest] = {}
         self._next_key = 1
         self._watched: int | None = None
         self._pump_due = False
@@ -167,6 +176,7 @@ class EngineClient:
         welcome, text = self.welcome, self.text
         if not self.connected or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
+        check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
         wanted = params.structured_outputs
         grammar = (
@@ -200,12 +210,45 @@ class EngineClient:
             raise
         return generation
 
-    def _enter(self, generation: Generation) -> None:
+    async def pool(
+        self,
+        prompt_token_ids: list[int],
+        pooling: Pooling,
+        *,
+        name: str,
+        terms: Terms = NO_TERMS,
+    ) -> PoolResult:
+        """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
+
+        When the caller is cancelled while it waits, the request is aborted.
+        """
+        terms.check_time()
+        welcome = self.welcome
+        if not self.connected or welcome is None:
+            raise EngineUnavailable("there is no session with an engine core at the moment")
+        check_task(pooling.task, welcome)
+        check_input(prompt_token_ids, welcome)
+        request = PoolRequest(
+            name=name,
+            prompt_token_ids=prompt_token_ids,
+            pooling=pooling,
+            terms=terms,
+            send=self._send,
+            on_closed=self._forget,
+        )
+        self._enter(request)
+        self._send(request.submission())
+        try:
+            return await asyncio.shield(request.result)
+        finally:
+            request.abort()
+
+    def _enter(self, generation: Generation | PoolRequest) -> None:
         generation.key = self._next_key
         self._next_key += 1
         self._open[generation.key] = generation
 
-    def _forget(self, generation: Generation) -> None:
+    def _forget(self, generation: Generation | PoolRequest) -> None:
         self._open.pop(generation.key, None)
 
     def _send(self, message: FromFrontend) -> bool:
@@ -267,6 +310,10 @@ class EngineClient:
                 generation = self._open.get(request)
                 if generation is not None:
                     generation.take_accepted()
+            case Pooled(request):
+                asked = self._open.get(request)
+                if isinstance(asked, PoolRequest):
+                    asked.take_pooled(message)
             case Prepared(request):
                 generation = self._open.get(request)
                 if generation is not None:
@@ -276,7 +323,7 @@ class EngineClient:
             case Welcome():
                 self._link.end("a second welcome in one session")
 
-    def _rejected(self, generation: Generation | None, message: Rejected) -> None:
+    def _rejected(self, generation: Generation | PoolRequest | None, message: Rejected) -> None:
         if generation is not None:
             generation.fail(rejection(message))
 

@@ -9,6 +9,8 @@ engine_args      EngineArgs, for scripts that parse a command line into them
 beam             beam search over several prompts; beam_outputs: what it returns
 outputs          RequestOutput and its parts, shaped as vLLM's
 assembly         a RequestOutput, as it grows
+pooling          encode, embed, classify and score
+pooling_outputs  what they return, shaped as vLLM's
 prompts          what may be given as a prompt or a conversation
 model_tokenizer  what get_tokenizer() gives
 progress         the progress bar

@@ -21,6 +21,7 @@ from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
+from penstock.llm.pooling import AsyncPooling
 from penstock.llm.prompts import (
     Message,
     Prompt,
@@ -43,7 +44,7 @@ START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
 
 
-class AsyncLLM:
+class AsyncLLM(AsyncPooling):
     """Serves a model from this process's own engine, or from one that already runs.
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,

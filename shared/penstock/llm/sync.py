@@ -17,6 +17,7 @@ from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
+from penstock.llm.pooling import PoolingCalls
 from penstock.llm.progress import Progress
 from penstock.llm.prompts import (
     Message,
@@ -37,7 +38,7 @@ def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
     loop.stop()
 
 
-class LLM:
+class LLM(PoolingCalls):
     """Generates text with a model, through an engine core and a worker of its own.
 
     `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`; settings are the flags of

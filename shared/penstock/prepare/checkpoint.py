@@ -7,7 +7,13 @@ import math
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import GenerationDefaults, ModelConfig, WeightFiles
+from penstock.model_config import (
+    EncoderConfig,
+    GenerationDefaults,
+    ModelConfig,
+    PoolingConfig,
+    WeightFiles,
+)
 
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 4096
@@ -17,12 +23,13 @@ MAX_HEADS = 65_536
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The normalised contents of a GGUF file or a hub folder. chat_template: "" for none."""
 
-    config: ModelConfig
+    config: ModelConfig | EncoderConfig
     generation: GenerationDefaults
     weights: WeightFiles
     tokenizer_json: bytes
     chat_template: str
     add_bos: bool
+    pooling: PoolingConfig | None = None
 
 
 def check_config(config: ModelConfig, where: str) -> ModelConfig:
@@ -58,7 +65,10 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
 
 
 def check_token_ids(
-    generation: GenerationDefaults, config: ModelConfig, highest_token: int, where: str
+    generation: GenerationDefaults,
+    config: ModelConfig | EncoderConfig,
+    highest_token: int,
+    where: str,
 ) -> None:
     """Refuse a tokenizer that can make ids which the model has no embedding for."""
     if highest_token >= config.vocab_size:

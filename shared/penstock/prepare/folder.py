@@ -22,7 +22,7 @@ import msgspec
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.model_config import PreparedModel
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

@@ -12,8 +12,10 @@ from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
+from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.fields import Fields
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
 
 CONFIG = "config.json"
@@ -42,7 +44,8 @@ def folder_inputs(path: Path) -> list[Path]:
             INDEX_FILE,
         )
     ]
-    return [file for file in small if file.exists()] + sorted(path.glob("*.safetensors"))
+    named = [file for file in small if file.exists()] + pooling_inputs(path)
+    return named + sorted(path.glob("*.safetensors"))
 
 
 def read_hub_folder(path: Path) -> Checkpoint:
@@ -54,7 +57,8 @@ def read_hub_folder(path: Path) -> Checkpoint:
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
     stated = _read_json(path / CONFIG)
-    config = read_config(stated)
+    config = read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
+    pooling = read_pooling(path, stated, config)
     weights = find_safetensors(path)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
     tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
@@ -71,6 +75,7 @@ def read_hub_folder(path: Path) -> Checkpoint:
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
+        pooling=pooling,
     )
 
 

@@ -18,8 +18,12 @@ ALLOWED_FILES = [
     "chat_template.json",
     "*.safetensors",
     "*.safetensors.index.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "*_Pooling/config.json",
+    "*_Dense/config.json",
 ]
-IGNORED_FILES = ["*/*", "consolidated*"]
+IGNORED_FILES = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
 
 
 def fetch_hub_folder(hub_id: str, report: Callable[[str], None]) -> Path:

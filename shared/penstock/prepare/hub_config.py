@@ -33,7 +33,8 @@ FAMILIES: dict[str, Family] = {
     "Qwen2ForCausalLM": Family("qwen2", always_qkv_bias=True),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, default_head_dim=128),
 }
-POOLING_MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "nomic_bert")
+POOLING_CLASSES = ("Model", "ForSequenceClassification")
+"""Ends of the names of the same families' classes without an output head."""
 
 
 def read_config(fields: Fields) -> ModelConfig:
@@ -77,15 +78,12 @@ def read_config(fields: Fields) -> ModelConfig:
 
 
 def _family(fields: Fields) -> Family:
-    if fields.text("model_type", "") in POOLING_MODEL_TYPES:
-        raise UnsupportedModel(
-            f"{fields.where}: {fields.text('model_type')} models give embeddings, not text; "
-            "pooling models are not served yet"
-        )
     names = fields.listed("architectures", str)
     for name in names:
-        if name in FAMILIES:
-            return FAMILIES[name]
+        stems = [name.removesuffix(end) for end in POOLING_CLASSES if name.endswith(end)]
+        for known in (name, *(f"{stem}ForCausalLM" for stem in stems)):
+            if known in FAMILIES:
+                return FAMILIES[known]
     raise UnsupportedModel(
         f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
         f"{', '.join(FAMILIES)} are"

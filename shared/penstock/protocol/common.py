@@ -119,3 +119,43 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     logprob: float
     top_ids: list[int]
     top_logprobs: list[float]
+
+
+PoolingTask = Literal["embed", "token_embed", "classify"]
+
+
+class Pooling(msgspec.Struct, frozen=True, array_like=True):
+    """What is wanted of a model that gives vectors instead of text.
+
+    task: embed, one vector for the input; token_embed, one for each token; classify, a score for
+    each label.
+    token_types: one byte for each token (which text of a pair it belongs to); empty: all 0.
+    dimensions: numbers that are kept of an embedding, the first ones; None: all.
+    normalize: to length 1, after that.  activate: scores as the head's activation makes them of
+    its numbers; else the numbers.  None: as the model has it.
+    """
+
+    task: PoolingTask
+    token_types: bytes = b""
+    dimensions: int | None = None
+    normalize: bool | None = None
+    activate: bool | None = None
+
+
+class Vectors(msgspec.Struct, frozen=True, array_like=True):
+    """shape: (size,), or (tokens, size).  data: float32, little-endian, row by row.
+
+    Who receives it checks the product before use (`is_sound`).
+    """
+
+    shape: tuple[int, ...]
+    data: bytes
+
+    def is_sound(self) -> bool:
+        """Whether there are as many bytes as the shape says."""
+        count = 1
+        for size in self.shape:
+            if size < 1:
+                return False
+            count *= size
+        return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Grant, Pooling, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -45,6 +45,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     timeline: each terminal output is to say where the sequence's time went.
     prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
     which has none, among them), when a request that asks for them is resumed.
+    pooling: vectors are wanted, no text.  One sequence then, with max_tokens 1: what is made of the
+    prompt counts as a token.  Answered by Pooled instead of Outputs, unless it fails.
     """
 
     request: int
@@ -64,6 +66,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     remote_kv_ms: int | None = None
     grant: Grant | None = None
     prompt_delivered: int = 0
+    pooling: Pooling | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import ErrorCode, TokenLogprobs
+from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -35,7 +35,8 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     last token of the work is to be computed again; those before it are computed.
     error_code: set with `error` where the request itself is to blame.
     prompt_logprobs: of the prompt tokens after those that the work computed, in order, as far as
-    they are prompt and NewSequence.prompt_from asks for them."""
+    they are prompt and NewSequence.prompt_from asks for them.
+    vectors: of a slot that is pooled, instead of what is sampled; `token` is 0 then."""
 
     slot: int
     token: int | None = None
@@ -44,6 +45,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     deferred: bool = False
     error_code: ErrorCode | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    vectors: Vectors | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):

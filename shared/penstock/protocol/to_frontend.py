@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
+from penstock.model_config import GenerationDefaults, PoolingConfig
+from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     add_bos: bool
     seed: int | None
     """Seed for requests that bring none; None: the front end draws one for each."""
+    pooling: PoolingConfig | None = None
+    """How the model makes vectors; None: it generates text."""
+    pooling_tasks: tuple[PoolingTask, ...] = ()
+    """What may be asked of a pooling model, what is meant by default first."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -124,6 +128,17 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
 
 
+class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
+    """What was asked of a pooling model; the request has ended.
+
+    cached_tokens: of the prompt, found in the KV cache; None where there is none.
+    """
+
+    request: int
+    vectors: Vectors
+    cached_tokens: int | None = None
+
+
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
     """All that a step gave this front end's sequences."""
 
@@ -159,4 +174,4 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     tokens_generated: int = 0
 
 
-ToFrontend = Welcome | Accepted | Rejected | Prepared | Outputs | Status
+ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from penstock.protocol.common import Grammar, TokenSampling
+from penstock.model_config import PoolingConfig
+from penstock.protocol.common import Grammar, Pooling, TokenSampling
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
@@ -15,6 +16,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     model_dir: the prepared folder.  num_kv_blocks: None means as many as memory allows.
     numa_node: None means any.  host_kv_bytes: memory for the host tier, 0 for none.
     grammar_mask_budget_ms: that a step's logits may wait for masks.
+    pooling: how vectors are made; None: the model generates text.
     """
 
     version: int
@@ -33,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     quantization: str = "none"
     host_kv_bytes: int = 0
     grammar_mask_budget_ms: float = 10.0
+    pooling: PoolingConfig | None = None
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +70,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     index: the sequence's index in its request (the c of the draw (seed, c, i)).
     blocks: its block table so far, physical block numbers in token order.
     grammar: number of the grammar that its output follows; it is ready.
+    pooling: what is to be made of it; None: text.
     prompt_from: the first prompt token, at least 1, whose log-probabilities are to be reported, and
     of all after it; None: of none.
     """
@@ -78,6 +82,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     sampling: TokenSampling
     blocks: list[int]
     grammar: int | None = None
+    pooling: Pooling | None = None
     prompt_from: int | None = None
 
 

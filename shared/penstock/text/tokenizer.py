@@ -57,6 +57,33 @@ class Tokenizer:
             ) from None
         return self._with_one_bos(ids) if add_special else ids
 
+    def encode_typed(
+        self, text: str, pair: str | None, *, add_special: bool = True, limit: int | None = None
+    ) -> tuple[list[int], bytes]:
+        """Token ids of a text, or of two that belong together, and which of them each is of.
+
+        limit: ids at most, special ones included: texts are cut at their ends, of two the longer
+        one first (as transformers' `longest_first`).  Raises InvalidRequest for a text that has no
+        UTF-8 form.
+        """
+        backend = self._backend
+        try:
+            first = backend.encode(text, add_special_tokens=False)
+            second = None if pair is None else backend.encode(pair, add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):
+            raise InvalidRequest(
+                "the text is not valid Unicode: it holds lone surrogates"
+            ) from None
+        if limit is not None:
+            own = backend.num_special_tokens_to_add(pair is not None) if add_special else 0
+            lengths = (len(first.ids), 0 if second is None else len(second.ids))
+            kept = _longest_first(*lengths, max(0, limit - own))
+            first.truncate(kept[0])
+            if second is not None:
+                second.truncate(kept[1])
+        whole = backend.post_process(first, second, add_special)
+        return whole.ids, bytes(min(kind, 255) for kind in whole.type_ids)
+
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids. Ids that the vocabulary lacks have no text."""
         _check_ids(ids)
@@ -146,6 +173,19 @@ class Tokenizer:
         if self._backend_adds_bos:
             return ids[1:] if ids[1:2] == [bos] else ids
         return ids if ids[:1] == [bos] else [bos, *ids]
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """What is left of two lengths when the longer one is cut until both fit; then both alike."""
+    if first + second <= room:
+        return first, second
+    if not second:
+        return min(first, room), 0
+    less, more = sorted((first, second))
+    more = max(less, room - less)
+    if less + more > room:
+        less, more = room // 2, room - room // 2
+    return (less, more) if first <= second else (more, less)
 
 
 def load_backend(content: bytes) -> Backend:

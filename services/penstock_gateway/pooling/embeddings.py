@@ -1,0 +1,85 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import msgspec
+
+from penstock.client.pool_request import PoolResult
+from penstock.pooling_params import check_dimensions
+from penstock.protocol.common import Pooling
+from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
+from penstock_gateway.pooling.fields import PoolUsage, VectorFields
+from penstock_gateway.pooling.inputs import InputField, inputs_of
+from penstock_gateway.service import Service
+
+
+class EmbeddingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """input: a text, a list of texts, a list of token ids, or a list of such lists."""
+
+    input: InputField = None
+
+
+class Embedding(msgspec.Struct, frozen=True, tag_field="object", tag="embedding"):
+    """embedding: numbers, or the base64 of little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
+    """created: Unix time, seconds."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Embedding]
+    usage: PoolUsage
+
+
+class Embeddings(PoolEndpoint[EmbeddingRequest]):
+    request_type = EmbeddingRequest
+    id_prefix = "embd"
+
+    async def answer(self, request: EmbeddingRequest, call: Call) -> EmbeddingReply:
+        given = inputs_of(request.input)
+        inputs = await call.read(given, add_special=request.add_special_tokens is not False)
+        asked = Pooling(
+            "embed", dimensions=checked_dimensions(request, call), normalize=request.normalize
+        )
+        results = await call.pool(inputs, asked)
+        base64 = request.encoding_format == "base64"
+        data = [
+            Embedding(index, encoded(result) if base64 else result.values())
+            for index, result in enumerate(results)
+        ]
+        return EmbeddingReply(call.id, call.created, call.model, data, usage_of(results))
+
+
+def checked_dimensions(request: VectorFields, call: Call) -> int | None:
+    """Raises InvalidRequest for a length that the model's vectors can't be cut to."""
+    pooling = call.engine.welcome.pooling
+    if pooling is not None:
+        check_dimensions(request.dimensions, pooling)
+    return request.dimensions
+
+
+def encoded(result: PoolResult) -> str:
+    """Base64 of the numbers as they came."""
+    return b64encode(result.vectors.data).decode("ascii")
+
+
+OPERATION = posting(
+    "/v1/embeddings",
+    "Embed texts",
+    EmbeddingRequest,
+    EmbeddingReply,
+    tag="pooling",
+    headers=("x-deadline-ms",),
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    return [OPERATION.route(Embeddings(service))]

@@ -1,0 +1,176 @@
+"""The course of a pooling endpoint: body -> struct -> inputs -> Submits -> vectors -> reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.client.pool_request import pooling_model
+from penstock.client.pooling_inputs import PoolInput, ids_input, limit_of, text_input
+from penstock.protocol.common import Pooling
+from penstock.terms import Terms
+from penstock_gateway.body import read_body
+from penstock_gateway.boundary import REQUEST_ID
+from penstock_gateway.errors import leaving
+from penstock_gateway.openai.decoding import decode
+from penstock_gateway.openai.endpoint import check_request_id
+from penstock_gateway.openai.request_terms import request_terms, terms_headers
+from penstock_gateway.openai.tokenising import LONG_TEXT
+from penstock_gateway.pooling.fields import PoolFields, PoolUsage
+from penstock_gateway.pooling.inputs import Given
+from penstock_gateway.replies import send_json
+from penstock_gateway.service import Engine, Service
+from penstock_gateway.watch import while_connected
+
+if TYPE_CHECKING:
+    from penstock.client.pool_request import PoolResult
+
+Fields = TypeVar("Fields", bound=PoolFields)
+Made = TypeVar("Made")
+
+
+class Call:
+    """One HTTP request on its way. id: of the reply."""
+
+    def __init__(
+        self,
+        service: Service,
+        engine: Engine,
+        terms: Terms,
+        name: str,
+        id: str,
+        truncate: int | None,
+    ) -> None:
+        self.engine = engine
+        self.id = id
+        self.created = int(time.time())
+        self.limit = limit_of(truncate, engine.welcome)
+        self._service = service
+        self._terms = terms
+        self._name = name
+        self._number = 0
+
+    @property
+    def model(self) -> str:
+        return self.engine.welcome.model
+
+    async def read(self, given: list[Given], *, add_special: bool = True) -> list[PoolInput]:
+        """Token ids of inputs. Raises InvalidRequest."""
+        welcome, tokenizer = self.engine.welcome, self.engine.text.tokenizer
+
+        def one(each: Given) -> PoolInput:
+            if not isinstance(each, str):
+                return ids_input(each, welcome, limit=self.limit)
+            return text_input(
+                each, None, tokenizer, welcome, limit=self.limit, add_special=add_special
+            )
+
+        size = sum(len(each) for each in given if isinstance(each, str))
+        return await aside(lambda: [one(each) for each in given], size)
+
+    async def read_pairs(self, pairs: list[tuple[str, str]]) -> list[PoolInput]:
+        """Token ids of texts that belong together. Raises InvalidRequest."""
+        welcome, tokenizer = self.engine.welcome, self.engine.text.tokenizer
+
+        def all_of_them() -> list[PoolInput]:
+            return [
+                text_input(first, second, tokenizer, welcome, limit=self.limit)
+                for first, second in pairs
+            ]
+
+        return await aside(all_of_them, sum(len(one) + len(two) for one, two in pairs))
+
+    async def pool(self, inputs: list[PoolInput], asked: Pooling) -> list[PoolResult]:
+        """One result for each input, in order. What one fails with ends the others.
+
+        No more are under way at once than keep the steps full, so that a long list finds room.
+        """
+        limits = self.engine.welcome.limits
+        window = asyncio.Semaphore(
+            max(1, min(limits.max_waiting_requests, 2 * limits.max_num_seqs))
+        )
+
+        async def one(number: int, given: PoolInput) -> PoolResult:
+            async with window:
+                pooling = msgspec.structs.replace(asked, token_types=given.token_types)
+                name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
+                return await self._service.client.pool(
+                    given.ids, pooling, name=name, terms=self._terms
+                )
+
+        first, self._number = self._number, self._number + len(inputs)
+        if len(inputs) == 1:
+            return [await one(first, inputs[0])]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(first + i, each)) for i, each in enumerate(inputs)]
+        except* Exception as failures:
+            raise _first(failures) from None
+        return [task.result() for task in tasks]
+
+
+def _first(failures: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = failures
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def aside(make: Callable[[], Made], characters: int) -> Made:
+    """`make()`, which tokenises so many characters, without holding up the event loop."""
+    return await asyncio.to_thread(make) if characters > LONG_TEXT else make()
+
+
+def usage_of(results: list[PoolResult]) -> PoolUsage:
+    tokens = sum(result.prompt_tokens for result in results)
+    return PoolUsage(tokens, tokens)
+
+
+class PoolEndpoint(ABC, Generic[Fields]):
+    """An ASGI application for one path. id_prefix: of the ids in its replies."""
+
+    request_type: type[Fields]
+    id_prefix: str
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder = msgspec.json.Decoder(self.request_type)
+
+    @abstractmethod
+    async def answer(self, request: Fields, call: Call) -> msgspec.Struct:
+        """The reply. Raises InvalidRequest, and what a request fails with."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        arrived = time.monotonic()
+        headers = terms_headers(scope)
+        body = await read_body(
+            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
+        )
+        if service.draining:
+            raise leaving()
+        request = decode(body, self._decoder)
+        check_request_id(request)
+        terms = request_terms(request, headers, arrived)
+        service.open_requests += 1
+        try:
+            work = self._answer(request, terms, scope[REQUEST_ID])
+            reply = await while_connected(work, receive)
+            await send_json(send, 200, reply)
+        finally:
+            service.open_requests -= 1
+
+    async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
+        engine = self._service.engine()
+        self._service.check_model(request.model)
+        pooling_model(engine.welcome)
+        id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
+        call = Call(self._service, engine, terms, name, id, request.truncate_prompt_tokens)
+        return msgspec.json.encode(await self.answer(request, call))

@@ -1,0 +1,85 @@
+"""POST /pooling: what the model gives, without a meaning given to it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.client.pool_request import PoolResult
+from penstock.protocol.common import Pooling, PoolingTask
+from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.pooling.embeddings import checked_dimensions, encoded
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
+from penstock_gateway.pooling.fields import Flag, PoolUsage, VectorFields
+from penstock_gateway.pooling.inputs import InputField, inputs_of
+from penstock_gateway.service import Service
+
+
+class PoolingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """task: embed, token_embed (each token's vector) or classify; absent: token_embed of a model
+    for embeddings that can, else what it is for.  use_activation: of a classification head."""
+
+    input: InputField = None
+    task: Literal["embed", "token_embed", "classify"] | None = None
+    use_activation: Flag = None
+
+
+class PooledData(msgspec.Struct, frozen=True, tag_field="object", tag="pooling"):
+    """data: numbers, rows of numbers, or the base64 of little-endian float32."""
+
+    index: int
+    data: list[float | list[float]] | str
+
+
+class PoolingReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
+    id: str
+    created: int
+    model: str
+    data: list[PooledData]
+    usage: PoolUsage
+
+
+class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
+    request_type = PoolingRequest
+    id_prefix = "pool"
+
+    async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply:
+        given = inputs_of(request.input)
+        inputs = await call.read(given, add_special=request.add_special_tokens is not False)
+        asked = Pooling(
+            request.task or default_task(call.engine.welcome.pooling_tasks),
+            dimensions=checked_dimensions(request, call),
+            normalize=request.normalize,
+            activate=request.use_activation,
+        )
+        results = await call.pool(inputs, asked)
+        base64 = request.encoding_format == "base64"
+        data = [
+            PooledData(index, encoded(result) if base64 else numbers(result))
+            for index, result in enumerate(results)
+        ]
+        return PoolingReply(call.id, call.created, call.model, data, usage_of(results))
+
+
+def default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
+    """As in vLLM: all of a model for embeddings, the classes of a classifier."""
+    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
+
+
+def numbers(result: PoolResult) -> list[float | list[float]]:
+    return [*result.values()] if len(result.vectors.shape) == 1 else [*result.rows()]
+
+
+OPERATION = posting(
+    "/pooling",
+    "Vectors as the model gives them",
+    PoolingRequest,
+    PoolingReply,
+    tag="pooling",
+    headers=("x-deadline-ms",),
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    return [OPERATION.route(PoolingEndpoint(service))]

@@ -1,0 +1,199 @@
+"""One request to a pooling model, as its front end sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from array import array
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    PenstockError,
+    RequestFailed,
+)
+from penstock.model_config import PoolingConfig
+from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
+from penstock.protocol.from_frontend import Abort, FromFrontend, OpenSequence, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
+from penstock.terms import Terms
+
+GENERATES = "this model generates text; it gives no embeddings, scores or classes"
+POOLS = "this model gives embeddings, scores or classes; it generates no text"
+
+_SAMPLING = TokenSampling(0)
+_STOPPING = Stopping(max_tokens=1, ignore_eos=True)
+
+
+class PoolResult(msgspec.Struct, frozen=True):
+    """shape, data: as Vectors.  prompt_tokens, cached_tokens: of the input."""
+
+    vectors: Vectors
+    prompt_tokens: int
+    cached_tokens: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return self.vectors.shape[-1]
+
+    def flat(self) -> array[float]:
+        """All numbers, row by row."""
+        values = array("f")
+        values.frombytes(self.vectors.data)
+        if sys.byteorder == "big":
+            values.byteswap()
+        return values
+
+    def values(self) -> list[float]:
+        """The one vector."""
+        return self.flat().tolist()
+
+    def rows(self) -> list[list[float]]:
+        """Each token's vector."""
+        flat, size = self.flat(), self.size
+        return [flat[at : at + size].tolist() for at in range(0, len(flat), size)]
+
+
+class PoolRequest:
+    """Holds the request's whole state, so that it can be submitted again when the engine core it
+    ran on is gone. `key` is its number in the present session; `result` is done at its end."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        prompt_token_ids: list[int],
+        pooling: Pooling,
+        terms: Terms,
+        send: Callable[[FromFrontend], bool],
+        on_closed: Callable[[PoolRequest], None],
+    ) -> None:
+        self.key = 0
+        self.name = name
+        self.terms = terms
+        self.deaths = 0
+        self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
+        self._prompt = prompt_token_ids
+        self._pooling = pooling
+        self._accepted = False
+        self._send = send
+        self._on_closed = on_closed
+
+    @property
+    def finished(self) -> bool:
+        return self.result.done()
+
+    def submission(self) -> Submit:
+        """The message that runs it, from the beginning."""
+        return Submit(
+            request=self.key,
+            name=self.name,
+            prompt=self._prompt,
+            sequences=[OpenSequence(0)],
+            sampling=_SAMPLING,
+            stopping=_STOPPING,
+            deaths=self.deaths,
+            resumed=self._accepted,
+            cache_salt=self.terms.cache_salt,
+            tenant=self.terms.tenant,
+            priority=self.terms.priority,
+            time_left_ms=self.terms.time_left_ms(time.monotonic()),
+            pooling=self._pooling,
+            grant=self.terms.grant,
+        )
+
+    def take_accepted(self) -> None:
+        """The engine has promised to run it."""
+        self._accepted = True
+
+    def take_prepared(self) -> None:
+        """Said of grammars only."""
+
+    def take_pooled(self, message: Pooled) -> None:
+        """What was asked for."""
+        if self.finished:
+            return
+        if not message.vectors.is_sound():
+            self.fail(RequestFailed("the engine core sent vectors that are not whole"))
+            return
+        self.result.set_result(
+            PoolResult(message.vectors, len(self._prompt), message.cached_tokens)
+        )
+        self._on_closed(self)
+
+    def take(self, output: SequenceOutput) -> None:
+        """A terminal output: it has failed."""
+        match output.finish:
+            case "timeout":
+                self.fail(DeadlineExceeded("the request's deadline passed before it was answered"))
+            case "abort":
+                self.fail(EngineUnavailable("the request was aborted by the server"))
+            case _:
+                self.fail(RequestFailed(output.error or "the request failed in the engine"))
+
+    def abort(self) -> None:
+        """Ends the request here and in the engine. Does nothing there when it is over."""
+        if not self.finished:
+            self._send(Abort(self.key))
+            self.result.cancel()
+        self._on_closed(self)
+
+    def expire(self) -> None:
+        """Its time is over, and there is no engine core to say so."""
+        self.fail(DeadlineExceeded("the deadline passed while the engine core was away"))
+
+    def fail(self, error: PenstockError) -> None:
+        """Ends the request with an error."""
+        if not self.finished:
+            self.result.set_exception(error)
+            self.result.exception()  # Who awaits it hears of it; nobody has to.
+        self._on_closed(self)
+
+
+def pooling_model(welcome: Welcome) -> PoolingConfig:
+    """How the served model makes vectors. Raises InvalidRequest for one that generates."""
+    if welcome.pooling is None:
+        raise InvalidRequest(GENERATES, param="model", code="unsupported_model")
+    return welcome.pooling
+
+
+def check_generates(welcome: Welcome) -> None:
+    """Raises InvalidRequest where a pooling model is served."""
+    if welcome.pooling is not None:
+        raise InvalidRequest(POOLS, param="model", code="unsupported_model")
+
+
+def check_task(task: PoolingTask, welcome: Welcome) -> None:
+    """Raises InvalidRequest unless the served model does that."""
+    pooling_model(welcome)
+    if task not in welcome.pooling_tasks:
+        raise InvalidRequest(
+            f"task is {task}; this model does {', '.join(welcome.pooling_tasks)}",
+            param="task",
+            code="unsupported_model",
+        )
+
+
+def check_input(ids: list[int], welcome: Welcome) -> None:
+    """Raises InvalidRequest for an input that can't run: empty, too long, ids out of range."""
+    limit, vocabulary = welcome.limits.max_model_len, welcome.limits.vocab_size
+    if not ids:
+        raise InvalidRequest("the input is empty; it must hold at least one token", param="input")
+    if len(ids) > limit:
+        raise InvalidRequest(
+            f"the input has {len(ids)} tokens; this model takes at most {limit} "
+            "(truncate_prompt_tokens cuts what is longer)",
+            param="input",
+            code="context_length_exceeded",
+        )
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        bad = next(token for token in ids if not 0 <= token < vocabulary)
+        raise InvalidRequest(
+            f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="input"
+        )

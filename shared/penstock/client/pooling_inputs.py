@@ -1,0 +1,109 @@
+"""What pooling models are given: texts, pairs and token ids, cut where that was asked for; and what
+is made of vectors outside of the worker."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from penstock.client.pool_request import check_input, pooling_model
+from penstock.errors import InvalidRequest
+from penstock.protocol.to_frontend import Welcome
+from penstock.text.tokenizer import Tokenizer
+
+MAX_CHARACTERS_PER_TOKEN = 64
+"""A longer text than this many for each token of the context isn't tokenised, unless it is cut."""
+
+MAX_CUT_CHARACTERS = 1 << 20
+"""Of a text that is cut."""
+
+
+class PoolInput(msgspec.Struct, frozen=True):
+    """token_types: a byte for each id; empty: all 0."""
+
+    ids: list[int]
+    token_types: bytes = b""
+
+
+def limit_of(truncate: int | None, welcome: Welcome) -> int | None:
+    """Tokens that inputs are cut to; None: they aren't. truncate: -1 means as many as the model
+    takes.  Raises InvalidRequest."""
+    longest = welcome.limits.max_model_len
+    if truncate is None:
+        return None
+    if truncate == -1:
+        return longest
+    if not 1 <= truncate <= longest:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {truncate}; allowed: -1 (as many as the model takes), or "
+            f"1 to {longest}",
+            param="truncate_prompt_tokens",
+        )
+    return truncate
+
+
+def text_input(
+    text: str,
+    pair: str | None,
+    tokenizer: Tokenizer,
+    welcome: Welcome,
+    *,
+    limit: int | None,
+    add_special: bool = True,
+) -> PoolInput:
+    """A text, or two that belong together, as the model's own tokenizer puts them. Raises
+    InvalidRequest."""
+    size = len(text) + len(pair or "")
+    most = welcome.limits.max_model_len * MAX_CHARACTERS_PER_TOKEN
+    most = most if limit is None else max(most, MAX_CUT_CHARACTERS)
+    if size > most:
+        raise InvalidRequest(
+            f"the input has {size} characters; at most {most} are accepted, and this model takes "
+            f"at most {welcome.limits.max_model_len} tokens",
+            param="input",
+            code="context_length_exceeded",
+        )
+    ids, types = tokenizer.encode_typed(text, pair, add_special=add_special, limit=limit)
+    check_input(ids, welcome)
+    return PoolInput(ids, types if any(types) else b"")
+
+
+def ids_input(ids: list[int], welcome: Welcome, *, limit: int | None) -> PoolInput:
+    """Token ids as they are; of too many, the last ones (as vLLM has it). Raises InvalidRequest."""
+    ids = ids if limit is None else ids[-limit:]
+    check_input(ids, welcome)
+    return PoolInput(ids)
+
+
+def pair_up(first: int, second: int) -> list[tuple[int, int]]:
+    """Which of `first` texts meets which of `second`: one meets all, else each its own. Raises
+    InvalidRequest."""
+    if first == 1:
+        return [(0, other) for other in range(second)]
+    if first == second:
+        return [(each, each) for each in range(first)]
+    raise InvalidRequest(
+        f"there are {first} first and {second} second texts; allowed are 1 and any number, or as "
+        "many of each"
+    )
+
+
+def cosine(one: list[float], other: list[float]) -> float:
+    """Cosine of the angle between two vectors; 0 where one is 0."""
+    lengths = math.sqrt(math.fsum(x * x for x in one) * math.fsum(x * x for x in other))
+    return math.fsum(x * y for x, y in zip(one, other, strict=True)) / lengths if lengths else 0.0
+
+
+def scores_pairs(welcome: Welcome) -> bool:
+    """Whether the model is a cross-encoder, which reads both texts at once; else it embeds each.
+    Raises InvalidRequest for a model that does neither."""
+    labels = pooling_model(welcome).labels
+    if len(labels) > 1:
+        raise InvalidRequest(
+            f"this model has {len(labels)} classes; scores are made by a model for embeddings, or "
+            "one with a single class",
+            param="model",
+            code="unsupported_model",
+        )
+    return len(labels) == 1

@@ -1,0 +1,351 @@
+"""The part of LLM and AsyncLLM that is for pooling models."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from penstock.client.pool_request import PoolResult, check_task, pooling_model
+from penstock.client.pooling_inputs import (
+    PoolInput,
+    cosine,
+    ids_input,
+    limit_of,
+    pair_up,
+    scores_pairs,
+    text_input,
+)
+from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, PenstockError
+from penstock.llm.pooling_outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from penstock.llm.prompts import Prompt, prompt_list, with_salt
+from penstock.pooling_params import PoolingParams, check_dimensions
+from penstock.protocol.common import Pooling, PoolingTask
+from penstock.protocol.to_frontend import Welcome
+from penstock.terms import Terms
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, ModelText
+
+MAX_WAIT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One request, checked. name: given when it is submitted."""
+
+    given: PoolInput
+    pooling: Pooling
+    terms: Terms
+
+
+class _Started(Protocol):
+    """What AsyncLLM has."""
+
+    @property
+    def text(self) -> ModelText: ...
+
+    @property
+    def window(self) -> int: ...
+
+    def _started(self) -> EngineClient: ...
+
+
+class AsyncPooling:
+    """Mixed into AsyncLLM."""
+
+    async def encode(
+        self: Any,
+        prompt: Prompt,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        deadline_ms: float | None = None,
+    ) -> AsyncIterator[PoolingRequestOutput[PoolingOutput]]:
+        """Yields the one output of a request to a pooling model.
+
+        Leaving early aborts the request.  Raises InvalidRequest, Overloaded, EngineUnavailable,
+        DeadlineExceeded or RequestFailed.
+        """
+        await self.start()
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        (job,) = jobs_for(self, [prompt], pooling_params or PoolingParams(), None, terms)
+        name = request_id if request_id is not None else f"library-pool-{next(self._numbers)}"
+        client = self._started()
+        result = await client.pool(job.given.ids, job.pooling, name=name, terms=job.terms)
+        yield PoolingRequestOutput(
+            name, _array(result), job.given.ids, num_cached_tokens=result.cached_tokens
+        )
+
+
+async def run_job(llm: _Started, job: _Job, name: str) -> PoolResult:
+    """Waits and tries again while the engine has no room."""
+    while True:
+        try:
+            return await llm._started().pool(job.given.ids, job.pooling, name=name, terms=job.terms)
+        except Overloaded as refusal:
+            left = job.terms.time_left_ms(time.monotonic())
+            wait = max(0.05, min(refusal.retry_after, MAX_WAIT))
+            await asyncio.sleep(wait if left is None else min(wait, left / 1000))
+
+
+class _Loop(Protocol):
+    def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]: ...
+
+
+class PoolingCalls:
+    """Mixed into LLM: blocking calls, one output per prompt, in the prompts' order.
+
+    All raise ValueError for a bad prompt, a bad setting, or a model that can't do it, before
+    anything runs.
+    """
+
+    _llm: Any
+    _loop: _Loop
+    _numbers: Iterator[int]
+
+    def _text(self) -> ModelText:
+        raise NotImplementedError
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        pooling_task: PoolingTask | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What the model gives, as arrays: of a model for embeddings each token's vector, unless
+        pooling_task or pooling_params say otherwise."""
+        runs = self._pool(prompts, pooling_params, pooling_task, truncate_prompt_tokens, use_tqdm)
+        return [_output(PoolingRequestOutput, run, _array(run.result)) for run in runs]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """One vector for each prompt, as outputs.embedding."""
+        runs = self._pool(prompts, pooling_params, "embed", truncate_prompt_tokens, use_tqdm)
+        return [
+            _output(EmbeddingRequestOutput, run, EmbeddingOutput(run.result.values()))
+            for run in runs
+        ]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """A score for each label of the model, as outputs.probs."""
+        runs = self._pool(prompts, pooling_params, "classify", truncate_prompt_tokens, use_tqdm)
+        return [
+            _output(ClassificationRequestOutput, run, ClassificationOutput(run.result.values()))
+            for run in runs
+        ]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """outputs.score for each pair: one text with each of many, or each with its own.
+
+        By the head of a cross-encoder; else the cosine of two embeddings.
+        """
+        text, welcome = self._text(), self._welcome()
+        first, second = _texts(data_1), _texts(data_2)
+        pairs = pair_up(len(first), len(second))
+        params = pooling_params or PoolingParams()
+        cut = _cut(params, truncate_prompt_tokens)
+        limit = limit_of(cut, welcome)
+        if not scores_pairs(welcome):
+            embedded = self.embed(
+                [*first, *second],
+                use_tqdm=use_tqdm,
+                truncate_prompt_tokens=cut,
+                pooling_params=params,
+            )
+            return [_cosine(embedded[one], embedded[len(first) + two]) for one, two in pairs]
+        asked = Pooling("classify", activate=params.use_activation)
+        jobs = []
+        for one, two in pairs:
+            given = text_input(first[one], second[two], text.tokenizer, welcome, limit=limit)
+            jobs.append(_job(given, asked, Terms()))
+        runs = self._run_jobs(jobs, use_tqdm)
+        return [
+            _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
+            for run in runs
+        ]
+
+    def _welcome(self) -> Welcome:
+        return welcome_of(self._llm)
+
+    def _pool(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: PoolingParams | None,
+        task: PoolingTask | None,
+        truncate: int | None,
+        use_tqdm: bool,
+    ) -> list[_Run]:
+        self._text()  # Raises if it is closed.
+        params = params or PoolingParams()
+        if truncate is not None:
+            params = msgspec.structs.replace(params, truncate_prompt_tokens=truncate)
+        return self._run_jobs(
+            jobs_for(self._llm, prompt_list(prompts), params, task, Terms()), use_tqdm
+        )
+
+    def _run_jobs(self, jobs: list[_Job], use_tqdm: bool) -> list[_Run]:
+        with tqdm(total=len(jobs), desc="requests", disable=not use_tqdm) as bar:
+            everything = self._loop.start(self._run_all_jobs(jobs, bar))
+            try:
+                found: list[_Run] = everything.result()
+            except BaseException:
+                everything.cancel()  # Ctrl-C: what still runs is aborted in the engine.
+                raise
+        return found
+
+    async def _run_all_jobs(self, jobs: list[_Job], bar: tqdm[Any]) -> list[_Run]:
+        window = asyncio.Semaphore(self._llm.window)
+
+        async def run(job: _Job) -> _Run:
+            async with window:
+                name = f"library-pool-{next(self._numbers)}"
+                result = await run_job(self._llm, job, name)
+            bar.update()
+            return _Run(name, job, result)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(run(job)) for job in jobs]
+        except* PenstockError as failures:
+            # The others have been cancelled; the caller gets the first error as it is.
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    name: str
+    job: _Job
+    result: PoolResult
+
+
+def welcome_of(llm: _Started) -> Welcome:
+    """Raises EngineUnavailable before the engine has said what it serves."""
+    welcome = llm._started().welcome
+    if welcome is None:
+        raise EngineUnavailable("the engine has not said yet which model it serves")
+    return welcome
+
+
+def jobs_for(
+    llm: _Started,
+    prompts: list[Prompt],
+    params: PoolingParams,
+    task: PoolingTask | None,
+    terms: Terms,
+) -> list[_Job]:
+    """Checked and tokenised. task: the method's own. Raises InvalidRequest."""
+    welcome, text = welcome_of(llm), llm.text
+    pooling = pooling_model(welcome)
+    if task is not None and params.task not in (None, task):
+        raise InvalidRequest(f"task is {params.task}; this method's is {task}", param="task")
+    wanted = task or params.task or _default_task(welcome.pooling_tasks)
+    check_task(wanted, welcome)
+    check_dimensions(params.dimensions, pooling)
+    limit = limit_of(params.truncate_prompt_tokens, welcome)
+    asked = Pooling(
+        wanted,
+        dimensions=params.dimensions,
+        normalize=params.normalize,
+        activate=params.use_activation,
+    )
+    return [
+        _job(_read(prompt, text, welcome, limit), asked, with_salt(prompt, terms))
+        for prompt in prompts
+    ]
+
+
+def _read(prompt: Prompt, text: ModelText, welcome: Welcome, limit: int | None) -> PoolInput:
+    fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {"prompt": prompt}
+    if isinstance(fields.get("prompt"), str):
+        if not fields["prompt"]:
+            raise InvalidRequest("the prompt is empty; it must hold at least one character")
+        return text_input(fields["prompt"], None, text.tokenizer, welcome, limit=limit)
+    ids = fields.get("prompt_token_ids")
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise InvalidRequest(
+            "a prompt must be a string, {'prompt': text} or {'prompt_token_ids': [ids]}, "
+            f"not {str(prompt)[:80]!r}"
+        )
+    return ids_input(ids, welcome, limit=limit)
+
+
+def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
+    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
+
+
+def _job(given: PoolInput, asked: Pooling, terms: Terms) -> _Job:
+    return _Job(given, msgspec.structs.replace(asked, token_types=given.token_types), terms)
+
+
+def _cut(params: PoolingParams, truncate: int | None) -> int | None:
+    return params.truncate_prompt_tokens if truncate is None else truncate
+
+
+def _texts(value: str | Sequence[str]) -> list[str]:
+    texts = [value] if isinstance(value, str) else list(value)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"score takes texts that aren't empty, not {str(text)[:80]!r}")
+    if not texts:
+        raise InvalidRequest("score was given no text")
+    return texts
+
+
+def _array(result: PoolResult) -> PoolingOutput:
+    data = np.frombuffer(result.vectors.data, dtype="<f4").reshape(result.vectors.shape)
+    return PoolingOutput(data)
+
+
+def _output(kind: type[Any], run: _Run, outputs: Any) -> Any:
+    return kind(run.name, outputs, run.job.given.ids, num_cached_tokens=run.result.cached_tokens)
+
+
+def _cosine(one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:
+    return ScoringRequestOutput(
+        f"{one.request_id}_{other.request_id}",
+        ScoringOutput(cosine(one.outputs.embedding, other.outputs.embedding)),
+        one.prompt_token_ids + other.prompt_token_ids,
+    )

@@ -1,0 +1,54 @@
+"""What may be asked of a pooling model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.model_config import PoolingConfig
+
+
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names as in vLLM. task: embed, token_embed (each token's vector) or classify; None: the
+    method's own.  dimensions: numbers kept of each vector.  normalize: to length 1, after that.
+    use_activation: false gives a classification head's own numbers.  None: as the model has it.
+    truncate_prompt_tokens: longer inputs are cut to so many; -1: to as many as the model takes;
+    None: they are refused.  Raises InvalidRequest, a ValueError."""
+
+    task: Literal["embed", "token_embed", "classify"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("dimensions", "truncate_prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidRequest(f"{name} must be a whole number, not {value!r}", param=name)
+        for name in ("normalize", "use_activation"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise InvalidRequest(f"{name} must be true or false, not {value!r}", param=name)
+        if self.task not in (None, "embed", "token_embed", "classify"):
+            raise InvalidRequest(
+                f"task is {self.task!r}; allowed are embed, token_embed, classify", param="task"
+            )
+
+
+def check_dimensions(dimensions: int | None, pooling: PoolingConfig) -> None:
+    """Raises InvalidRequest for a length that the model's embeddings can't be cut to."""
+    if dimensions is None:
+        return
+    if not 1 <= dimensions <= pooling.size:
+        raise InvalidRequest(
+            f"dimensions must lie in 1 to {pooling.size}, not {dimensions}", param="dimensions"
+        )
+    if pooling.dimensions and dimensions not in (*pooling.dimensions, pooling.size):
+        allowed = ", ".join(map(str, sorted({*pooling.dimensions, pooling.size})))
+        raise InvalidRequest(
+            f"dimensions is {dimensions}; this model's embeddings can be cut to {allowed}",
+            param="dimensions",
+        )

@@ -1,0 +1,105 @@
+"""EncoderConfig from the config.json of a BERT-like model.
+
+Source of the keys: the configuration classes of the transformers library.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.model_config import EncoderConfig, EncoderFamily
+from penstock.prepare.checkpoint import MAX_HEADS, MAX_LAYERS, MAX_SIZE
+from penstock.prepare.fields import Fields
+
+FAMILIES: dict[str, EncoderFamily] = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "distilbert": "distilbert",
+    "mpnet": "mpnet",
+}
+"""By model_type."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+_DISTILBERT = {
+    "hidden_size": "dim",
+    "intermediate_size": "hidden_dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "hidden_act": "activation",
+}
+
+
+def is_encoder(fields: Fields) -> bool:
+    """Whether config.json is of a family that attends both ways."""
+    return fields.text("model_type", "") in FAMILIES
+
+
+def read_encoder_config(fields: Fields) -> EncoderConfig:
+    """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
+    family = FAMILIES[fields.text("model_type")]
+    names = _DISTILBERT if family == "distilbert" else {}
+    activation = fields.text(names.get("hidden_act", "hidden_act"), "gelu")
+    if activation not in ACTIVATIONS:
+        raise UnsupportedModel(
+            f"{fields.where}: hidden_act {activation!r} is not served; {', '.join(ACTIVATIONS)} are"
+        )
+    kind = fields.text("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise UnsupportedModel(
+            f"{fields.where}: position_embedding_type {kind!r} is not served; absolute is"
+        )
+    if fields.flag("is_decoder", False):
+        raise UnsupportedModel(f"{fields.where}: a {family} that is a decoder is not served")
+    # These count positions from behind the padding token's id.
+    first = fields.integer("pad_token_id", 1) + 1 if family in ("roberta", "mpnet") else 0
+    config = EncoderConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=fields.integer(names.get("hidden_size", "hidden_size")),
+        intermediate_size=fields.integer(names.get("intermediate_size", "intermediate_size")),
+        num_layers=fields.integer(names.get("num_hidden_layers", "num_hidden_layers")),
+        num_heads=fields.integer(names.get("num_attention_heads", "num_attention_heads")),
+        max_position=fields.integer("max_position_embeddings", 512) - first,
+        first_position=first,
+        token_types=fields.integer("type_vocab_size", 2) if family in ("bert", "roberta") else 0,
+        layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
+        activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
+        relative_buckets=(
+            fields.integer("relative_attention_num_buckets", 32) if family == "mpnet" else 0
+        ),
+    )
+    return _checked(config, fields.where)
+
+
+def _checked(config: EncoderConfig, where: str) -> EncoderConfig:
+    bounds = {
+        "vocab_size": (1, MAX_SIZE),
+        "hidden_size": (1, MAX_SIZE),
+        "intermediate_size": (1, MAX_SIZE),
+        "num_layers": (1, MAX_LAYERS),
+        "num_heads": (1, MAX_HEADS),
+        "max_position": (1, MAX_SIZE),
+        "token_types": (0, 256),
+        "relative_buckets": (0, 65_536),
+        "first_position": (0, MAX_SIZE),
+    }
+    for field, (least, most) in bounds.items():
+        value = getattr(config, field)
+        if not least <= value <= most:
+            raise UnsupportedModel(f"{where}: {field} is {value}; {least} to {most} are allowed")
+    if config.hidden_size % config.num_heads:
+        raise UnsupportedModel(
+            f"{where}: {config.num_heads} attention heads don't divide the hidden size "
+            f"{config.hidden_size}"
+        )
+    if config.layer_norm_eps <= 0:
+        raise UnsupportedModel(f"{where}: layer_norm_eps must be positive")
+    return config

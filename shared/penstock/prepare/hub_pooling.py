@@ -1,0 +1,187 @@
+"""How a hub folder's vectors are made: its sentence-transformers files, or its classification head.
+
+Source of the keys: the module configurations of the sentence-transformers library, and
+transformers' sequence classification heads.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.model_config import (
+    Activation,
+    EncoderConfig,
+    ModelConfig,
+    PoolingConfig,
+    PoolingMode,
+)
+from penstock.prepare.fields import Fields
+
+MODULES = "modules.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+MAX_BYTES = 1 << 20
+MAX_LABELS = 65_536
+
+CLASSIFIES = "ForSequenceClassification"
+
+_FLAGS: dict[str, PoolingMode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_OTHER_FLAGS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
+_MODES: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+
+
+def pooling_inputs(path: Path) -> list[Path]:
+    """The files whose change makes a prepared folder stale."""
+    named = [path / MODULES, path / SENTENCE_CONFIG]
+    return [file for file in named if file.is_file()] + sorted(path.glob("*_*/config.json"))
+
+
+def read_pooling(
+    path: Path, stated: Fields, config: ModelConfig | EncoderConfig
+) -> PoolingConfig | None:
+    """None for a model that generates text. Raises UnsupportedModel for what can't be computed."""
+    names = [str(name) for name in stated.values.get("architectures") or ()]
+    size = config.hidden_size
+    longest = _read(path / SENTENCE_CONFIG).optional_integer("max_seq_length")
+    if longest is not None and longest < 1:
+        raise UnsupportedModel(f"{path / SENTENCE_CONFIG}: max_seq_length is {longest}")
+    encoder = isinstance(config, EncoderConfig)
+    if any(name.endswith(CLASSIFIES) for name in names):
+        labels = _labels(stated)
+        return PoolingConfig(
+            mode="cls" if encoder else "last",
+            normalize=False,
+            size=size,
+            labels=labels,
+            activation=_activation(stated, len(labels)),
+            max_input=longest,
+        )
+    if (path / MODULES).is_file():
+        return _from_modules(path, stated, config, longest)
+    if encoder:
+        # What sentence-transformers does with a folder that says nothing.
+        return PoolingConfig(mode="mean", normalize=False, size=size, max_input=longest)
+    if any(name.endswith("Model") for name in names):
+        return default_for_decoders(config)
+    return None
+
+
+def default_for_decoders(config: ModelConfig | EncoderConfig) -> PoolingConfig:
+    """Of a decoder whose folder says nothing: the last token has seen all others."""
+    return PoolingConfig(mode="last", normalize=True, size=config.hidden_size)
+
+
+def _from_modules(
+    path: Path, stated: Fields, config: ModelConfig | EncoderConfig, longest: int | None
+) -> PoolingConfig:
+    mode: PoolingMode | None = None
+    normalize = False
+    for module in _modules(path / MODULES):
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Pooling":
+            mode = _mode(_read(_inside(path, module) / "config.json"))
+        elif kind == "Normalize":
+            normalize = True
+        elif kind not in ("Transformer", "Dropout"):
+            raise UnsupportedModel(
+                f"{path / MODULES}: a module of type {kind!r} is not served; Transformer, "
+                "Pooling and Normalize are"
+            )
+    if mode is None:
+        raise UnsupportedModel(f"{path / MODULES} names no Pooling module")
+    if mode != "last" and not isinstance(config, EncoderConfig):
+        raise UnsupportedModel(
+            f"{path / MODULES}: pooling {mode!r} over a decoder is not served; lasttoken is"
+        )
+    named = "matryoshka_dimensions"
+    dimensions = tuple(stated.listed(named, int)) if named in stated else ()
+    return PoolingConfig(
+        mode=mode,
+        normalize=normalize,
+        size=config.hidden_size,
+        dimensions=tuple(sorted(d for d in dimensions if 0 < d <= config.hidden_size)),
+        max_input=longest,
+    )
+
+
+def _mode(pooling: Fields) -> PoolingMode:
+    if isinstance(pooling.values.get("pooling_mode"), str):
+        named = pooling.text("pooling_mode")
+        if named not in _MODES:
+            raise UnsupportedModel(
+                f"{pooling.where}: pooling_mode {named!r} is not served; {', '.join(_MODES)} are"
+            )
+        return _MODES[named]
+    flags = [flag for flag in (*_FLAGS, *_OTHER_FLAGS) if pooling.flag(flag, False)]
+    if len(flags) != 1 or flags[0] not in _FLAGS:
+        raise UnsupportedModel(
+            f"{pooling.where}: pooling by {' and '.join(flags) or 'nothing'} is not served; one of "
+            f"{', '.join(_FLAGS)} is"
+        )
+    return _FLAGS[flags[0]]
+
+
+def _labels(stated: Fields) -> tuple[str, ...]:
+    named = stated.section("id2label").values
+    count = stated.integer("num_labels", len(named) or 2)
+    if not 1 <= count <= MAX_LABELS:
+        raise UnsupportedModel(f"{stated.where}: {count} labels; 1 to {MAX_LABELS} are allowed")
+    return tuple(str(named.get(str(index), f"LABEL_{index}")) for index in range(count))
+
+
+def _activation(stated: Fields, labels: int) -> Activation:
+    """What makes scores of a head's numbers: said for cross-encoders by sentence-transformers, else
+    by transformers' problem_type."""
+    named = stated.values.get("sbert_ce_default_activation_function")
+    named = stated.section("sentence_transformers").values.get("activation_fn", named)
+    if isinstance(named, str):
+        kind = named.rpartition(".")[2].lower()
+        if kind not in ("identity", "sigmoid", "softmax"):
+            raise UnsupportedModel(f"{stated.where}: the activation {named!r} is not served")
+        return kind  # type: ignore[return-value]
+    problem = stated.text("problem_type", "")
+    if problem == "regression":
+        return "identity"
+    if problem == "multi_label_classification" or labels == 1:
+        return "sigmoid"
+    return "softmax"
+
+
+def _modules(path: Path) -> list[dict[str, Any]]:
+    modules = _json(path)
+    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
+        raise UnsupportedModel(f"{path} is not a JSON list of objects")
+    return modules
+
+
+def _inside(folder: Path, module: dict[str, Any]) -> Path:
+    name = module.get("path")
+    if not isinstance(name, str) or Path(name).name != name:
+        raise UnsupportedModel(f"{folder / MODULES}: a module's path is {str(name)[:80]!r}")
+    return folder / name
+
+
+def _read(path: Path) -> Fields:
+    """The settings in a file; none if there is no such file."""
+    if not path.is_file():
+        return Fields({}, str(path))
+    values = _json(path)
+    if not isinstance(values, dict):
+        raise UnsupportedModel(f"{path} is not a JSON object")
+    return Fields(values, str(path))
+
+
+def _json(path: Path) -> Any:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UnsupportedModel(f"{path} is larger than {MAX_BYTES} bytes")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None

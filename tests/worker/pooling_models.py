@@ -1,0 +1,139 @@
+"""Pooling models that tests make and run through the worker, without an engine core."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from penstock.config import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Pooling, TokenSampling
+from penstock.protocol.from_worker import FromWorker, Result
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
+from penstock_engine.facts import EngineFacts
+from penstock_worker.loading import Loaded, load
+from tests.system.in_process import recode
+
+VOCAB = 99
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 36,
+    "intermediate_size": 50,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 80,
+    "initializer_range": 0.4,
+}
+
+
+def save(folder: Path, kind: str, **config: Any) -> Any:
+    """A random model of a transformers class, saved with a tokenizer of whole words; the model."""
+    import transformers
+
+    torch.manual_seed(7)
+    family = kind.removesuffix("ForSequenceClassification").removesuffix("Model")
+    sizes = dict(SIZES)
+    if family == "DistilBert":
+        names = {"hidden_size": "dim", "intermediate_size": "hidden_dim"}
+        names |= {"num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+        sizes = {names.get(name, name): value for name, value in sizes.items()}
+    stated = getattr(transformers, f"{family}Config")(**{**sizes, **config})
+    model = getattr(transformers, kind)(stated).eval()
+    for parameter in model.parameters():  # Biases and norms are 0 and 1 when made.
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    words = {f"w{number}": number for number in range(VOCAB)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    (folder / "tokenizer_config.json").write_text("{}")
+    return model
+
+
+def sentence_files(folder: Path, mode: str, *, normalize: bool, longest: int | None = None) -> None:
+    """What sentence-transformers writes beside a model."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    flags = {"word_embedding_dimension": 36, f"pooling_mode_{mode}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    if longest is not None:
+        stated = json.dumps({"max_seq_length": longest})
+        (folder / "sentence_bert_config.json").write_text(stated)
+
+
+def facts_of(model: str, cache: Path, *, threads: int = 1, budget: int = 2048, **settings: Any):
+    folder = prepare(model, cache_dir=str(cache))
+    config = EngineConfig(
+        model=ModelSettings(model=model, **settings),
+        worker=WorkerSettings(threads=threads),
+        scheduler=SchedulerSettings(max_num_seqs=64, max_num_batched_tokens=budget),
+    )
+    return EngineFacts(
+        config=config,
+        model=load_manifest(folder),
+        folder=str(folder),
+        tokenizer=(folder / "tokenizer.json").read_bytes(),
+        template=b"",
+        boot="00",
+        created=0,
+    )
+
+
+def load_pooling(model: str, cache: Path, **settings: Any) -> Loaded:
+    return load(facts_of(model, cache, **settings).setup(1))
+
+
+def run(loaded: Loaded, inputs: list[list[int]], *asked: Pooling, chunk: int = 0) -> list[Any]:
+    """One array for each input. asked: one for all, or one each.  chunk: tokens of a step, of each
+    input; 0: all."""
+    runner, size = loaded.runner, loaded.setup.block_size
+    runner.reset()
+    wanted = list(asked) * len(inputs) if len(asked) == 1 else list(asked)
+    admitted, free = [], 0
+    for slot, (tokens, pooling) in enumerate(zip(inputs, wanted, strict=True)):
+        blocks = list(range(free, free + -(-len(tokens) // size)))
+        free += len(blocks)
+        admitted.append(
+            NewSequence(slot, tokens, len(tokens), 0, TokenSampling(0), blocks, None, pooling)
+        )
+    done, step, found = [0] * len(inputs), 0, {}
+    while len(found) < len(inputs):
+        work = []
+        for slot, tokens in enumerate(inputs):
+            count = min(chunk or len(tokens), len(tokens) - done[slot])
+            if count:
+                work.append(SlotWork(slot, done[slot], count))
+                done[slot] += count
+        plan = recode(Plan(step + 1, step, [], admitted, work), ToWorker)
+        admitted, step = [], step + 1
+        result = recode(runner.execute(plan), FromWorker)
+        assert isinstance(result, Result)
+        for outcome in result.slots:
+            assert outcome.error is None, outcome.error
+            if outcome.vectors is not None:
+                assert outcome.vectors.is_sound()
+                data = np.frombuffer(outcome.vectors.data, dtype="<f4")
+                found[outcome.slot] = data.reshape(outcome.vectors.shape)
+    return [found[slot] for slot in range(len(inputs))]
+
+
+def random_inputs(lengths: list[int], vocab: int = VOCAB, seed: int = 3) -> list[list[int]]:
+    choose = random.Random(seed)
+    return [[choose.randrange(5, vocab) for _ in range(length)] for length in lengths]
+
+
+def cosine_distance(one: np.ndarray, other: np.ndarray) -> float:
+    one, other = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    return 1 - float(one @ other / np.sqrt((one @ one) * (other @ other)))
