@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock_gateway.openai.fast_chunk import FastChunks
 from penstock_gateway.openai.logprobs import ChatLogprobs, chat_logprobs
 from penstock_gateway.openai.reply import (
     ReplyHead,
@@ -80,13 +81,16 @@ class ChatFormat:
         self._head = head
         self._tokenizer = tokenizer
         self._logprobs = logprobs
+        self._plain = FastChunks(self._plain_chunk)
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         first = ChatChunkChoice(choice, ChatDelta("assistant", ""))
         append_event(out, self._chunk([first], usage))
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
-        if delta.text or (self._logprobs and delta.token_ids):
+        if delta.text and not self._logprobs and not usage:
+            self._plain.append(out, choice, delta.text, nullable=usage is None)
+        elif delta.text or (self._logprobs and delta.token_ids):
             piece = ChatChunkChoice(choice, ChatDelta(content=delta.text))
             if self._logprobs:
                 piece.logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
@@ -122,6 +126,10 @@ class ChatFormat:
             logprobs = chat_logprobs(self._tokenizer, choice.token_ids, choice.logprobs)
         message = AssistantMessage("".join(choice.texts))
         return ChatChoice(index, message, logprobs, choice.finish_reason, choice.stop_reason)
+
+    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> ChatChunk:
+        piece = ChatChunkChoice(choice, ChatDelta(content=text))
+        return self._chunk([piece], None if nullable else UNSET)
 
     def _chunk(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from penstock_gateway.openai.fast_chunk import FastChunks
 from penstock_gateway.openai.logprobs import CompletionLogprobs, completion_logprobs
 from penstock_gateway.openai.reply import (
     ReplyHead,
@@ -52,6 +53,7 @@ class CompletionFormat:
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._offsets: dict[int, int] = {}
+        self._plain = FastChunks(self._plain_chunk)
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         """A text completion has no role to announce."""
@@ -59,6 +61,9 @@ class CompletionFormat:
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         shows_tokens = self._logprobs and bool(delta.token_ids)
         if not delta.text and not shows_tokens and delta.finish_reason is None:
+            return
+        if not self._logprobs and delta.finish_reason is None and not usage:
+            self._plain.append(out, choice, delta.text, nullable=usage is None)
             return
         logprobs = None
         if shows_tokens:
@@ -77,6 +82,10 @@ class CompletionFormat:
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return encoder.encode(self._reply(shown, usage, timeline))
+
+    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> TextCompletion:
+        piece = TextChoice(choice, text, None, None, None)
+        return self._reply([piece], None if nullable else UNSET)
 
     def _choice(self, index: int, choice: Choice) -> TextChoice:
         logprobs = None
