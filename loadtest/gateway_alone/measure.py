@@ -34,7 +34,8 @@ def measure(
     profile: Path | None = None,
 ) -> dict[str, Any]:
     """Figures of a run. rate: tokens a second of all streams; with a window (tokens of each stream
-    that may be on their way), only a guess of what there will be.  profile: a file for the gateway's cProfile data."""
+    that may be on their way), only a guess of what there will be.
+    profile: a file for the gateway's cProfile data."""
     tokens = max(8, round(seconds * rate / streams))
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
@@ -42,7 +43,9 @@ def measure(
         shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
         pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
         with (
-            _running("-m", "loadtest.gateway_alone.null_engine", endpoint, str(page), *shape, *pace),
+            _running(
+                "-m", "loadtest.gateway_alone.null_engine", endpoint, str(page), *shape, *pace
+            ),
             _gateway(endpoint, profile) as (gateway, port, ready_seconds),
         ):
             figures: dict[str, Any] = {"streams": streams, "ready_seconds": ready_seconds}

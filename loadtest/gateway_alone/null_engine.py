@@ -61,7 +61,11 @@ class NullEngine:
         self._board = board
         self._streams, self._tokens, self._rate = streams, tokens, rate
         self._hub: Hub[FromFrontend] = Hub(
-            zmq.Context(), endpoint, msgspec.msgpack.Decoder(FromFrontend), TransportSettings(), BOOT
+            zmq.Context(),
+            endpoint,
+            msgspec.msgpack.Decoder(FromFrontend),
+            TransportSettings(),
+            BOOT,
         )
         folder = prepare(MODEL)
         self._facts = load_manifest(folder)
