@@ -93,8 +93,9 @@ class NullEngine:
                 continue
             now = time.monotonic()
             begun = begun or now
-            if now < self._due(turn, begun):
-                time.sleep(min(PACE, self._due(turn, begun) - now))
+            due = self._due(turn, begun)
+            if now < due:
+                time.sleep(min(PACE, due - now))
                 continue
             self._give(turn)
             turn += 1
