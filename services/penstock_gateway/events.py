@@ -8,6 +8,7 @@ import time
 from starlette.types import Send
 
 from penstock_gateway.errors import HTTPError
+from penstock_gateway.http_protocol import Room
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n"
@@ -27,11 +28,14 @@ class EventStream:
 
     A write waits while the client's connection is full; the server cuts connections that stay
     full (see http_protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
+    room: of the connection.
     write_seconds: spent in writes.
     """
 
-    def __init__(self, send: Send, *, keepalive: float) -> None:
+    def __init__(self, send: Send, *, keepalive: float, room: Room | None = None) -> None:
         self._send = send
+        self._room = Room(full=True) if room is None else room
+        self._writing = False
         self._keepalive = keepalive
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
@@ -42,16 +46,42 @@ class EventStream:
         """Sends whole events."""
         begun = time.perf_counter()
         async with self._lock:
-            if not self.started:
-                self.started = True
-                await self._send(
-                    {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
-                )
-            await self._send(
-                {"type": "http.response.body", "body": bytes(data), "more_body": not last}
-            )
-            self._last_write = time.monotonic()
+            self._writing = True
+            try:
+                await self._put(bytes(data), last=last)
+            finally:
+                self._writing = False
         self.write_seconds += time.perf_counter() - begun
+
+    async def _put(self, data: bytes, *, last: bool) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
+            )
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._last_write = time.monotonic()
+
+    def can_write_now(self) -> bool:
+        """Whether the headers are sent, no other write is going on, and the client reads."""
+        return self.started and not self._writing and not self._room.full
+
+    def write_now(self, data: bytearray) -> None:
+        """Sends whole events without waiting, where `can_write_now`.
+
+        An ASGI server's send is a coroutine; one that doesn't wait ends at its first step, outside
+        of any task.
+        """
+        begun = time.monotonic()
+        sending = self._send({"type": "http.response.body", "body": bytes(data), "more_body": True})
+        try:
+            sending.send(None)  # type: ignore[attr-defined]
+        except StopIteration:
+            self._last_write = now = time.monotonic()
+            self.write_seconds += now - begun
+            return
+        sending.close()  # type: ignore[attr-defined]
+        raise RuntimeError("the server waits in a send to a connection that has room")
 
     async def fail(self, error: HTTPError) -> None:
         """Ends a started stream with an error event."""

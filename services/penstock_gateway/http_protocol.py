@@ -7,12 +7,31 @@ from typing import Any
 
 import h11
 import msgspec
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock_gateway.errors import INVALID, ErrorBody, ErrorReply, head_too_large
 from penstock_gateway.service import Patience
 
+_ROOM = "penstock.room"
+"""Where a scope's state keeps its connection's Room."""
+
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+
+
+class Room:
+    """Of a connection. full: a send would wait for the client to read."""
+
+    __slots__ = ("full",)
+
+    def __init__(self, *, full: bool) -> None:
+        self.full = full
+
+
+def room_of(scope: Scope) -> Room:
+    """The Room of a request's connection; one that is always full where the server doesn't tell."""
+    found: Room | None = scope.get("state", {}).get(_ROOM)
+    return Room(full=True) if found is None else found
 
 
 class _Bounded:
@@ -30,9 +49,13 @@ class _Bounded:
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
+    app_state: dict[str, Any]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._room = Room(full=False)
+        # uvicorn copies this into the scope of each request.
+        self.app_state = {**self.app_state, _ROOM: self._room}
         super().connection_made(transport)  # type: ignore[misc]
         self._arm("head", self.patience.head)
 
@@ -62,10 +85,12 @@ class _Bounded:
         raise NotImplementedError
 
     def pause_writing(self) -> None:
+        self._room.full = True
         super().pause_writing()  # type: ignore[misc]
         self._arm("reader", self.patience.reader)
 
     def resume_writing(self) -> None:
+        self._room.full = False
         self._disarm("reader")
         super().resume_writing()  # type: ignore[misc]
 

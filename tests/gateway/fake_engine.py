@@ -96,6 +96,9 @@ class FakeGeneration:
             self._open.clear()
             self.aborted.set()
 
+    def feed(self, sink: object) -> None:
+        """A fake wakes its consumer for everything."""
+
     def __aiter__(self) -> FakeGeneration:
         return self
 

@@ -452,3 +452,45 @@ async def test_a_grammar_that_is_too_long_is_not_sent(engine, client):
     with pytest.raises(InvalidRequest, match="70000 bytes; at most 65536"):
         await client.submit(list(b"x"), long, name="long")
     assert engine.submits == []
+
+
+async def test_a_sink_gets_what_it_takes_and_the_consumer_the_rest(engine, client):
+    generation = await client.submit(list(b"x"), SamplingParams(n=2, max_tokens=50), name="fed")
+    [submit] = engine.submits
+    taken: list[tuple[int, str]] = []
+    willing = True
+
+    def sink(deltas):
+        if not willing or any(delta.finish_reason for delta in deltas):
+            return False
+        taken.extend((delta.index, delta.text) for delta in deltas)
+        return True
+
+    generation.feed(sink)
+    # Nobody waits yet: what comes is the consumer's.
+    engine.text(submit, "a")
+    await until(lambda: generation._pending)
+    steps = generation.__aiter__()
+    assert [delta.text for delta in await anext(steps)] == ["a"]
+    following = asyncio.create_task(anext(steps))
+    await until(lambda: generation._waited_for)
+    for text in ("b", "c"):
+        engine.text(submit, text)
+        await until(lambda text=text: taken[-1:] == [(0, text)])
+    engine.text(submit, "D", sequence=1)
+    await until(lambda: taken[-1:] == [(1, "D")])
+    assert not following.done()
+    # What it leaves is merged, in order, and waits for the consumer.
+    willing = False
+    engine.text(submit, "e")
+    engine.text(submit, "f")
+    await until(following.done)
+    left = [delta.text for delta in await following]
+    willing = True
+    engine.text(submit, "g", finish="length")
+    engine.text(submit, "H", sequence=1, finish="length")
+    rest = await collect(generation)
+    assert "".join(left) + rest[0][0] == "efg"
+    assert rest[1][0] == "H"
+    assert taken == [(0, "b"), (0, "c"), (1, "D")]
+    assert client.open_requests == 0

@@ -65,7 +65,11 @@ def found_answer(found: list[Found], reply: ReplyFormat, prompt_tokens: int) -> 
 
 
 class StreamedAnswer:
-    """Writes a batch's deltas as events. All deltas of one wake-up leave in one send."""
+    """Writes a batch's deltas as events. All deltas of one wake-up leave in one send.
+
+    What comes in the middle of a stream is written as it comes in (`_write_now`); `run` does the
+    rest: beginning, end and failures, and whatever has to wait for a slow reader.
+    """
 
     def __init__(
         self,
@@ -84,17 +88,20 @@ class StreamedAnswer:
         self._completion_tokens = 0
         self._batch: Batch | None = None
         self._open = choices
+        self._events: EventStream | None = None
+        self._error: Exception | None = None
 
     async def run(self, batch: Batch, events: EventStream) -> None:
         """Streams until every sequence has finished. Raises what a sequence failed with, after
         what came before has been written."""
         out = bytearray()
-        self._batch = batch
+        self._batch, self._events = batch, events
         self._reply.begin(batch.prompt_logprobs)
+        batch.feed(self._write_now)
         for choice in range(self._choices):
             self._reply.opening(out, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
-            failure = self._append(out, arrivals)
+            failure = self._error or self._append(out, arrivals)
             if failure is not None:
                 if events.started:
                     await events.write(out)
@@ -111,6 +118,26 @@ class StreamedAnswer:
             self._reply.timeline(out, timeline)
         self._reply.end(out, self._total())
         await events.write(out, last=True)
+
+    def _write_now(self, deltas: list[SequenceDelta]) -> bool:
+        """A Sink: takes deltas that can be written at once and end nothing."""
+        events = self._events
+        if events is None or not events.can_write_now() or self._error is not None:
+            return False
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                return False
+        out = bytearray()
+        try:
+            for delta in deltas:
+                self._completion_tokens += len(delta.token_ids)
+                self._reply.delta(out, delta.index, delta, self._usage_so_far())
+            if out:
+                events.write_now(out)
+        except Exception as error:
+            self._error = error  # For `run` to raise.
+            return False
+        return True
 
     def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
         for index, delta in arrivals:

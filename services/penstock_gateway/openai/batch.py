@@ -12,6 +12,7 @@ from penstock_gateway.errors import timed_out
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.generation import Sink
     from penstock.client.timing import RequestTiming
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
@@ -92,6 +93,12 @@ class Batch:
     async def __aexit__(self, *exc: object) -> None:
         for generation in self._generations:
             generation.abort()
+
+    def feed(self, sink: Sink) -> None:
+        """Offers deltas to `sink` first, see Generation.feed; several generations have none, as
+        their order is kept by a queue."""
+        if len(self._generations) == 1:
+            self._generations[0].feed(sink)
 
     async def arrivals(self) -> AsyncIterator[Arrivals]:
         """Yields what came since the last step, until every sequence has finished."""

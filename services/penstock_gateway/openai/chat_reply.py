@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock_gateway.events import DONE
+from penstock_gateway.openai.fast_chunk import FastChunks
 from penstock_gateway.openai.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.openai.parsed_choice import (
     AssistantMessage,
@@ -99,6 +100,8 @@ class ChatFormat:
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
         self._source: Source = unknown
+        self._plain = FastChunks(self._plain_chunk)
+        self._is_plain = parsing is None and not shown.logprobs and not shown.token_ids
 
     def begin(self, source: Source) -> None:
         """source: of the prompt's log-probabilities."""
@@ -112,6 +115,10 @@ class ChatFormat:
         append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if self._is_plain and delta.finish_reason is None and not usage:
+            if delta.text:
+                self._plain.append(out, choice, delta.text, nullable=usage is None)
+            return
         shown = self._shown
         added, reason = self._read(choice, delta)
         if added is not None or (delta.token_ids and (shown.logprobs or shown.token_ids)):
@@ -182,6 +189,10 @@ class ChatFormat:
 
     def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
         return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._shown.as_ids)
+
+    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> ChatChunk:
+        piece = ChatChunkChoice(choice, ChatDelta(content=text))
+        return self._chunk([piece], None if nullable else UNSET)
 
     def _chunk(
         self,

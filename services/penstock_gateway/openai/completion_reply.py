@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock_gateway.events import DONE
+from penstock_gateway.openai.fast_chunk import FastChunks
 from penstock_gateway.openai.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
@@ -80,6 +81,8 @@ class CompletionFormat:
         self._n = n
         self._source: Source = unknown
         self._offsets: dict[int, int] = {}
+        self._plain = FastChunks(self._plain_chunk)
+        self._is_plain = not shown.logprobs and not shown.token_ids
         choices = range(len(prompts) * n)
         self._unopened = set(choices) if shown.echo or shown.token_ids else set()
         """Choices of a stream that have yet to show their prompt."""
@@ -95,6 +98,9 @@ class CompletionFormat:
         first = choice in self._unopened
         shows_tokens = bool(delta.token_ids) and (self._shown.logprobs or self._shown.token_ids)
         if not (delta.text or shows_tokens or first or delta.finish_reason is not None):
+            return
+        if self._is_plain and not first and delta.finish_reason is None and not usage:
+            self._plain.append(out, choice, delta.text, nullable=usage is None)
             return
         piece = TextChoice(choice, delta.text, None, delta.finish_reason, delta.stop_reason)
         if first:
@@ -117,6 +123,10 @@ class CompletionFormat:
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return encoder.encode(self._reply(shown, usage, timeline))
+
+    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> TextCompletion:
+        piece = TextChoice(choice, text, None, None, None)
+        return self._reply([piece], None if nullable else UNSET)
 
     def _choice(self, index: int, choice: Choice) -> TextChoice:
         text = "".join(choice.texts)

@@ -21,6 +21,9 @@ _LONE_SURROGATE = re.compile(
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
 
+_ENOUGH = 1000
+"""Characters of either end of a complaint."""
+
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there."""
@@ -44,6 +47,9 @@ def _not_json(reason: str) -> InvalidRequest:
 
 
 def _explain(message: str, struct: Any) -> InvalidRequest:
+    if len(message) > 2 * _ENOUGH:
+        # It quotes a client's key: what is said of it is short, and looking through it is not.
+        message = message[:_ENOUGH] + message[-_ENOUGH:]
     match = _PATH.fullmatch(message)
     what = match["what"] if match else message
     path = (match and match["path"]) or "$"

@@ -24,6 +24,7 @@ from penstock.terms import Terms
 from penstock_gateway.body import read_body
 from penstock_gateway.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.events import EventStream
+from penstock_gateway.http_protocol import room_of
 from penstock_gateway.openai.answer import StreamedAnswer, found_answer, whole_answer
 from penstock_gateway.openai.batch import Batch
 from penstock_gateway.openai.decoding import decode
@@ -95,7 +96,12 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         service.open_requests += 1
         try:
             if request.stream:
-                await self._streamed(request, terms, recorder, receive, send)
+                events = EventStream(
+                    send,
+                    keepalive=service.config.keepalive_interval,
+                    room=room_of(scope),
+                )
+                await self._streamed(request, terms, recorder, receive, events)
             else:
                 work = self._whole(request, terms, recorder)
                 payload = await while_connected(work, receive)
@@ -119,9 +125,13 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
     async def _streamed(
-        self, request: Fields, terms: Terms, recorder: Recorder, receive: Receive, send: Send
+        self,
+        request: Fields,
+        terms: Terms,
+        recorder: Recorder,
+        receive: Receive,
+        events: EventStream,
     ) -> None:
-        events = EventStream(send, keepalive=self._service.config.keepalive_interval)
         try:
             await while_connected(
                 self._stream(request, terms, recorder, events), receive, events.tick

@@ -80,6 +80,8 @@ class EngineClient:
             self._settings,
         )
         self._open: dict[int, Generation | PoolRequest] = {}
+        self._due: list[Generation] = []
+        """Those with a sink that this turn has given something."""
         self._next_key = 1
         self._watched: int | None = None
         self._pump_due = False
@@ -197,6 +199,7 @@ class EngineClient:
             terms=terms,
             send=self._send,
             on_closed=self._forget,
+            on_due=self._due.append,
             timed=timed,
             inherits=inherits,
         )
@@ -272,10 +275,16 @@ class EngineClient:
         now = time.monotonic()
         for event in self._link.poll(now):
             self._handle(event, now)
+        self._flush()
         self._watch(self._link.socket)
         if self._link.wait_hint(now) == 0.0 and not self._pump_due:
             self._pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
+
+    def _flush(self) -> None:
+        for generation in self._due:
+            generation.flush()
+        self._due.clear()
 
     def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
         """Has the loop wake `_pump` for the present socket's file descriptor only."""

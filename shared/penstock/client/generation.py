@@ -61,6 +61,10 @@ class SequenceDelta(msgspec.Struct, kw_only=True):
         self.error_code = later.error_code
 
 
+Sink = Callable[[list[SequenceDelta]], bool]
+"""Takes deltas at once and returns True, or returns False and leaves them as they are."""
+
+
 class _Sequence:
     """Emitted ids of an open sequence, and its text."""
 
@@ -99,6 +103,7 @@ class Generation:
         terms: Terms,
         send: Callable[[FromFrontend], bool],
         on_closed: Callable[[Generation], None],
+        on_due: Callable[[Generation], None],
         timed: bool = False,
         inherits: bool = False,
     ) -> None:
@@ -123,6 +128,10 @@ class Generation:
         self._send = send
         self._on_closed = on_closed
         self._inherits = inherits
+        self._on_due = on_due
+        self._sink: Sink | None = None
+        self._waited_for = False
+        self._due = False
         self._pending: dict[int, SequenceDelta] = {}
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
@@ -230,6 +239,24 @@ class Generation:
         if self.finished:
             self._close(keep=self.timing is not None and not self.timing.complete)
 
+    def feed(self, sink: Sink) -> None:
+        """Offers deltas to `sink` first, while the consumer waits for some: in the turn of the
+        event loop in which they came, and all of a turn together.  What it leaves, the consumer
+        gets.  So a stream's tokens need no task of its own to be woken.
+        """
+        self._sink = sink
+
+    def flush(self) -> None:
+        """The client's turn is over: what it brought goes to the sink, or wakes the consumer."""
+        self._due = False
+        if not self._pending:
+            return
+        deltas = list(self._pending.values())
+        if self._sink is not None and not self._awaits_prompt() and self._sink(deltas):
+            self._pending.clear()
+        else:
+            self._wake.set()
+
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
 
@@ -240,7 +267,11 @@ class Generation:
             if self.finished:
                 raise StopAsyncIteration
             self._wake.clear()
-            await self._wake.wait()
+            self._waited_for = True
+            try:
+                await self._wake.wait()
+            finally:
+                self._waited_for = False
         deltas = list(self._pending.values())
         self._pending.clear()
         return deltas
@@ -315,7 +346,11 @@ class Generation:
             self._pending[delta.index] = delta
         else:
             waiting.absorb(delta)
-        self._wake.set()
+        if self._sink is None or not self._waited_for:
+            self._wake.set()
+        elif not self._due:
+            self._due = True
+            self._on_due(self)
 
     def _close(self, *, keep: bool = False) -> None:
         self._open.clear()

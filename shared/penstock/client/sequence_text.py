@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.text.detokenizer import make_detokenizer
 from penstock.text.stop import StopMatcher
 from penstock.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """text: safe to show.  used: how many of the pushed ids belong to the answer.
     stop: the stop string that ended it, if one did."""
 

@@ -1,0 +1,12 @@
+"""Writes the README's table of clients: `python -m tests.system.clients.readme`."""
+
+from __future__ import annotations
+
+from loadtest.readme import replace_section
+from tests.system.clients.installed import ROOT, table
+
+BEGIN = "<!-- clients: begin (python -m tests.system.clients.readme writes this) -->"
+END = "<!-- clients: end -->"
+
+if __name__ == "__main__":
+    replace_section(ROOT / "README.md", BEGIN, END, table())

@@ -1,0 +1,53 @@
+"""Schemathesis: whatever the OpenAPI document allows, and what it doesn't, against the server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.clients.installed import clean_environment, venv
+from tests.system.serving import Server
+
+pytestmark = [pytest.mark.timeout(400)]
+
+SECONDS = 60
+"""Of sending cases: the first ones are the same in every run, and a fast machine gets further."""
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+CONFIG = """\
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", 503]
+"""
+"""503: the queue is full, or what the server can't have done in time was refused."""
+
+
+def test_the_document_is_kept(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    # A short context: what a case asks for is soon done.
+    server = start_server("--max-model-len", "64")
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    command = [venv() / "bin" / "schemathesis", "--config-file", config]
+    command += ["run", f"{server.url}/openapi.json", "--phases", "examples,coverage,fuzzing"]
+    command += ["--checks", ",".join(CHECKS), "--continue-on-failure", "--max-examples", "50"]
+    command += ["--generation-deterministic", "--suppress-health-check", "all"]
+    command += ["--max-time", str(SECONDS), "--request-timeout", "120", "--no-color"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=clean_environment(),
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert "generated" in done.stdout
+    status, _ = server.get("/health/ready")
+    assert status == 200

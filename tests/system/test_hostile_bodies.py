@@ -1,0 +1,29 @@
+"""Bodies that are meant to hurt: refused, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loadtest.hostile_bodies import BODIES, attack, path_of, stream
+from tests.system.serving import Server
+
+pytestmark = [pytest.mark.timeout(300)]
+
+PATIENCE = 20.0
+"""Seconds that a refusal may take here; loadtest/hostile_bodies.py measures what it takes."""
+
+
+async def test_they_are_refused_and_others_go_on(server: Server) -> None:
+    port = int(server.url.rpartition(":")[2])
+    _, alone = await stream(port, server.model, 1, 300)
+    other = asyncio.create_task(stream(port, server.model, 1, 300))
+    for name, make in BODIES.items():
+        body = make()
+        status, seconds = await attack(port, body, path_of(body))
+        assert 400 <= status < 500, f"{name}: {status}"
+        assert seconds < PATIENCE, f"{name}: {seconds:.1f} s"
+    _, disturbed = await other
+    assert disturbed == alone
+    assert server.get("/health/ready")[0] == 200
