@@ -23,8 +23,8 @@ if __name__ == "__main__":
 
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from loadtest.gateway_alone.measure import measure  # noqa: E402
-from loadtest.generator.report import markdown_table  # noqa: E402
 from loadtest.readme import README, markers, replace_section  # noqa: E402
+from penstock.bench.load.report import markdown_table  # noqa: E402
 
 PROGRAM = "loadtest/gateway.py"
 RATES = {1: 100.0, 100: 5_000.0, 1_000: 10_000.0, 5_000: 10_000.0}

@@ -23,8 +23,8 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.generator.report import markdown_table  # noqa: E402
 from loadtest.readme import README, markers, replace_section  # noqa: E402
+from penstock.bench.load.report import markdown_table  # noqa: E402
 
 PROGRAM = "loadtest/hostile_bodies.py"
 PIECE = 1 << 20

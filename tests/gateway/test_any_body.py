@@ -13,16 +13,23 @@ from hypothesis import strategies as st
 
 from penstock.config import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.openai.chat_request import ChatRequest
-from penstock_gateway.openai.completion_request import CompletionRequest
+from penstock_gateway.operations import OperationRoute
 from tests.gateway.fake_engine import FakeEngineClient
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-FIELDS = {CHAT: ChatRequest.__struct_fields__, TEXT: CompletionRequest.__struct_fields__}
+BODIES = {
+    route.path: route.operation.body
+    for route in create_app(FakeEngineClient(), GatewayConfig()).routes  # type: ignore[arg-type]
+    if isinstance(route, OperationRoute) and route.operation.body is not None
+}
+FIELDS = {path: body.__struct_fields__ for path, body in BODIES.items()}
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     TEXT: {"prompt": "Hi"},
+    "/v1/responses": {"input": "Hi"},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [1, 2]},
 }
 
 scalars = (
@@ -68,15 +75,15 @@ def check(response: httpx.Response) -> None:
     assert len(error["message"]) < 4000
 
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick
-@given(url=st.sampled_from([CHAT, TEXT]), data=st.data())
+@given(url=st.sampled_from(sorted(BODIES)), data=st.data())
 def test_any_values(url: str, data: st.DataObject) -> None:
     names = st.sampled_from(FIELDS[url]) | st.text(max_size=6)
     fields = data.draw(st.dictionaries(names, values, max_size=4))
-    check(post(url, json.dumps({**VALID[url], **fields}).encode()))
+    check(post(url, json.dumps({**VALID.get(url, {}), **fields}).encode()))
 
 
 @quick
@@ -119,6 +126,7 @@ def test_any_bytes(url: str, body: bytes) -> None:
         (b'{"prompt":"\xff"}', "UTF-8"),
         (b'{"prediction":' + b"[" * 100_000, "nested too deeply"),
         (b'"x"', "expected object, got str"),
+        (b'{"prompt":[' + b"1," * 300_000 + b"1]}", "262144 commas"),
     ],
 )
 def test_what_is_wrong_is_said(body: bytes, says: str) -> None:

@@ -25,8 +25,19 @@ _ENOUGH = 1000
 """Characters of either end of a complaint."""
 
 
+MAX_ELEMENTS = 262_144
+"""Commas that a body may hold, which is about how many values: a quarter of a million are decoded
+in some 80 ms, in which nobody else is served. They are counted before anything is decoded, and
+those in texts count too: 16 MiB of prose have fewer."""
+
+
 def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
     """Raises InvalidRequest that names the field at fault and what is allowed there."""
+    if len(body) > MAX_ELEMENTS and body.count(b",") > MAX_ELEMENTS:
+        raise InvalidRequest(
+            f"the request's body holds more than {MAX_ELEMENTS} commas, the most that is allowed",
+            code="request_too_large",
+        )
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
