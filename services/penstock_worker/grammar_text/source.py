@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.structural_tag import to_grammar
 
@@ -57,8 +58,8 @@ def _from_schema(compile: Any, schema: str) -> str:
     # Its complaints name the place; the library's name one in a text of its own.
     parsed = json.loads(schema)
     check_schema(parsed)
-    if parsed is True:
-        schema = "{}"  # The same, and the library takes options for objects only.
+    # The same as true, and the library takes options for objects only.
+    schema = "{}" if parsed is True else json.dumps(closed(parsed), ensure_ascii=False)
     options = {"whitespace_pattern": WHITESPACE}
     return str(compile.grammar_from_json_schema(schema, overrides=options))
 

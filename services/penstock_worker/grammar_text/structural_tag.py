@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 
 MAX_TAGS = 512
@@ -73,7 +74,8 @@ class _Writer:
                     _refuse(kind, "needs json_schema, an object")
                 if node.get("style") not in (None, "json"):
                     _refuse(kind, "has a style that is not supported; allowed: json")
-                text = json.dumps({} if schema is True else schema, ensure_ascii=False)
+                schema = {} if schema is True else closed(schema)
+                text = json.dumps(schema, ensure_ascii=False)
                 return self._rule(f"%json {text}")
             case "regex":
                 return self._rule(f"%regex_ {_get(node, 'pattern', str, kind)}")
