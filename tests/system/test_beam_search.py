@@ -18,7 +18,7 @@ import torch
 from penstock.client import BeamSearchParams, EngineClient, Hypothesis, beam_search, best_of
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults, PreparedModel
-from penstock.prepare.folder import MANIFEST
+from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.sampling_params import SamplingParams
 from tests.shared.scripted_engine import byte_tokenizer_json
 from tests.system.in_process import Numerics, System, Way
@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Callable[..., Any]:
         backend: str = "cpu",
     ) -> Any:
         manifest = PreparedModel(
-            format_version=1,
+            format_version=FORMAT_VERSION,
             name="tiny",
             source="tiny",
             config=CONFIG,
