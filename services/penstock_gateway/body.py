@@ -8,8 +8,8 @@ from starlette.types import Receive, Scope
 
 from penstock_gateway.errors import ClientGone, HTTPError
 
-LINGER_BYTES = 64 * 1024 * 1024
-LINGER_SECONDS = 2.0
+LINGER_BYTES = 256 * 1024 * 1024
+LINGER_SECONDS = 10.0
 """How much of an over-long body is read and dropped, so that its sender gets to see the answer:
 a connection closed with unread data is reset, and the answer lost."""
 

@@ -73,6 +73,7 @@ class FakeWorker:
     last_step: int = 0
     log: list[Plan] = field(default_factory=list)
     asked: dict[int, Grammar] = field(default_factory=dict)
+    bad: dict[int, Grammar] = field(default_factory=dict)
     grammars: dict[int, Grammar] = field(default_factory=dict)
     late: Callable[[], bool] = lambda: False
     drops: list[tuple[int, int]] = field(default_factory=list)
@@ -82,7 +83,7 @@ class FakeWorker:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
         is to be dropped may still be used by the steps up to there."""
         if isinstance(message, CompileGrammar):
-            assert message.grammar not in {**self.asked, **self.grammars}
+            assert message.grammar not in {**self.asked, **self.bad, **self.grammars}
             self.asked[message.grammar] = message.definition
         else:
             self.drops.append((sent, message.grammar))
@@ -91,14 +92,15 @@ class FakeWorker:
     def _drop(self) -> None:
         while self.drops and self.drops[0][0] <= self.last_step:
             number = self.drops.pop(0)[1]
-            known = self.asked.pop(number, None) or self.grammars.pop(number)
-            assert known is not None
+            held = (self.asked, self.bad, self.grammars)
+            known = [each.pop(number) for each in held if number in each]
+            assert len(known) == 1
 
     def compiles(self, number: int) -> GrammarReady | GrammarFailed:
         """Grammars of the kind `lark` are bad ones."""
         definition = self.asked.pop(number)
         if definition.kind == "lark":
-            self.asked[number] = definition  # The engine drops it.
+            self.bad[number] = definition  # The engine drops it.
             return GrammarFailed(number, "this grammar is bad")
         self.grammars[number] = definition
         return GrammarReady(number)

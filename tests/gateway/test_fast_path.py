@@ -11,19 +11,29 @@ from penstock.client import SequenceDelta
 from penstock_gateway.events import EventStream
 from penstock_gateway.http_protocol import Room
 from penstock_gateway.openai.chat_reply import ChatFormat
-from penstock_gateway.openai.completion_reply import CompletionFormat
+from penstock_gateway.openai.completion_reply import CompletionFormat, Prompt
 from penstock_gateway.openai.reply import ReplyHead, UsageField, append_event
+from penstock_gateway.openai.shown import Shown
 from tests.gateway.fake_engine import ByteTokenizer
 
 HEAD = ReplyHead(id='a"b', created=7, model='m\\"x', system_fingerprint=None)
 TEXTS = ["x", ' "quoted" \\ ', "\n\t\x00\x1f", "Übergrößenträger 👋", "</script>\u2028", "{}%s"]
 
 
-@pytest.mark.parametrize("format_of", [ChatFormat, CompletionFormat])
+def chat_format() -> ChatFormat:
+    return ChatFormat(HEAD, ByteTokenizer(), Shown(), [1], "")  # type: ignore[arg-type]
+
+
+def completion_format() -> CompletionFormat:
+    prompts = [Prompt([1], "")]
+    return CompletionFormat(HEAD, ByteTokenizer(), Shown(), prompts, 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format_of", [chat_format, completion_format])
 @pytest.mark.parametrize("usage", [UNSET, None], ids=["absent", "null"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_fast_chunk_is_the_chunk(format_of: type, usage: UsageField, text: str) -> None:
-    reply = format_of(HEAD, ByteTokenizer(), logprobs=False)
+def test_a_fast_chunk_is_the_chunk(format_of: Callable[[], ChatFormat | CompletionFormat], usage: UsageField, text: str) -> None:
+    reply = format_of()
     for choice in (0, 3):
         fast, slow = bytearray(b"before"), bytearray(b"before")
         reply.delta(fast, choice, SequenceDelta(index=0, text=text, token_ids=[1]), usage)

@@ -37,7 +37,7 @@ WELCOME = Welcome(
 
 
 def _roberta() -> Tokenizer:
-    tokenizer = byte_level_tokenizer()
+    tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
     ends = [("<|im_end|>", tokenizer.token_to_id("<|im_end|>"))]
     begins = [("<|im_start|>", tokenizer.token_to_id("<|im_start|>"))]
     tokenizer.post_processor = processors.RobertaProcessing(ends[0], begins[0])

@@ -41,7 +41,8 @@ def test_the_sdk_example(server: Server) -> None:
 
 @pytest.mark.timeout(200)
 def test_the_library_example() -> None:
-    (example,) = [code for code in PYTHON if "LLM(" in code]
-    printed = run(example)
+    generating, embedding = [code for code in PYTHON if "LLM(" in code]
+    assert len(run(embedding).split(",")) == 4
+    printed = run(generating)
     assert "Paris" in printed
     assert len(printed.strip().splitlines()) >= 3
