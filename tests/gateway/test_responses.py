@@ -181,7 +181,6 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
         ({"background": True}, "background", "stateless"),
         ({"conversation": "c"}, "conversation", "stateless"),
-        ({"tools": [{"type": "function", "name": "f"}]}, "tools", "not supported yet"),
         ({"truncation": "auto"}, "truncation", "disabled"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"input": None}, "input", "missing"),

@@ -133,6 +133,63 @@ def test_a_named_function_gets_its_arguments(sdk: openai.OpenAI, server: Server)
     check_call("add", call.function.arguments)
 
 
+def test_required_calls_of_a_response(sdk: openai.OpenAI, server: Server) -> None:
+    fields: dict[str, Any] = {
+        "model": server.model,
+        "input": QUESTION,
+        "tools": [{"type": "function", **tool["function"]} for tool in TOOLS],
+        "parallel_tool_calls": False,
+        "temperature": 1,
+        "extra_body": {"seed": 1},
+        "max_output_tokens": 160,
+    }
+    reply = sdk.responses.create(**fields, tool_choice="required")
+    assert reply.status == "completed"
+    (call,) = reply.output
+    assert call.type == "function_call"
+    check_call(call.name, call.arguments)
+
+    pieces = []
+    with sdk.responses.stream(**fields, tool_choice="required") as stream:
+        for event in stream:
+            if event.type == "response.function_call_arguments.delta":
+                pieces.append(event.delta)
+        (streamed,) = stream.get_final_response().output
+    assert len(pieces) > 2, "the arguments came in one piece"
+    assert "".join(pieces) == streamed.arguments == call.arguments
+    assert streamed.name == call.name
+    raw = list(sdk.responses.create(**fields, tool_choice="required", stream=True))
+    assert [event.sequence_number for event in raw] == list(range(len(raw)))
+    assert raw[-1].type == "response.completed"
+    assert raw[-1].response.output[0].arguments == call.arguments
+
+    # Chat's answer to the same question, with the same seed, is the same call.
+    chat = sdk.chat.completions.create(
+        model=server.model,
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        temperature=1,
+        seed=1,
+        max_tokens=160,
+    )
+    (same,) = chat.choices[0].message.tool_calls or ()
+    assert (same.function.name, same.function.arguments) == (call.name, call.arguments)
+
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21"}
+    fields |= {"input": [*QUESTION, call, told], "max_output_tokens": 4}
+    again = sdk.responses.create(**fields)
+    assert again.usage is not None
+    assert again.usage.input_tokens > reply.usage.input_tokens
+    named = {"type": "function", "name": "add"}
+    (add,) = sdk.responses.create(
+        **fields | {"input": QUESTION, "max_output_tokens": 80}, tool_choice=named
+    ).output
+    assert add.name == "add"
+    check_call("add", add.arguments)
+
+
 def test_tokenize_is_what_the_model_reads(server: Server) -> None:
     status, asked = server.post("/tokenize", {"messages": QUESTION, "return_token_strs": True})
     assert status == 200

@@ -2,7 +2,7 @@
 
 chat_completions  POST /v1/chat/completions    chat_request, chat_reply, messages
 completions       POST /v1/completions         completion_request, completion_reply, prompts
-responses         POST /v1/responses           responses_request, responses_reply
+responses         POST /v1/responses           responses_*
 models            GET /v1/models
 
 endpoint      a generating endpoint's course   fields    request fields that both take

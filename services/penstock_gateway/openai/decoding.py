@@ -53,6 +53,16 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
         raise _not_json(reason.removeprefix("JSON is malformed: ")) from None
 
 
+def convert(value: object, kind: type[Request]) -> Request:
+    """What was decoded before, as a struct. Raises InvalidRequest as `decode` does."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), kind) from None
+    except RecursionError:
+        raise _not_json("it is nested too deeply") from None
+
+
 def _not_json(reason: str) -> InvalidRequest:
     return InvalidRequest(f"the request's body must be JSON: {reason}", code="invalid_json")
 

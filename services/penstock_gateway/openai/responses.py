@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
 from penstock_gateway.openai import chat_request
-from penstock_gateway.openai.chat_completions import prompt_of, tools_of
+from penstock_gateway.openai.chat_completions import prompt_of, tools_of, with_grammar
+from penstock_gateway.openai.chat_prompt import template_of
+from penstock_gateway.openai.chat_request import ChatRequest
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
+from penstock_gateway.openai.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.openai.reply import ReplyHead
+from penstock_gateway.openai.responses_conversation import Conversation
 from penstock_gateway.openai.responses_reply import Response, ResponsesFormat
-from penstock_gateway.openai.responses_request import Conversation, ResponsesRequest, check
+from penstock_gateway.openai.responses_request import ResponsesRequest, check
 from penstock_gateway.openai.sampling import room_for_output, sampling_params
 from penstock_gateway.operations import OperationRoute, posting
 from penstock_gateway.service import Engine, Service
@@ -41,26 +48,57 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         engine: Engine,
         head: ReplyHead,
     ) -> Job:
-        chat = conversation.chat
+        config, chat = self._service.config, conversation.chat
         chat_request.check(chat)
-        prompt = (await prompt_of(chat, engine, tools_of(chat))).ids
-        max_tokens = room_for_output(
-            len(prompt),
-            request.max_output_tokens,
-            None,
-            engine.welcome.limits.max_model_len,
-            field="max_output_tokens",
-            source="input",
+        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
+        prompt = await prompt_of(chat, engine, use)
+        params = _params(request, chat, engine, len(prompt.ids))
+        template = template_of(engine).source
+        constrained = params.structured_outputs is not None
+        parsing = parsing_of(
+            config, template, use, prompt.text, constrained=constrained, include_reasoning=True
         )
-        params = sampling_params(
-            chat,
-            engine.welcome,
-            max_tokens=max_tokens,
-            logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        )
-        reply = ResponsesFormat(head, engine.text.tokenizer, request, params)
-        structure = None if params.structured_outputs is None else "text.format"
-        return Job([prompt], [params], reply, structure)
+        if parsing is not None and params.logprobs is not None:
+            raise _no_logprobs(request)
+        if needs_special_tokens(config, template, use) and not constrained:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        tokenizer, tools = engine.text.tokenizer, conversation.tools
+        reply = ResponsesFormat(head, tokenizer, request, params, tools, parsing)
+        structure = "text.format" if constrained else None
+        if use.grammar() is not None:
+            structure = "tool_choice"
+        return Job([prompt.ids], [with_grammar(params, use)], reply, structure)
+
+
+def _params(
+    request: ResponsesRequest, chat: ChatRequest, engine: Engine, prompt: int
+) -> SamplingParams:
+    """prompt: tokens. Raises InvalidRequest."""
+    max_tokens = room_for_output(
+        prompt,
+        request.max_output_tokens,
+        None,
+        engine.welcome.limits.max_model_len,
+        field="max_output_tokens",
+        source="input",
+    )
+    return sampling_params(
+        chat,
+        engine.welcome,
+        max_tokens=max_tokens,
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+    )
+
+
+def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
+    """A parser tells of texts, so nobody knows which tokens are a message's."""
+    field = "top_logprobs" if request.top_logprobs is not None else "include"
+    return InvalidRequest(
+        f"{field} asks for log-probabilities, which can't be combined with tools, nor with a "
+        "model whose reasoning is told apart (--reasoning-parser)",
+        param=field,
+        code="unsupported_value",
+    )
 
 
 def routes(service: Service) -> list[OperationRoute]:

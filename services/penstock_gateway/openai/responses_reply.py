@@ -9,6 +9,10 @@ from msgspec import UNSET
 
 from penstock_gateway.openai.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.openai.reply import ReplyHead, TimelineField, Usage, UsageField, encoder
+from penstock_gateway.openai.responses_items import OutputItem
+from penstock_gateway.openai.responses_output import EventWriter, NoEvents, OutputItems
+from penstock_gateway.openai.responses_request import ReasoningOptions
+from penstock_gateway.openai.responses_tools import FunctionTool
 from penstock_gateway.openai.shown import Source
 from penstock_gateway.timeline import Timeline
 
@@ -18,22 +22,8 @@ if TYPE_CHECKING:
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.parsed_choice import Parsing
     from penstock_gateway.openai.responses_request import ResponsesRequest
-
-
-class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """logprobs: empty unless they were asked for."""
-
-    text: str
-    annotations: list[Any] = []
-    logprobs: list[ChatLogprob] = []
-
-
-class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
-    id: str
-    status: str
-    content: list[OutputText]
-    role: str = "assistant"
 
 
 class InputDetails(msgspec.Struct):
@@ -42,6 +32,8 @@ class InputDetails(msgspec.Struct):
 
 
 class OutputDetails(msgspec.Struct):
+    """reasoning_tokens: always 0; thoughts are told apart as text, not as tokens."""
+
     reasoning_tokens: int = 0
 
 
@@ -66,7 +58,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     created_at: int
     status: str
     model: str
-    output: list[OutputMessage] = []
+    output: list[OutputItem] = []
     usage: ResponseUsage | None = None
     incomplete_details: IncompleteDetails | None = None
     error: None = None
@@ -82,16 +74,17 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     background: bool = False
     previous_response_id: None = None
     parallel_tool_calls: bool = True
-    tool_choice: str = "none"
-    tools: list[Any] = []
+    tool_choice: str | dict[str, str] = "auto"
+    tools: list[FunctionTool] = []
     truncation: str = "disabled"
-    reasoning: None = None
+    reasoning: ReasoningOptions | None = None
     service_tier: str = "default"
     penstock_timeline: TimelineField = UNSET
 
 
 class ResponsesFormat:
-    """Writes the reply to one request."""
+    """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
+    read; None: all of it is content."""
 
     def __init__(
         self,
@@ -99,13 +92,15 @@ class ResponsesFormat:
         tokenizer: Tokenizer,
         request: ResponsesRequest,
         params: SamplingParams,
+        tools: list[FunctionTool],
+        parsing: Parsing | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
-        self._item = f"msg-{head.id.removeprefix('resp-')}"
-        self._number = 0
-        self._texts: list[str] = []
-        self._content_logprobs: list[ChatLogprob] = []
+        self._base = head.id.removeprefix("resp-")
+        self._parsing = parsing
+        self._events = EventWriter()
+        self._items: OutputItems | None = None
         self._response = Response(
             id=head.id,
             created_at=head.created,
@@ -119,33 +114,28 @@ class ResponsesFormat:
             text=_text_options(request),
             metadata=request.metadata or {},
             user=request.user,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            tool_choice=_tool_choice(request),
+            tools=tools,
+            reasoning=request.reasoning,
         )
 
     def begin(self, source: Source) -> None:
         """Nothing of the prompt is shown."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
-        self._event(out, "response.created", response=self._response)
-        self._event(out, "response.in_progress", response=self._response)
-        item = OutputMessage(self._item, "in_progress", [])
-        self._event(out, "response.output_item.added", output_index=0, item=item)
-        self._part_event(out, "response.content_part.added", part=OutputText(""))
+        self._events.out = out
+        self._events.send("created", response=self._response)
+        self._events.send("in_progress", response=self._response)
+        self._items = OutputItems(self._events, self._base, self._parsing)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
-        logprobs = self._shown(delta.token_ids, delta.logprobs)
-        if delta.text or logprobs:
-            self._texts.append(delta.text)
-            self._content_logprobs += logprobs
-            self._part_event(out, "response.output_text.delta", delta=delta.text, logprobs=logprobs)
+        if self._items is None:
+            return
+        self._events.out = out
+        self._items.push(delta.text, self._shown(delta.token_ids, delta.logprobs))
         if delta.finish_reason is not None:
-            self._finish("".join(self._texts), self._content_logprobs, delta.finish_reason)
-            [item] = self._response.output
-            [part] = item.content
-            self._part_event(
-                out, "response.output_text.done", text=part.text, logprobs=part.logprobs
-            )
-            self._part_event(out, "response.content_part.done", part=part)
-            self._event(out, "response.output_item.done", output_index=0, item=item)
+            self._finish(self._items, delta.finish_reason)
 
     def usage(self, out: bytearray, usage: Usage) -> None:
         """It comes with the last event."""
@@ -156,39 +146,36 @@ class ResponsesFormat:
     def end(self, out: bytearray, usage: Usage) -> None:
         """The event that holds the whole response."""
         self._response.usage = _usage(usage)
-        self._event(out, f"response.{self._response.status}", response=self._response)
+        self._events.out = out
+        self._events.send(self._response.status, response=self._response)
 
     def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
         [choice] = choices
-        logprobs = self._shown(choice.token_ids, choice.logprobs)
-        self._finish("".join(choice.texts), logprobs, choice.finish_reason)
+        items = OutputItems(NoEvents(), self._base, self._parsing)
+        items.push("".join(choice.texts), self._shown(choice.token_ids, choice.logprobs))
+        self._finish(items, choice.finish_reason)
         self._response.usage = _usage(usage)
         self._response.penstock_timeline = timeline
         return encoder.encode(self._response)
 
-    def _finish(self, text: str, logprobs: list[ChatLogprob], reason: str | None) -> None:
+    def _finish(self, items: OutputItems, reason: str | None) -> None:
         response = self._response
         response.status = "completed" if reason == "stop" else "incomplete"
         if reason != "stop":
             response.incomplete_details = IncompleteDetails("max_output_tokens")
-        content = [OutputText(text, logprobs=logprobs)]
-        response.output = [OutputMessage(self._item, response.status, content)]
+        response.output = items.finish(response.status)
 
     def _shown(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> list[ChatLogprob]:
         if not self._logprobs or not ids:
             return []
         return chat_logprobs(self._tokenizer, ids, logprobs).content
 
-    def _part_event(self, out: bytearray, kind: str, **fields: Any) -> None:
-        self._event(out, kind, item_id=self._item, output_index=0, content_index=0, **fields)
 
-    def _event(self, out: bytearray, kind: str, **fields: Any) -> None:
-        """One server-sent event, under its own name."""
-        out += f"event: {kind}\ndata: ".encode()
-        event = {"type": kind, "sequence_number": self._number, **fields}
-        encoder.encode_into(event, out, -1)
-        out += b"\n\n"
-        self._number += 1
+def _tool_choice(request: ResponsesRequest) -> str | dict[str, str]:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return {"type": choice.type, "name": choice.name or ""}
 
 
 def _text_options(request: ResponsesRequest) -> dict[str, Any]:

@@ -1,0 +1,475 @@
+"""Tool calls and thoughts in POST /v1/responses, from a scripted engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from penstock.client import SequenceDelta
+from penstock.config import GatewayConfig
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.app import create_app
+from tests.gateway.fake_engine import END, MODEL, FakeEngineClient, Script, Step
+
+URL = "/v1/responses"
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather of a city.",
+    "parameters": SCHEMA,
+    "strict": True,
+}
+NOW = {"type": "function", "name": "now"}
+ARGUMENTS = '{"city": "Zür\\u0069ch é👋"}'
+CALL = f'{{"name": "get_weather", "arguments": {ARGUMENTS}}}'
+HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
+KNOWN: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+NAMED = {"type": "function", "name": "get_weather"}
+
+
+def said(text: str, *, seed: int | None = None, finish: str = "stop") -> Script:
+    """A script: `text` in pieces, cut by the seed; None: a piece for each character."""
+    dice = random.Random(seed)
+    places = range(1, len(text))
+    if seed is not None and len(text) > 1:
+        places = sorted(dice.sample(places, dice.randrange(len(text))))
+    cuts = [0, *places, len(text)]
+    pieces = [text[a:b] for a, b in pairwise(cuts)]
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        for piece in pieces:
+            yield [SequenceDelta(index=0, text=piece, token_ids=[65] * len(piece))]
+        last = [END] if finish == "stop" else []
+        yield [SequenceDelta(index=0, token_ids=last, finish_reason=finish)]  # type: ignore[arg-type]
+
+    return script
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"input": "Hi", "tools": [WEATHER, NOW], "model": MODEL, **fields}
+
+
+async def whole_reply(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 200, response.text
+    Response.model_validate(response.json(), strict=True)
+    return response.json()
+
+
+async def events_of(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
+    """Each is one that the SDK knows, named by its type and numbered."""
+    response = await http.post(URL, json=body(stream=True, **fields))
+    assert response.status_code == 200, response.text
+    events = []
+    for block in response.text.removesuffix("\n\n").split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == len(events)
+        KNOWN.validate_python(event)
+        events.append(event)
+    return events
+
+
+TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
+
+
+def built(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items as a client adds them up from the deltas. Every event in its place: one item at a
+    time, its own id and index in all that it says, what is done equals what came."""
+    items: list[dict[str, Any]] = []
+    open_item: dict[str, Any] | None = None
+    for event in events[2:-1]:
+        kind = event["type"].removeprefix("response.")
+        if kind == "output_item.added":
+            assert open_item is None
+            assert event["output_index"] == len(items)
+            open_item = event["item"] | {"text": "", "stage": "begun"}
+            assert open_item["status"] == "in_progress"
+            continue
+        assert open_item is not None, kind
+        assert event["output_index"] == len(items)
+        if kind == "output_item.done":
+            done = event["item"]
+            assert (done["id"], done["type"]) == (open_item["id"], open_item["type"])
+            assert open_item["stage"] == "done"
+            if done["type"] == "function_call":
+                assert done["arguments"] == open_item["text"]
+                assert (done["name"], done["call_id"]) == (open_item["name"], open_item["call_id"])
+            else:
+                assert done["content"][0]["text"] == open_item["text"]
+            items.append(done)
+            open_item = None
+            continue
+        assert event["item_id"] == open_item["id"]
+        _part(event, kind, open_item)
+    assert open_item is None
+    return items
+
+
+def _part(event: dict[str, Any], kind: str, item: dict[str, Any]) -> None:
+    """Checks an event within an item, whose `text` and `stage` it changes."""
+    text = TEXTS.get(item["type"])
+    if text is not None:
+        assert event["content_index"] == 0
+    name = text or "function_call_arguments"
+    if kind == "content_part.added":
+        assert (item["stage"], event["part"]["type"], event["part"]["text"]) == ("begun", text, "")
+        item["stage"] = "part"
+    elif kind == f"{name}.delta":
+        assert item["stage"] == ("begun" if text is None else "part")
+        assert event["delta"]
+        item["text"] += event["delta"]
+    elif kind == f"{name}.done":
+        assert event["arguments" if text is None else "text"] == item["text"]
+        item["stage"] = "done" if text is None else "text done"
+    else:
+        assert kind == "content_part.done"
+        assert item["stage"] == "text done"
+        assert event["part"]["text"] == item["text"]
+        item["stage"] = "done"
+
+
+def plain(items: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """What the items say, without their ids."""
+    said = []
+    for item in items:
+        if item["type"] == "function_call":
+            said.append(("function_call", item["status"], item["name"], item["arguments"]))
+        else:
+            [part] = item["content"]
+            said.append((item["type"], item["status"], part["text"]))
+    return said
+
+
+def message(text: str, status: str = "completed") -> tuple[str, ...]:
+    return ("message", status, text)
+
+
+def thought(text: str, status: str = "completed") -> tuple[str, ...]:
+    return ("reasoning", status, text)
+
+
+def called(arguments: str = ARGUMENTS, status: str = "completed") -> tuple[str, ...]:
+    return ("function_call", status, "get_weather", arguments)
+
+
+THINKS = "<think></think><tool_call>"
+CASES: list[tuple[str, str, list[tuple[str, ...]]]] = [
+    ("<tool_call>", HERMES, [called()]),
+    ("<tool_call>", f"Wait. é\n{HERMES}", [message("Wait. é\n"), called()]),
+    ("<tool_call>", f"{HERMES}\n{HERMES}", [called(), called()]),
+    (
+        "<tool_call>",
+        f"A\n{HERMES}B\n{HERMES}",
+        [message("A\n"), called(), message("B\n"), called()],
+    ),
+    ("<tool_call>", "It is sunny.", [message("It is sunny.")]),
+    ("<tool_call>", "<tool_call>oh</tool_call>", [message("<tool_call>oh</tool_call>")]),
+    ("[TOOL_CALLS]", f"[TOOL_CALLS][{CALL}, {CALL}]", [called(), called()]),
+    ("Environment: ipython", CALL, [called()]),
+    ("", f"[{CALL}]", [called()]),
+    ("", "", []),
+    (THINKS, "<think>\nHm, é.\n</think>\n\nYes.", [thought("Hm, é."), message("Yes.")]),
+    (THINKS, f"<think>x</think>{HERMES}", [thought("x"), called()]),
+    (
+        THINKS,
+        f"<think>x</think>Look:\n{HERMES}",
+        [thought("x"), message("Look:\n"), called()],
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "text", "items"), CASES)
+async def test_items_streamed_and_whole(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    template: str,
+    text: str,
+    items: list[tuple[str, ...]],
+) -> None:
+    engine.template.source = template
+    for seed in (None, *range(8)):
+        engine.script = said(text, seed=seed)
+        whole = await whole_reply(http, request_id="r")
+        assert plain(whole["output"]) == items, seed
+        events = await events_of(http, request_id="r")
+        streamed = built(events)
+        last = events[-1]
+        assert [event["type"] for event in (*events[:2], last)] == [
+            "response.created",
+            "response.in_progress",
+            "response.completed",
+        ]
+        assert last["response"]["output"] == streamed
+        calls = [item.pop("call_id") for item in streamed + whole["output"] if "call_id" in item]
+        assert len(set(calls)) == len(calls)
+        assert streamed == whole["output"], seed
+        varies = {"created_at", "output"}
+        assert {k: v for k, v in last["response"].items() if k not in varies} == {
+            k: v for k, v in whole.items() if k not in varies
+        }
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("<think>x", [thought("x", "incomplete")]),
+        ("<think>x</think>Ye", [thought("x"), message("Ye", "incomplete")]),
+        (
+            f"<think>x</think>{HERMES}".removesuffix("}}\n</tool_call>"),
+            [thought("x"), called(ARGUMENTS[:-1], "incomplete")],
+        ),
+    ],
+)
+async def test_what_was_cut_short_is_the_last_item(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    text: str,
+    items: list[tuple[str, ...]],
+) -> None:
+    engine.template.source = THINKS
+    engine.script = said(text, finish="length")
+    whole = await whole_reply(http)
+    assert whole["status"] == "incomplete"
+    assert plain(whole["output"]) == items
+    events = await events_of(http)
+    assert events[-1]["type"] == "response.incomplete"
+    assert plain(built(events)) == items
+
+
+async def test_a_message_begins_when_there_is_content(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    """Not before: or a client shows an empty message in front of a call."""
+    engine.template.source = THINKS
+    engine.script = said(f"<think>x</think>{HERMES}")
+    added = [e["item"]["type"] for e in await events_of(http) if "output_item.added" in e["type"]]
+    assert added == ["reasoning", "function_call"]
+
+
+async def test_arguments_come_as_they_are_written(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source = "<tool_call>"
+    engine.script = said(HERMES)
+    events = await events_of(http)
+    deltas = [e for e in events if e["type"] == "response.function_call_arguments.delta"]
+    assert len(deltas) > len(ARGUMENTS) / 2
+
+
+async def test_one_call_only(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said(f"[{CALL}, {CALL}]")
+    reply = await whole_reply(http, parallel_tool_calls=False)
+    assert plain(reply["output"]) == [called()]
+    assert reply["parallel_tool_calls"] is False
+    assert plain(built(await events_of(http, parallel_tool_calls=False))) == [called()]
+
+
+async def test_forced_calls(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    """The grammar is chat's: it holds the same for both."""
+    chat = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}],
+    }
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for choice, same, text in (
+        ("required", "required", f'[{{"name": "get_weather", "parameters": {ARGUMENTS}}}]'),
+        (NAMED, named, ARGUMENTS),
+    ):
+        engine.script = said(text)
+        reply = await whole_reply(http, tool_choice=choice, tools=[WEATHER])
+        assert plain(reply["output"]) == [called()]
+        assert reply["tool_choice"] == choice
+        assert plain(built(await events_of(http, tool_choice=choice, tools=[WEATHER]))) == [
+            called()
+        ]
+        response = await http.post("/v1/chat/completions", json={**chat, "tool_choice": same})
+        assert response.status_code == 200, response.text
+        grammars = [params.structured_outputs for _, params, _ in engine.submitted[-3:]]
+        assert grammars[0] is not None
+        assert grammars[0] == grammars[1] == grammars[2]
+
+
+async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said(CALL)
+    reply = await whole_reply(http, tool_choice="none")
+    assert plain(reply["output"]) == [message(CALL)]
+    assert "tools" not in engine.template.calls[-1][1]
+    await whole_reply(http)
+    function = {"name": "get_weather", "description": "Weather of a city.", "parameters": SCHEMA}
+    assert engine.template.calls[-1][1]["tools"] == [
+        {"type": "function", "function": function},
+        {"type": "function", "function": {"name": "now"}},
+    ]
+
+
+async def test_special_tokens_that_mark_calls_are_shown(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.template.source = "[TOOL_CALLS]"
+    engine.script = said("Yes")
+    await whole_reply(http)
+    await whole_reply(http, tool_choice="none")
+    assert [p.skip_special_tokens for _, p, _ in engine.submitted] == [False, True]
+
+
+async def test_what_was_asked_comes_back(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said("Yes")
+    reply = await whole_reply(http, reasoning={"effort": "low", "summary": "auto"})
+    bare = {"description": None, "parameters": None, "strict": None}
+    assert reply["tools"] == [WEATHER, NOW | bare]
+    assert (reply["tool_choice"], reply["parallel_tool_calls"]) == ("auto", True)
+    assert reply["reasoning"]["effort"] == "low"
+    assert engine.template.calls[0][1]["reasoning_effort"] == "low"
+
+
+async def test_the_sdk_and_the_way_back(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    """An answer's items are the next request's input, as the SDK sends them."""
+    engine.template.source = THINKS
+    engine.script = said(f"<think>x</think>Look:\n{HERMES}")
+    client = openai.AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http)
+    tools: Any = [WEATHER]
+    reply = await client.responses.create(model=MODEL, input="Hi", tools=tools)
+    arguments = ""
+    async with client.responses.stream(model=MODEL, input="Hi", tools=tools) as stream:
+        async for event in stream:
+            if event.type == "response.function_call_arguments.delta":
+                arguments += event.delta
+                assert event.snapshot == arguments
+        final = await stream.get_final_response()
+    assert arguments == ARGUMENTS
+    assert plain([item.model_dump() for item in final.output]) == plain(
+        [item.model_dump() for item in reply.output]
+    )
+    call: Any = final.output[-1]
+    assert call.parsed_arguments == json.loads(ARGUMENTS)
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    again: Any = [{"role": "user", "content": "Hi"}, *final.output, told]
+    await client.responses.create(model=MODEL, input=again, tools=tools)
+    function = {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
+    assert engine.template.calls[-1][0][1:] == [
+        {
+            "role": "assistant",
+            "content": "Look:\n",
+            "reasoning_content": "x",
+            "tool_calls": [{"type": "function", "function": function, "id": call.call_id}],
+        },
+        {"role": "tool", "tool_call_id": call.call_id, "content": "sunny"},
+    ]
+
+
+async def test_thoughts_belong_to_the_turn_behind_them(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.script = said("Yes")
+
+    def thoughts(text: str) -> dict[str, Any]:
+        content = [{"type": "reasoning_text", "text": text}]
+        return {"type": "reasoning", "id": "rs", "summary": [], "content": content}
+
+    def call(name: str) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": name, "name": "now", "arguments": "{}"}
+
+    def output(name: str) -> dict[str, Any]:
+        return {"type": "function_call_output", "call_id": name, "output": "noon"}
+
+    user = {"role": "user", "content": "Hi"}
+    turns = [call("1"), call("2"), output("1"), output("2"), thoughts("b"), call("3"), output("3")]
+    await whole_reply(http, input=[thoughts("lost"), user, thoughts("a"), *turns])
+    given = engine.template.calls[-1][0]
+    assert [m["role"] for m in given] == [
+        "user",
+        *["assistant", "tool", "tool"],
+        "assistant",
+        "tool",
+    ]
+    assert [m.get("reasoning_content") for m in given] == [None, "a", None, None, "b", None]
+    assert [[c["id"] for c in m.get("tool_calls", ())] for m in given][1::3] == [["1", "2"], ["3"]]
+
+    # Behind words of the assistant's own they begin a message.
+    words = {"role": "assistant", "content": "Wait."}
+    await whole_reply(http, input=[user, words, thoughts("c"), call("4"), output("4")])
+    given = engine.template.calls[-1][0]
+    assert [m.get("reasoning_content") for m in given] == [None, None, "c", None]
+    assert [m["content"] for m in given] == ["Hi", "Wait.", "", "noon"]
+
+
+def _call(**fields: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "allowed: function"),
+        ({"tools": [{"vector_store_ids": [], "type": "file_search"}]}, "tools[0].type", "function"),
+        ({"tools": [WEATHER, {"name": "f"}]}, "tools[1].type", "missing"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
+        ({"tools": [{"type": "function", "name": 3}]}, "tools[0].name", "expected str"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function", "allowed: "),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "tools[0].name is"),
+        ({"tools": [NOW, NOW]}, "tools[1].name", "another tool"),
+        ({"tools": [{**NOW, "name": f"f{i}"} for i in range(129)]}, "tools", "at most 128"),
+        ({"tools": {}}, "tools", "expected array"),
+        ({"tool_choice": "sometimes"}, "tool_choice", '{"type": "function", "name": …}'),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "an object of type web_search"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice", "none, or {"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice", "none, or {"),
+        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "get_weather"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
+        (
+            {"tool_choice": "required", "text": {"format": {"type": "json_object"}}},
+            "tool_choice",
+            "combined with text.format",
+        ),
+        ({"top_logprobs": 1}, "top_logprobs", "can't be combined"),
+        ({"include": ["message.output_text.logprobs"]}, "include", "can't be combined"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "reasoning.effort is"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "allowed: auto"),
+        ({"input": [_call(arguments="[1]")]}, "input[0].arguments", "input[0].arguments must be"),
+        ({"input": [_call(), _call(arguments="{")]}, "input[1].arguments", "JSON object"),
+        ({"input": [_call(call_id=None)]}, "input[0].call_id", "missing"),
+        (
+            {"input": [{"type": "function_call_output", "output": "x"}]},
+            "input[0].call_id",
+            "missing",
+        ),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c"}]},
+            "input[0].output",
+            "missing",
+        ),
+    ],
+)  # fmt: skip
+async def test_refused(
+    http: httpx.AsyncClient, fields: dict[str, Any], param: str, says: str
+) -> None:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param, error
+    assert says in error["message"]
+
+
+async def test_the_model_may_not_choose(engine: FakeEngineClient) -> None:
+    app = create_app(engine, GatewayConfig(enable_auto_tool_choice=False))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        response = await http.post(URL, json=body())
+    assert response.status_code == 400
+    assert "--no-enable-auto-tool-choice" in response.json()["error"]["message"]
