@@ -157,6 +157,8 @@ class Walker:
         ]
         if front is None or not pairs:
             return
+        if self.choose.whole(0, 1):
+            pairs = [pair for pair in pairs if _in_prompt(pair)] or pairs
         old = pairs[self.choose.whole(0, len(pairs) - 1)]
         stopping = old.submit.stopping
         self.h.submit(
@@ -184,9 +186,7 @@ class Walker:
         first = old.sequences.get(0)
         if old.submit.sampling.prompt_logprobs is None or first is None:
             return 0
-        self.met["resumed in a prompt"] += (
-            0 < len(first.prompt_logprobs) < len(old.submit.prompt) - 1
-        )
+        self.met["resumed in a prompt"] += _in_prompt(old)
         return 1 + len(first.prompt_logprobs)
 
     def _left_ms(self, deadline: float) -> int:
@@ -214,7 +214,9 @@ class Walker:
             self.h.connect()
 
     def disconnect(self) -> None:
-        front = self._front()
+        """Rather one that has been told a part of a prompt's log-probabilities: that is rare."""
+        told = [front for front in self.h.fronts if any(map(_in_prompt, front.requests.values()))]
+        front = told[0] if told else self._front()
         if front is not None:
             self.h.disconnect(front)
 
@@ -318,3 +320,11 @@ class Walker:
         requests = list(front.requests.values())
         recent = requests[-8:] if self.choose.whole(0, 3) else requests
         return front, recent[self.choose.whole(0, len(recent) - 1)]
+
+
+def _in_prompt(request: RequestScore) -> bool:
+    """Whether its front end knows a part of what it asked about the prompt."""
+    first = request.sequences.get(0)
+    if request.submit.sampling.prompt_logprobs is None or first is None:
+        return False
+    return 0 < len(first.prompt_logprobs) < len(request.submit.prompt) - 1

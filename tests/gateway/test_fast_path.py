@@ -32,7 +32,9 @@ def completion_format() -> CompletionFormat:
 @pytest.mark.parametrize("format_of", [chat_format, completion_format])
 @pytest.mark.parametrize("usage", [UNSET, None], ids=["absent", "null"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_fast_chunk_is_the_chunk(format_of: Callable[[], ChatFormat | CompletionFormat], usage: UsageField, text: str) -> None:
+def test_a_fast_chunk_is_the_chunk(
+    format_of: Callable[[], ChatFormat | CompletionFormat], usage: UsageField, text: str
+) -> None:
     reply = format_of()
     for choice in (0, 3):
         fast, slow = bytearray(b"before"), bytearray(b"before")
