@@ -67,13 +67,19 @@ class EventStream:
         return self.started and not self._writing and not self._room.full
 
     def write_now(self, data: bytearray) -> None:
-        """Sends whole events without waiting, where `can_write_now`.
+        """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
+        or where that can't be, through the application's layers.
 
         An ASGI server's send is a coroutine; one that doesn't wait ends at its first step, outside
         of any task.
         """
         begun = time.monotonic()
-        sending = self._send({"type": "http.response.body", "body": bytes(data), "more_body": True})
+        piece = bytes(data)
+        if self._room.write(piece):
+            self._last_write = now = time.monotonic()
+            self.write_seconds += now - begun
+            return
+        sending = self._send({"type": "http.response.body", "body": piece, "more_body": True})
         try:
             sending.send(None)  # type: ignore[attr-defined]
         except StopIteration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -20,12 +21,17 @@ _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
 
 class Room:
-    """Of a connection. full: a send would wait for the client to read."""
+    """Of a connection. full: a send would wait for the client to read.
 
-    __slots__ = ("full",)
+    write: puts a piece of the body that is being sent straight onto the connection, past all layers
+    of the application; False where it can't, and has written nothing.
+    """
 
-    def __init__(self, *, full: bool) -> None:
+    __slots__ = ("full", "write")
+
+    def __init__(self, *, full: bool, write: Callable[[bytes], bool] = lambda piece: False) -> None:
         self.full = full
+        self.write = write
 
 
 def room_of(scope: Scope) -> Room:
@@ -53,7 +59,7 @@ class _Bounded:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._room = Room(full=False)
+        self._room = Room(full=False, write=self.write_piece)
         # uvicorn copies this into the scope of each request.
         self.app_state = {**self.app_state, _ROOM: self._room}
         super().connection_made(transport)  # type: ignore[misc]
@@ -83,6 +89,10 @@ class _Bounded:
     def inside_head(self) -> bool:
         """Whether the client is in the middle of a request's head."""
         raise NotImplementedError
+
+    def write_piece(self, piece: bytes) -> bool:
+        """See Room.write."""
+        return False
 
     def pause_writing(self) -> None:
         self._room.full = True
@@ -174,6 +184,17 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
 
         def inside_head(self) -> bool:
             return self._inside_head
+
+        def write_piece(self, piece: bytes) -> bool:
+            # The latest request's cycle: where another one waits in the pipe, its response has not
+            # begun, and has no encoding yet.
+            cycle = self.cycle
+            if cycle is None or not cycle.chunked_encoding:
+                return False
+            if cycle.response_complete or cycle.disconnected:
+                return False
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
 
         def on_message_begin(self) -> None:
             self._inside_head = self._progress = True

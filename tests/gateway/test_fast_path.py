@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import socket
+from collections.abc import Callable, Iterable
 
 import pytest
 from msgspec import UNSET
 
 from penstock.client import SequenceDelta
+from penstock.sampling_params import SamplingParams
 from penstock_gateway.events import EventStream
 from penstock_gateway.http_protocol import Room
 from penstock_gateway.openai.chat_reply import ChatFormat
 from penstock_gateway.openai.completion_reply import CompletionFormat, Prompt
 from penstock_gateway.openai.reply import ReplyHead, UsageField, append_event
 from penstock_gateway.openai.shown import Shown
-from tests.gateway.fake_engine import ByteTokenizer
+from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
+from tests.gateway.live import LiveGateway
 
 HEAD = ReplyHead(id='a"b', created=7, model='m\\"x', system_fingerprint=None)
 TEXTS = ["x", ' "quoted" \\ ', "\n\t\x00\x1f", "Übergrößenträger 👋", "</script>\u2028", "{}%s"]
@@ -83,3 +87,46 @@ async def test_a_send_that_waits_is_an_error_not_a_loss() -> None:
     connection.wait = lambda: asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="waits"):
         events.write_now(bytearray(b"second"))
+
+
+async def test_what_the_connection_takes_itself_goes_past_the_application() -> None:
+    pieces: list[bytes] = []
+    takes = True
+
+    def write(piece: bytes) -> bool:
+        if takes:
+            pieces.append(piece)
+        return takes
+
+    connection = Connection()
+    events = EventStream(connection.send, keepalive=0, room=Room(full=False, write=write))
+    await events.write(b"first")
+    events.write_now(bytearray(b"second"))
+    takes = False
+    events.write_now(bytearray(b"third"))
+    assert (pieces, connection.sent) == ([b"second"], [b"head", b"first", b"third"])
+
+
+@pytest.mark.parametrize("parser", ["auto", "h11"])
+def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(parser: str) -> None:
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        for at in range(20):
+            yield [SequenceDelta(index=0, text=f"<{at}>", token_ids=[at])]
+            yield 0.01
+        yield [SequenceDelta(index=0, finish_reason="stop")]
+
+    body = b'{"prompt":"x","stream":true,"max_tokens":30}'
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    first = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    second = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    with (
+        LiveGateway(FakeEngineClient(script), parser=parser) as gateway,
+        socket.create_connection(("127.0.0.1", gateway.port), 10) as connection,
+    ):
+        connection.sendall(first + second)
+        got = b"".join(iter(lambda: connection.recv(65536), b""))
+    texts = re.findall(rb'"text":"(<\d+>)"', got)
+    assert texts == [b"<%d>" % at for at in range(20)]
+    stream, answer = got.split(b"data: [DONE]\n\n")
+    assert stream.startswith(b"HTTP/1.1 200")
+    assert answer.startswith(b"\r\n0\r\n\r\nHTTP/1.1 200")
