@@ -7,35 +7,27 @@ not be added here: branches per feature or per model, I/O, clocks, knowledge of 
 rules, anything that makes one slot's numbers depend on another's.  Features come as objects:
 models, attention backends, the sampler with its rules, the prompt's log-probabilities.
 
-Threads.  A forward pass that has no threads of its own (the reference) is called from several: a
-step's sequences are dealt out, and each thread takes its share through the whole model by itself.
-That may be done because no number depends on what else is in a batch, and it needs one meeting per
-step where threads inside torch's operations need thousands: on 2 cores that others use too, waiting
-for each other there made steps many times slower, spinning or not.
+The order of steps, their shares among threads, and failures are in `steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_kernels.reference.tiling import ROW_TILE
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.grammar import Grammars
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice, Sampler
-from penstock_worker.slots import PlanError, Slots
-
-log = logs.get(__name__)
+from penstock_worker.slots import Slots
+from penstock_worker.steps import Steps
 
 Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""
@@ -66,10 +58,8 @@ class Runner:
         self._prompts = PromptLogprobs(slots, sampler)
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
         self.grammars = grammars or Grammars()
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
+        self._steps = Steps(slots, threads)
         self._observer = observer
-        self._last_step = 0
 
     @property
     def layers_done(self) -> int:
@@ -79,14 +69,14 @@ class Runner:
     def close(self) -> None:
         """End the threads; a step that is being computed is given up as soon as may be."""
         self._forward.cancel()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._steps.close()
         self.grammars.close()
 
     def reset(self) -> None:
         """Forget every sequence: a new session with the engine begins."""
         self._slots.clear()
         self.grammars.reset()
-        self._last_step = 0
+        self._steps.reset()
 
     def execute(self, plan: Plan) -> Result:
         """One SlotResult for each SlotWork, in order. Changes slots and KV cache.
@@ -94,48 +84,12 @@ class Runner:
         Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
         errors of the slots that it concerns.
         """
-        if plan.follows != self._last_step or plan.step <= plan.follows:
-            raise PlanError(
-                f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
-            )
+        return self._steps.execute(plan, self._prepare, self._compute)
+
+    def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)
         self._slots.apply(plan)
         self.grammars.apply(plan)
-        self._last_step = plan.step
-        able = [work for work in plan.work if self._slots[work.slot].failed is None]
-        outcomes: dict[int, SlotResult] = {}
-        for part in self._attempts(deal(able, self._threads)):
-            outcomes |= part
-        results = []
-        for work in plan.work:
-            outcome = outcomes.get(work.slot)
-            results.append(outcome or SlotResult(work.slot, error=self._slots[work.slot].failed))
-        return Result(plan.step, results)
-
-    def _attempts(self, shares: list[list[SlotWork]]) -> Iterable[dict[int, SlotResult]]:
-        """What each share gave. One alone is computed by the caller: handing it over and back
-        costs more than a tenth of a millisecond."""
-        if len(shares) == 1:
-            return [self._attempt(shares[0])]
-        return self._pool.map(self._attempt, shares)
-
-    def _attempt(self, works: list[SlotWork]) -> dict[int, SlotResult]:
-        """Compute; if that fails as one batch, one by one, so that only the guilty fail.
-
-        That is sound because computing a token again writes the same bits.
-        """
-        try:
-            with torch.inference_mode():
-                return self._compute(works)
-        except Exception as error:
-            log.error("a step failed", exception=True, slots=len(works))
-            if len(works) == 1:
-                self._slots[works[0].slot].failed = f"{type(error).__name__}: {error}"
-                return {}
-        outcomes: dict[int, SlotResult] = {}
-        for work in works:
-            outcomes |= self._attempt([work])
-        return outcomes
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
         rest, prompts = self._prompts.take(works, self._logits)
@@ -213,17 +167,3 @@ class Runner:
         for work in works:
             observer(work.slot, work.start, logits[row : row + work.count])
             row += work.count
-
-
-def deal(works: list[SlotWork], hands: int) -> list[list[SlotWork]]:
-    """Works in at most `hands` shares of about equal token counts, none of less than a row tile
-    unless there is less: a tile costs the same however few of its rows are used."""
-    tokens = sum(work.count for work in works)
-    hands = min(hands, len(works), -(-tokens // ROW_TILE))
-    shares: list[list[SlotWork]] = [[] for _ in range(hands)]
-    sizes = [0] * hands
-    for work in sorted(works, key=lambda work: -work.count):
-        least = sizes.index(min(sizes))
-        shares[least].append(work)
-        sizes[least] += work.count
-    return shares

@@ -11,8 +11,9 @@ from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner, deal
+from penstock_worker.runner import Runner
 from penstock_worker.slots import PlanError
+from penstock_worker.steps import deal
 from tests.worker.driver import GREEDY, make_runner
 
 pytestmark = pytest.mark.timeout(60)

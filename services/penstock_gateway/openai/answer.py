@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from penstock_gateway.events import EventStream
 from penstock_gateway.openai.batch import Arrivals, Batch, failure_of
+from penstock_gateway.openai.choice import Choice
 from penstock_gateway.openai.fields import StreamOptions
 from penstock_gateway.openai.reply import ReplyFormat, Usage, UsageField
 from penstock_gateway.timeline import Recorder
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock.protocol.common import TokenLogprobs
     from penstock_gateway.openai.search import Found
-
-
-@dataclass(slots=True)
-class Choice:
-    """One choice of an unstreamed reply, as it grows."""
-
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    def add(self, delta: SequenceDelta) -> None:
-        """Takes the choice's next delta."""
-        self.texts.append(delta.text)
-        self.token_ids += delta.token_ids
-        self.logprobs += delta.logprobs or ()
-        self.finish_reason = delta.finish_reason
-        self.stop_reason = delta.stop_reason
 
 
 async def whole_answer(

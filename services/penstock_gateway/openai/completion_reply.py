@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.choice import Choice
 
 
 class TextChoice(msgspec.Struct):

@@ -12,7 +12,7 @@ from penstock_gateway.timeline import Timeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.choice import Choice
     from penstock_gateway.openai.shown import Source
 
 encoder = msgspec.json.Encoder()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.protocol.common import TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.openai.answer import Choice
+    from penstock_gateway.openai.choice import Choice
     from penstock_gateway.openai.parsed_choice import Parsing
     from penstock_gateway.openai.responses_request import ResponsesRequest
 

@@ -11,8 +11,8 @@ from penstock.client import BeamSearchParams, Hypothesis, beam_search, best_of
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import MAX_N
-from penstock_gateway.openai.answer import Choice
 from penstock_gateway.openai.batch import failure_of
+from penstock_gateway.openai.choice import Choice
 from penstock_gateway.openai.fields import GenerateFields
 
 if TYPE_CHECKING:

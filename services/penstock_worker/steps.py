@@ -1,0 +1,108 @@
+"""What every runner does with a plan: its order, its shares, and failures that stay where they are.
+
+Threads.  A model that has no threads of its own (the reference) is called from several: a step's
+sequences are dealt out, and each thread takes its share through the whole model by itself.  That
+may be done because no number depends on what else is in a batch, and it needs one meeting per step
+where threads inside torch's operations need thousands: on 2 cores that others use too, waiting for
+each other there made steps many times slower, spinning or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from penstock import logs
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_kernels.reference.tiling import ROW_TILE
+from penstock_worker.slots import PlanError, Slots
+
+log = logs.get(__name__)
+
+Compute = Callable[[list[SlotWork]], dict[int, SlotResult]]
+"""What some works of one step give, by slot. May be called from several threads at once."""
+
+
+class Steps:
+    """One runner's steps. threads: that call `compute` at once, each with torch's own count set
+    to 1."""
+
+    def __init__(self, slots: Slots, threads: int) -> None:
+        self._slots = slots
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
+        self._last_step = 0
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def reset(self) -> None:
+        """The next step is the first one of a session."""
+        self._last_step = 0
+
+    def execute(self, plan: Plan, prepare: Callable[[Plan], None], compute: Compute) -> Result:
+        """One SlotResult for each SlotWork, in order. prepare: what comes before computing.
+
+        Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
+        errors of the slots that it concerns.
+        """
+        if plan.follows != self._last_step or plan.step <= plan.follows:
+            raise PlanError(
+                f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
+            )
+        prepare(plan)
+        self._last_step = plan.step
+        able = [work for work in plan.work if self._slots[work.slot].failed is None]
+        outcomes: dict[int, SlotResult] = {}
+        for part in self._attempts(deal(able, self._threads), compute):
+            outcomes |= part
+        results = []
+        for work in plan.work:
+            outcome = outcomes.get(work.slot)
+            results.append(outcome or SlotResult(work.slot, error=self._slots[work.slot].failed))
+        return Result(plan.step, results)
+
+    def _attempts(
+        self, shares: list[list[SlotWork]], compute: Compute
+    ) -> Iterable[dict[int, SlotResult]]:
+        """What each share gave. One alone is computed by the caller: handing it over and back
+        costs more than a tenth of a millisecond."""
+        if len(shares) == 1:
+            return [self._attempt(shares[0], compute)]
+        return self._pool.map(lambda share: self._attempt(share, compute), shares)
+
+    def _attempt(self, works: list[SlotWork], compute: Compute) -> dict[int, SlotResult]:
+        """Compute; if that fails as one batch, one by one, so that only the guilty fail.
+
+        That is sound because computing a token again writes the same bits.
+        """
+        try:
+            with torch.inference_mode():
+                return compute(works)
+        except Exception as error:
+            log.error("a step failed", exception=True, slots=len(works))
+            if len(works) == 1:
+                self._slots[works[0].slot].failed = f"{type(error).__name__}: {error}"
+                return {}
+        outcomes: dict[int, SlotResult] = {}
+        for work in works:
+            outcomes |= self._attempt([work], compute)
+        return outcomes
+
+
+def deal(works: list[SlotWork], hands: int) -> list[list[SlotWork]]:
+    """Works in at most `hands` shares of about equal token counts, none of less than a row tile
+    unless there is less: a tile costs the same however few of its rows are used."""
+    tokens = sum(work.count for work in works)
+    hands = min(hands, len(works), -(-tokens // ROW_TILE))
+    shares: list[list[SlotWork]] = [[] for _ in range(hands)]
+    sizes = [0] * hands
+    for work in sorted(works, key=lambda work: -work.count):
+        least = sizes.index(min(sizes))
+        shares[least].append(work)
+        sizes[least] += work.count
+    return shares
