@@ -1,7 +1,6 @@
 """The requests: every way of asking whose answer must not depend on what happens meanwhile.
 
-Where a new way comes (a JSON schema through response_format, once the endpoints take it), it is one
-more entry of KINDS; everything else follows.
+Where a new way comes, it is one more entry of KINDS; everything else follows.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ def _common(tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+LIST = {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 200}
+
 Maker = Callable[[int, int], dict[str, Any]]
 
 KINDS: dict[str, tuple[str, Maker]] = {
@@ -69,6 +70,35 @@ KINDS: dict[str, tuple[str, Maker]] = {
     "n=2": (
         "/v1/completions",
         lambda n, tokens: _completion(n, tokens, temperature=1.0, seed=n, n=2),
+    ),
+    "penalties": (
+        "/v1/completions",
+        lambda n, tokens: _completion(
+            n,
+            tokens,
+            temperature=0.9,
+            seed=n,
+            presence_penalty=0.5,
+            frequency_penalty=0.4,
+            repetition_penalty=1.1,
+            logit_bias={"28": -2, "30": 1.5},
+            bad_words=["the", "and"],
+        ),
+    ),
+    # A list that is longer than the answer may be.  What has a grammar can't ignore EOS.
+    "json schema": (
+        "/v1/chat/completions",
+        lambda n, tokens: _chat(
+            n,
+            tokens,
+            temperature=1.0,
+            seed=n,
+            ignore_eos=False,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "things", "strict": True, "schema": LIST},
+            },
+        ),
     ),
     "chat logprobs, n=2": (
         "/v1/chat/completions",
