@@ -25,10 +25,9 @@ from penstock.llm.pooling import AsyncPooling
 from penstock.llm.prompts import (
     Message,
     Prompt,
+    fill_chat,
     prompt_list,
-    render_chat,
     terms_list,
-    tokenise_chat,
     tokenise_prompt,
     with_salt,
     with_template,
@@ -252,12 +251,14 @@ class AsyncLLM(AsyncPooling):
     ) -> tuple[str, list[int]]:
         """(what the template makes of a conversation, its token ids). Raises InvalidRequest."""
         text = with_template(self.text, chat_template, self.welcome.generation)
-        how: dict[str, Any] = {
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-            "variables": {"tools": tools, **(chat_template_kwargs or {})},
-        }
-        return render_chat(messages, text, **how), tokenise_chat(messages, text, **how)
+        chat = fill_chat(
+            messages,
+            text,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables={"tools": tools, **(chat_template_kwargs or {})},
+        )
+        return chat.text, chat.encode()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-from penstock.text.template import ChatTemplate
+from penstock.text.template import ChatTemplate, RenderedChat
 
 
 class TokensPrompt(TypedDict):
@@ -127,13 +127,31 @@ def tokenise_chat(
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Token ids of a conversation in the model's template. Raises InvalidRequest.
+    """Token ids of a conversation in the model's template; see fill_chat."""
+    return fill_chat(
+        messages,
+        text,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        variables=variables,
+    ).encode()
+
+
+def fill_chat(
+    messages: list[Message],
+    text: ModelText,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
+) -> RenderedChat:
+    """A conversation in the model's template, as text and as ids. Raises InvalidRequest.
 
     continue_final_message: nothing follows the last message's content, so that the model goes on
     with it.  variables: more of the template's (tools, enable_thinking, …).
     """
     template, plain = _conversation(messages, text, variables)
-    return template.encode(
+    return template.filled(
         plain,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,

@@ -88,10 +88,27 @@ class ChatTemplate:
         kwargs: more variables for the template (tools, enable_thinking, ...).
         Raises InvalidRequest with the template's own message if it refuses the conversation.
         """
+        return self.filled(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **kwargs,
+        ).encode()
+
+    def filled(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> RenderedChat:
+        """As encode; the text too, of the same filling."""
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         disarmed = disarm(given, self._special, self.source)
         text = self._fill(_marked(disarmed.values, continue_final_message))
-        return self._ids(_finished(text, disarmed.values, continue_final_message), disarmed)
+        text = _finished(text, disarmed.values, continue_final_message)
+        return RenderedChat(disarmed.restore(text), lambda: self._ids(text, disarmed))
 
     async def rendered(
         self,
