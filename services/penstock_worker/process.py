@@ -47,15 +47,17 @@ def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = 
     for name, value in THREADING.items():
         os.environ.setdefault(name, value)
     session = EngineSession(engine_endpoint, rank, transport or TransportSettings())
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, _leave)
+    leaving = Leaving()
     session.start()
     worker = Worker(session)
     try:
         _preload()
-        worker.run()
-    except _Leave:
-        pass
+        if not leaving.asked:
+            worker.run()
+    except BaseException:
+        # What the signal interrupted may have wrapped our exception in one of its own.
+        if not leaving.asked:
+            raise
     finally:
         worker.close()
         session.close()
@@ -66,10 +68,24 @@ class _Leave(BaseException):
     """Raised in the main thread by a signal."""
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, signal.SIG_IGN)
-    raise _Leave
+class Leaving:
+    """Raises _Leave in the main thread when SIGTERM or SIGINT comes for the first time.
+
+    asked: whether one has come.  To be looked at beside the exception, which may come out as
+    another or not at all: Python 3.11 makes a RuntimeError of what is raised while a class is made,
+    and an import may be in the middle of one.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._take)
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        self.asked = True
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise _Leave
 
 
 def _preload() -> None:

@@ -278,3 +278,40 @@ def test_grammars_are_compiled_while_a_step_goes_on(engine: Engine, setup: Setup
     engine.send(DropGrammar(1))
     engine.send(first_plan([1, 2, 3], step=2, slot=1))
     assert engine.hear(Result).step == 2
+
+
+INTERRUPTED = """
+import os, signal, sys
+from penstock_worker import process
+
+class Field:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def wrapped():
+    class Owner:
+        field = Field()
+
+def swallowed():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        pass
+
+process._preload = {"wrapped": wrapped, "swallowed": swallowed}[sys.argv[2]]
+process.main(sys.argv[1], 0)
+"""
+
+
+@pytest.mark.parametrize("way", ["wrapped", "swallowed"])
+def test_a_signal_amid_an_import_is_an_orderly_end(tmp_path: Path, way: str) -> None:
+    """Whatever the interrupted code makes of the exception."""
+    endpoint = f"ipc://{tmp_path}/nobody"
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, endpoint, way],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
