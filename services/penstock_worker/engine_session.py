@@ -58,6 +58,7 @@ class Activity:
 class EngineSession:
     """inbox: Heard, for the main thread.  activity: what it does.
 
+    turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
     doesn't wait behind a step.
     """
@@ -66,6 +67,7 @@ class EngineSession:
         self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.activity = Activity()
         self.aside: Callable[[Heard], bool] = lambda heard: False
+        self.turned = time.monotonic()
         self._settings = settings
         self._endpoint = endpoint
         self._rank = rank
@@ -116,7 +118,7 @@ class EngineSession:
     def _loop(self, link: Link[ToWorker]) -> None:
         while True:
             stopping = self._stopping
-            now = time.monotonic()
+            now = self.turned = time.monotonic()
             for event in link.poll(now):
                 if isinstance(event, Ended):
                     log.warning("session with the engine ended", reason=event.reason)
