@@ -29,20 +29,27 @@ class Collector:
         welcome = self._service.client.welcome
         label = [welcome.model if welcome is not None else ""]
         yield from engine_families(self._service.client, label)
+        # What an engine core tells by itself would be counted twice.
+        if welcome is None or not welcome.own_metrics:
+            yield from self._prefix_cache(label)
         yield from self._counters(label)
         yield from self._histograms(label)
+
+    def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
+        counts = self._service.counts
+        for name, words, value in (
+            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+        ):
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
 
     def _counters(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts
         for name, words, value in (
             ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
             ("generation_tokens", "Generated tokens.", counts.generation_tokens),
-            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
-            counter.add_metric(label, value)
-            yield counter
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
         ended = CounterMetricFamily(
             "vllm:request_success",
             f"Sequences that ended, by how. {OURS}",
@@ -74,3 +81,9 @@ class Collector:
             family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
             family.add_metric(label, histogram.cumulative(), histogram.total)
             yield family
+
+
+def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
+    counter = CounterMetricFamily(name, words, labels=_LABEL)
+    counter.add_metric(label, value)
+    return counter
