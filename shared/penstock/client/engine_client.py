@@ -21,6 +21,7 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.sampling import stopping, token_sampling
+from penstock.client.timing import RequestTiming
 from penstock.config import TransportSettings
 from penstock.errors import (
     EngineUnavailable,
@@ -220,9 +221,11 @@ class EngineClient:
         *,
         name: str,
         terms: Terms = NO_TERMS,
+        timing: RequestTiming | None = None,
     ) -> PoolResult:
         """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
 
+        timing: asks the engine where the time goes, and hears of it.
         When the caller is cancelled while it waits, the request is aborted.
         """
         terms.check_time()
@@ -238,6 +241,7 @@ class EngineClient:
             terms=terms,
             send=self._send,
             on_closed=self._forget,
+            timing=timing,
         )
         self._enter(request)
         self._send(request.submission())
