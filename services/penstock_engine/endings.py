@@ -73,7 +73,7 @@ class Endings:
         if not request.open:
             del frontend.requests[request.number]
         if vectors is not None:
-            frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens()))
+            frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens(), timeline))
             return
         frontend.outputs.append(
             SequenceOutput(

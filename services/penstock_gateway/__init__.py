@@ -6,6 +6,7 @@ watch      disconnects and slow readers   events     server-sent events with hel
 errors     OpenAI's error object          openai/    one file per endpoint
 operations what each route does           openapi    the document made of that
 keys/      API keys, limits by the minute metrics/   GET /metrics
+tracing/   OpenTelemetry traces
 counted_client  what endpoints submit through
 server     uvicorn with our bounds        process    the process around it all
 """

@@ -25,6 +25,8 @@ from penstock_gateway.openai import chat_completions, completions, models, respo
 from penstock_gateway.operations import OperationRoute
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.service import Patience, Service
+from penstock_gateway.tracing.layer import TraceLayer
+from penstock_gateway.tracing.start import tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
@@ -59,7 +61,7 @@ def create_app(
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share.  gateways: how many share the work.
 
-    Raises StartupError for a file of API keys that is wrong.
+    Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
     ring, counts = KeyRing.of(config, gateways), Counts()
     limits = None if ring is None else RateLimits(config.rate_limit_storage)
@@ -69,6 +71,7 @@ def create_app(
         patience or Patience(),
         ring=ring,
         limits=limits,
+        tracing=tracing_of(config),
         counts=counts,
     )
     routes = [route for made_by in ENDPOINTS for route in made_by(service)]
@@ -102,6 +105,9 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
         served=service.served,
         operations=[route.operation for route in routes],
     )
+    if service.tracing is not None:
+        operations = [route.operation for route in routes]
+        app.add_middleware(TraceLayer, tracing=service.tracing, operations=operations)
     app.add_middleware(Boundary, service=service)
     return app
 

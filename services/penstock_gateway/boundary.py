@@ -12,6 +12,7 @@ from penstock import logs
 from penstock_gateway.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.replies import send_error
 from penstock_gateway.service import Service
+from penstock_gateway.tracing.trace import log_fields
 
 log = logs.get(__name__)
 
@@ -61,7 +62,7 @@ class Boundary:
                 raise head_too_large(self._service.config.max_header_bytes)
             await self._app(scope, receive, send_with_id)
         except ClientGone as gone:
-            log.debug("client gone", request=request_id, reason=str(gone))
+            log.debug("client gone", request=request_id, reason=str(gone), **log_fields(scope))
         except asyncio.CancelledError as cancelled:
             # The server cancels what is still open when its time to shut down is over.
             if not started:
@@ -71,7 +72,13 @@ class Boundary:
         except Exception as error:
             answer = as_http_error(error)
             if answer.status == 500:
-                log.error("request failed", request=request_id, path=scope["path"], exception=True)
+                log.error(
+                    "request failed",
+                    request=request_id,
+                    path=scope["path"],
+                    exception=True,
+                    **log_fields(scope),
+                )
             if not started:
                 await send_error(send_with_id, answer)
             elif not finished:

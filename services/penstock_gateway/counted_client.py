@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.timing import RequestTiming
 from penstock_gateway.keys.caller import Caller, current
 from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
@@ -72,13 +74,17 @@ class CountedClient:
         caller = current.get()
         if self._limits is not None:
             await self._limits.prompt(caller, len(prompt))
+        trace = tracing.current.get()
+        if trace is not None and trace.follows:
+            more["timed"] = True
         begun = time.perf_counter()
         generation = await self._client.submit(prompt, params, name=name, terms=terms, **more)
+        run = None if trace is None else trace.run(len(prompt), params.n, generation.timing)
         counts = self._counts
         counts.prompt_tokens += len(prompt)
         counts.request_prompt_tokens.observe(len(prompt))
         return CountedGeneration(
-            generation, begun, len(prompt), params.n, counts, self._limits, caller
+            generation, begun, len(prompt), params.n, counts, self._limits, caller, run
         )
 
     async def pool(
@@ -89,7 +95,12 @@ class CountedClient:
             await self._limits.prompt(current.get(), len(prompt))
         self._counts.prompt_tokens += len(prompt)
         self._counts.request_prompt_tokens.observe(len(prompt))
-        return await self._client.pool(prompt, pooling, name=name, terms=terms)
+        trace = tracing.current.get()
+        if trace is None:
+            return await self._client.pool(prompt, pooling, name=name, terms=terms)
+        timing = RequestTiming(1)
+        trace.run(len(prompt), 1, timing)
+        return await self._client.pool(prompt, pooling, name=name, terms=terms, timing=timing)
 
 
 class CountedGeneration:
@@ -104,6 +115,7 @@ class CountedGeneration:
         counts: Counts,
         limits: RateLimits | None,
         caller: Caller,
+        run: tracing.Run | None = None,
     ) -> None:
         self._generation = generation
         self._begun = begun
@@ -113,6 +125,7 @@ class CountedGeneration:
         self._caller = caller
         self._open = n
         self._tokens = 0
+        self._run = run
         self._last: dict[int, float] = {}
         """When each choice last gained a token."""
 
@@ -121,10 +134,14 @@ class CountedGeneration:
 
     def abort(self) -> None:
         """As Generation's."""
-        self._generation.abort()
+        if self._run is None:
+            self._generation.abort()
+        else:
+            self._run.generation = self._generation
+            self._generation.abort(linger=True)
         if self._open:
             self._counts.finished["abort"] += self._open
-            self._end()
+            self._end("abort")
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -137,7 +154,7 @@ class CountedGeneration:
         except Exception:
             if self._open:
                 self._counts.finished["error"] += self._open
-                self._end()
+                self._end("error")
             raise
         self._count(deltas)
         return deltas
@@ -165,22 +182,28 @@ class CountedGeneration:
                     counts.between_tokens.observe((now - before) / gained)
                 elif not last:
                     counts.first_token.observe(now - self._begun)
+                    if self._run is not None:
+                        self._run.first_token = now
                 last[delta.index] = now
                 self._tokens += gained
                 counts.generation_tokens += gained
             if delta.finish_reason is not None:
                 counts.finished[delta.finish_reason] += 1
+                if self._run is not None:
+                    self._run.reasons[delta.index] = delta.finish_reason
                 self._open -= 1
                 if not self._open:
                     self._end()
 
-    def _end(self) -> None:
-        """Once."""
+    def _end(self, otherwise: str = "") -> None:
+        """Once. otherwise: why those ended that did not say so."""
         self._open = 0
         counts = self._counts
         counts.whole_request.observe(time.perf_counter() - self._begun)
         counts.request_generation_tokens.observe(self._tokens)
         cached = self._generation.cached_tokens
+        if self._run is not None:
+            self._run.ended(self._tokens, cached, otherwise)
         if cached is not None:
             counts.cache_queries += self._prompt_tokens
             counts.cache_hits += cached

@@ -82,6 +82,8 @@ async def _serve(
         if watching is not None:
             watching.cancel()
         await client.close()
+        if service.tracing is not None:
+            await service.tracing.close()
     log.info("left")
 
 

@@ -19,6 +19,7 @@ from penstock_gateway.metrics.counts import Counts
 if TYPE_CHECKING:
     from penstock.client import ModelText
     from penstock.protocol.to_frontend import Status, Welcome
+    from penstock_gateway.tracing.tracer import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,15 @@ class Engine:
 @dataclass(slots=True)
 class Service:
     """One gateway. ring: the API keys; None: everybody may ask.  limits: by the minute; None: there
-    are none.  counts: what the client counts.  open_requests: generations being answered.
-    draining: told to leave."""
+    are none.  tracing: None where it is off.  counts: what the client counts.
+    open_requests: generations being answered.  draining: told to leave."""
 
     client: CountedClient
     config: GatewayConfig
     patience: Patience = Patience()
     ring: KeyRing | None = None
     limits: RateLimits | None = None
+    tracing: Tracing | None = None
     counts: Counts = field(default_factory=Counts)
     open_requests: int = 0
     draining: bool = False

@@ -19,6 +19,7 @@ from starlette.types import Scope
 from penstock import logs
 from penstock.errors import InvalidRequest
 from penstock_gateway.boundary import REQUEST_ID
+from penstock_gateway.tracing.trace import log_fields
 
 if TYPE_CHECKING:
     from penstock.client.timing import RequestTiming
@@ -76,6 +77,7 @@ class Recorder:
         self._slow_after = slow_after
         self._asked = is_asked(scope)
         self._told: Timeline | None = None
+        self._trace = log_fields(scope)
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
 
@@ -115,6 +117,7 @@ class Recorder:
         log.warning(
             "slow request",
             request=self.name,
+            **self._trace,
             wall=timeline.wall,
             **timeline.parts,
             share=sum(each.share for each in sequences),

@@ -324,6 +324,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float,
         Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
     ] = 60.0
+    otlp_traces_endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/]+\S*$", max_length=2048)] | None,
+        Meta(
+            description="URL that OpenTelemetry traces are sent to, by OTLP over HTTP (a"
+            " collector's `http://HOST:4318/v1/traces`); needs the extra `otel`; default: none."
+        ),
+    ] = None
+    trace_sample_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of requests without a `traceparent` that are traced."),
+    ] = 1.0
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
     ] = 5.0

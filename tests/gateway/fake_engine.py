@@ -93,7 +93,7 @@ class FakeGeneration:
         self._open = set(range(n))
         self.aborted = asyncio.Event()
 
-    def abort(self) -> None:
+    def abort(self, *, linger: bool = False) -> None:
         if self._open:
             self._open.clear()
             self.aborted.set()

@@ -36,6 +36,7 @@ from penstock_gateway.openai.structure import blame
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
 from penstock_gateway.timeline import Recorder
+from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.watch import while_connected
 
 Fields = TypeVar("Fields", bound=RequestFields)
@@ -165,7 +166,11 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             served,
             status.fingerprint if status is not None else None,
         )
-        return await self.prepare(request, engine, head)
+        job = await self.prepare(request, engine, head)
+        trace = tracing.current.get()
+        if trace is not None:
+            trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
+        return job
 
     async def _submit(self, job: Job, terms: Terms, recorder: Recorder) -> Batch:
         return await Batch.submit(

@@ -27,6 +27,7 @@ from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given
 from penstock_gateway.replies import send_json
 from penstock_gateway.service import Engine, Service
+from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.watch import while_connected
 
 if TYPE_CHECKING:
@@ -172,5 +173,8 @@ class PoolEndpoint(ABC, Generic[Fields]):
         self._service.check_model(request.model)
         pooling_model(engine.welcome)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
+        trace = tracing.current.get()
+        if trace is not None:
+            trace.asks(engine.welcome.model, id)
         call = Call(self._service, engine, terms, name, id, request.truncate_prompt_tokens)
         return msgspec.json.encode(await self.answer(request, call))

@@ -29,6 +29,7 @@ from penstock.client.routing import AFFINITY_TOKENS, Ask, make_routing
 from penstock.client.sampling import stopping, token_sampling
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
+from penstock.client.timing import RequestTiming
 from penstock.config import TransportSettings
 from penstock.errors import (
     EngineUnavailable,
@@ -257,9 +258,11 @@ class EngineClient:
         *,
         name: str,
         terms: Terms = NO_TERMS,
+        timing: RequestTiming | None = None,
     ) -> PoolResult:
         """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
 
+        timing: asks the engine where the time goes, and hears of it.
         When the caller is cancelled while it waits, the request is aborted.
         """
         terms.check_time()
@@ -274,6 +277,7 @@ class EngineClient:
             pooling=pooling,
             terms=terms,
             journey=_journey(prompt_token_ids, terms, AFFINITY_TOKENS),
+            timing=timing,
         )
         self._place_new(request)
         try:

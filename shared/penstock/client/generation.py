@@ -198,13 +198,19 @@ class Generation:
     def take_pooled(self, message: Pooled) -> None:
         """Said to requests for vectors only."""
 
-    def abort(self) -> None:
-        """Ends the request here and in the engine. Does nothing there when it is over."""
-        if self.finished:
+    def abort(self, *, linger: bool = False) -> None:
+        """Ends the request here and in the engine. Does nothing there when it is over.
+
+        linger: stay the client's until the engine has given the account that was asked for; end it
+        with another abort.
+        """
+        timing = self.timing
+        keep = linger and timing is not None and timing.begun > 0 and not timing.complete
+        if not self.finished:
+            self.home.send(Abort(self.key))
+            self._end("abort", keep=keep)
+        elif not keep:
             self.home.forget(self)
-            return
-        self.home.send(Abort(self.key))
-        self._end("abort")
 
     def expire(self) -> None:
         """Ends the request here: its time is over, and there is no engine core to say so."""
@@ -347,10 +353,10 @@ class Generation:
             stop_reason=stop,
         )
 
-    def _end(self, reason: FinishReason) -> None:
+    def _end(self, reason: FinishReason, *, keep: bool = False) -> None:
         for index in list(self._open):
             self._give(SequenceDelta(index=index, finish_reason=reason))
-        self._close()
+        self._close(keep=keep)
 
     def _give(self, delta: SequenceDelta) -> None:
         waiting = self._pending.get(delta.index)

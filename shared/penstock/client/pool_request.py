@@ -10,6 +10,7 @@ from array import array
 import msgspec
 
 from penstock.client.journey import NOWHERE, Home, Journey
+from penstock.client.timing import RequestTiming
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -62,7 +63,8 @@ class PoolResult(msgspec.Struct, frozen=True):
 
 class PoolRequest:
     """Holds the request's whole state, so that it can be submitted again when the engine core it
-    ran on is gone. `key` is its number in its home; `result` is done at its end."""
+    ran on is gone. `key` is its number in its home; `result` is done at its end.
+    timing: hears of its moments, and what the engine says of it."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class PoolRequest:
         pooling: Pooling,
         terms: Terms,
         journey: Journey,
+        timing: RequestTiming | None = None,
     ) -> None:
         self.key = 0
         self.home: Home = NOWHERE
@@ -79,6 +82,7 @@ class PoolRequest:
         self.name = name
         self.terms = terms
         self.deaths = 0
+        self.timing = timing
         self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
         self._prompt = prompt_token_ids
         self._pooling = pooling
@@ -98,6 +102,8 @@ class PoolRequest:
 
     def submission(self) -> Submit:
         """The message that runs it, from the beginning."""
+        if self.timing is not None:
+            self.timing.submit()
         return Submit(
             request=self.key,
             name=self.name,
@@ -112,6 +118,7 @@ class PoolRequest:
             priority=self.terms.priority,
             time_left_ms=self.terms.time_left_ms(time.monotonic()),
             pooling=self._pooling,
+            timeline=self.timing is not None,
             grant=self.terms.grant,
         )
 
@@ -126,6 +133,8 @@ class PoolRequest:
         """What was asked for."""
         if self.finished:
             return
+        if self.timing is not None:
+            self.timing.hear(0, message.timeline)
         if not message.vectors.is_sound():
             self.fail(RequestFailed("the engine core sent vectors that are not whole"))
             return
@@ -136,6 +145,8 @@ class PoolRequest:
 
     def take(self, output: SequenceOutput) -> None:
         """A terminal output: it has failed."""
+        if self.timing is not None:
+            self.timing.hear(output.sequence, output.timeline)
         match output.finish:
             case "timeout":
                 self.fail(DeadlineExceeded("the request's deadline passed before it was answered"))
@@ -147,6 +158,8 @@ class PoolRequest:
     def abort(self) -> None:
         """Ends the request here and in the engine. Does nothing there when it is over."""
         if not self.finished:
+            if self.timing is not None:
+                self.timing.hear(0, None)  # Nothing is waited for.
             self.home.send(Abort(self.key))
             self.result.cancel()
         self.home.forget(self)

@@ -134,11 +134,13 @@ class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
     """What was asked of a pooling model; the request has ended.
 
     cached_tokens: of the prompt, found in the KV cache; None where there is none.
+    timeline: when the Submit asked for it.
     """
 
     request: int
     vectors: Vectors
     cached_tokens: int | None = None
+    timeline: SequenceTimeline | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):

@@ -1,0 +1,51 @@
+"""The ASGI layer that opens a request's span, and closes it whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock_gateway.boundary import REQUEST_ID
+from penstock_gateway.operations import Operation
+from penstock_gateway.tracing.trace import TRACE, current
+
+if TYPE_CHECKING:
+    from penstock_gateway.tracing.tracer import Tracing
+
+
+class TraceLayer:
+    """ASGI middleware, just inside the boundary. operations: those that count against a key's
+    requests are traced, and no others: health checks and scrapes would drown them."""
+
+    def __init__(self, app: ASGIApp, *, tracing: Tracing, operations: Iterable[Operation]) -> None:
+        self._app = app
+        self._tracing = tracing
+        self._traced = frozenset((o.method, o.path) for o in operations if o.counted)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        trace = None
+        if scope["type"] == "http" and (scope["method"], scope["path"]) in self._traced:
+            trace = self._tracing.begin(scope, scope[REQUEST_ID])
+        if trace is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                trace.status = message["status"]
+            await send(message)
+
+        scope[TRACE] = trace
+        token = current.set(trace)
+        try:
+            await self._app(scope, receive, noting)
+        except (Exception, asyncio.CancelledError) as error:
+            trace.error = error
+            raise
+        finally:
+            current.reset(token)
+            trace.end()
+            self._tracing.finish(trace)

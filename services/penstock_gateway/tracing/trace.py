@@ -1,0 +1,125 @@
+"""What a traced request gathers on its way. Nothing here knows OpenTelemetry.
+
+The trace is kept in a context variable, as the caller is, so that it reaches whatever submits work
+for the request, and no endpoint has to hand it on.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.timing import RequestTiming
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from penstock.sampling_params import SamplingParams
+
+TRACE = "penstock.trace"
+"""Where the scope of a traced request keeps its Trace."""
+
+MAX_RUNS = 32
+"""Of one request, have spans of their own: a beam search has one for each beam and token."""
+
+
+class Run:
+    """One prompt in the engine. Moments on the clock of RequestTiming.
+
+    n: its sequences.  reasons: why those that ended did, by index.  tokens: that they have.
+    first_token: when the first one came; None: none did.  cached: of the prompt, not computed.
+    """
+
+    __slots__ = ("cached", "first_token", "generation", "n", "reasons", "timing", "tokens")
+
+    def __init__(self, n: int, timing: RequestTiming | None = None) -> None:
+        self.n = n
+        self.timing = timing
+        self.generation: Any = None
+        self.reasons: dict[int, str] = {}
+        self.tokens = 0
+        self.first_token: float | None = None
+        self.cached: int | None = None
+
+    def ended(self, tokens: int, cached: int | None, otherwise: str) -> None:
+        """All of it. otherwise: why those ended that did not say so."""
+        self.tokens, self.cached = tokens, cached
+        for index in range(self.n):
+            self.reasons.setdefault(index, otherwise)
+
+
+class Trace:
+    """One HTTP request.
+
+    begun, ended: on the clock of RequestTiming; wall: nanoseconds since 1970 at `begun`.
+    span: OpenTelemetry's.  runs: the first MAX_RUNS of it.  prompts: how many there were in all.
+    status: of the response; None: none was begun.  error: what the request ended in.
+    """
+
+    def __init__(self, span: Any, trace_id: str, begun: float, wall: int) -> None:
+        self.span = span
+        self.trace_id = trace_id
+        self.begun = begun
+        self.wall = wall
+        self.ended = 0.0
+        self.status: int | None = None
+        self.error: BaseException | None = None
+        self.model = ""
+        self.id = ""
+        self.streamed = False
+        self.params: SamplingParams | None = None
+        self.prompts = 0
+        self.prompt_tokens = 0
+        self.runs: list[Run] = []
+
+    def asks(
+        self, model: str, id: str, params: SamplingParams | None = None, *, streamed: bool = False
+    ) -> None:
+        """The request has been understood. id: of the reply.  params: None where no text is
+        wanted."""
+        self.model, self.id, self.params, self.streamed = model, id, params, streamed
+
+    def run(self, prompt_tokens: int, n: int, timing: RequestTiming | None = None) -> Run | None:
+        """A prompt has gone to the engine; None: there have been too many to follow each."""
+        self.prompts += 1
+        self.prompt_tokens += prompt_tokens
+        if len(self.runs) >= MAX_RUNS:
+            return None
+        self.runs.append(Run(n, timing))
+        return self.runs[-1]
+
+    @property
+    def follows(self) -> bool:
+        """Whether the next prompt will have a Run."""
+        return len(self.runs) < MAX_RUNS
+
+    @property
+    def timings(self) -> list[RequestTiming]:
+        """Of its runs that have one and went to the engine."""
+        return [run.timing for run in self.runs if run.timing is not None and run.timing.begun]
+
+    def at(self, moment: float) -> int:
+        """A moment in nanoseconds since 1970."""
+        return self.wall + int((moment - self.begun) * 1e9)
+
+    def end(self) -> None:
+        """The request's answer has left, or nobody waits for it any more."""
+        self.ended = time.perf_counter()
+
+    def release(self) -> None:
+        """Nothing more is waited for: the engine client may forget its generations."""
+        for run in self.runs:
+            if run.generation is not None:
+                run.generation.abort()
+                run.generation = None
+
+
+current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+"""Of the request that is being handled; None: it is not traced."""
+
+
+def log_fields(scope: Scope) -> dict[str, str]:
+    """What a log line of the request says about its trace."""
+    trace: Trace | None = scope.get(TRACE)
+    return {} if trace is None else {"trace_id": trace.trace_id}
