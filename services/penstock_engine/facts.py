@@ -101,6 +101,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             seed=self.config.model.seed,
             pooling=self.pooling,
             pooling_tasks=tasks_of(self.pooling, self.model, self.config),
+            live=True,
         )
 
     def setup(self, version: int) -> Setup:

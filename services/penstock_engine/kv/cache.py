@@ -17,6 +17,9 @@ from penstock.protocol.to_worker import Copy
 from penstock_engine.kv.host import HostTier
 from penstock_engine.kv.pool import BlockPool, BrokenBooks
 
+FINDABLE = 4
+"""A bit beside the owner classes of the pool, so that both make one number."""
+
 
 @dataclass(frozen=True)
 class Match:
@@ -37,6 +40,7 @@ class KVCache:
         "_copies",
         "_key_of",
         "block_size",
+        "findable",
         "host",
         "num_swapped_in",
         "num_swapped_out",
@@ -51,6 +55,8 @@ class KVCache:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._copies: list[Copy] = []
+        self.findable = bytearray(num_blocks)
+        """FINDABLE for each block whose contents can be found, else 0."""
 
     # ---- finding
 
@@ -111,6 +117,7 @@ class KVCache:
             if key is None:
                 continue
             del self._block_of[key]
+            self.findable[block] = 0
             target = None if self.host is None else self.host.store(key, protected)
             if target is not None:
                 self._copies.append(Copy("out", block, target))
@@ -138,6 +145,7 @@ class KVCache:
     def _publish(self, block: int, key: bytes) -> None:
         self._block_of[key] = block
         self._key_of[block] = key
+        self.findable[block] = FINDABLE
 
     def forget_private(self, blocks: Sequence[int]) -> None:
         """What lies in those of the blocks that have one owner only shall not be found again."""
@@ -146,6 +154,7 @@ class KVCache:
             if key is not None:
                 del self._key_of[block]
                 del self._block_of[key]
+                self.findable[block] = 0
                 if self.host is not None:
                     self.host.drop(key)
 
@@ -166,5 +175,8 @@ class KVCache:
         self.pool.check(tables)
         if {block: key for key, block in self._block_of.items()} != self._key_of:
             raise BrokenBooks("the prefix index and the blocks' keys disagree")
+        marked = self.findable.count(FINDABLE) == len(self._key_of)
+        if not (marked and all(map(self.findable.__getitem__, self._key_of))):
+            raise BrokenBooks("the blocks that are marked as findable aren't those with keys")
         if self.host is not None and not self.host.balances():
             raise BrokenBooks("a block of the host tier is lost, or held twice")

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
+from penstock.protocol.live import Snapshot
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """How the model makes vectors; None: it generates text."""
     pooling_tasks: tuple[PoolingTask, ...] = ()
     """What may be asked of a pooling model, what is meant by default first."""
+    live: bool = False
+    """Whether it knows Watch."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -174,4 +177,4 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     tokens_generated: int = 0
 
 
-ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status
+ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot
