@@ -12,6 +12,7 @@ from penstock_gateway.metrics.counts import Counts
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.generation import Sink
+    from penstock.client.live import LiveFeed
     from penstock.client.pool_request import PoolResult
     from penstock.protocol.common import Pooling
     from penstock.sampling_params import SamplingParams
@@ -43,6 +44,10 @@ class CountedClient:
     @property
     def status(self) -> Any:
         return self._client.status
+
+    @property
+    def live(self) -> LiveFeed:
+        return self._client.live
 
     def status_age(self, now: float) -> float:
         return self._client.status_age(now)

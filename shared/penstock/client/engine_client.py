@@ -12,6 +12,7 @@ import zmq
 
 from penstock import logs
 from penstock.client.generation import Generation
+from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
 from penstock.client.pool_request import (
     PoolRequest,
@@ -33,6 +34,7 @@ from penstock.errors import (
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Pooling
 from penstock.protocol.from_frontend import FromFrontend, Hello
+from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
@@ -95,6 +97,7 @@ class EngineClient:
         self.welcome: Welcome | None = None
         self.text: ModelText | None = None
         self.status: Status | None = None
+        self.live = LiveFeed()
 
     @property
     def connected(self) -> bool:
@@ -117,6 +120,7 @@ class EngineClient:
     async def start(self) -> None:
         """Begins to dial. Returns at once; see wait_connected."""
         if self._ticker is None:
+            self.live.ended(self._endpoint, "no session yet")
             self._ticker = asyncio.create_task(self._tick())
 
     async def close(self) -> None:
@@ -266,6 +270,7 @@ class EngineClient:
         while True:
             self._pump()
             self._lose_patience()
+            self.live.tick(time.monotonic())
             await asyncio.sleep(max(0.005, self._link.wait_hint(time.monotonic())))
 
     def _pump(self) -> None:
@@ -329,6 +334,8 @@ class EngineClient:
                     generation.take_prepared()
             case Rejected(request):
                 self._rejected(self._open.get(request), message)
+            case Snapshot():
+                self.live.take(self._endpoint, message, now)
             case Welcome():
                 self._link.end("a second welcome in one session")
 
@@ -342,6 +349,7 @@ class EngineClient:
         # An engine core that drained and left has not died of anything that it ran.
         self._left_in_order = self.status is not None and self.status.draining
         self.status = None
+        self.live.ended(self._endpoint, reason)
         self._lost_at = now
 
     def _session_opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
@@ -359,6 +367,7 @@ class EngineClient:
         new_boot = self._last_boot not in (None, welcome.boot)
         self._submit_again(died=new_boot and not self._left_in_order)
         self._last_boot = welcome.boot
+        self.live.opened(self._endpoint, welcome, self._send)
         log.info("session opened", model=welcome.model, boot=welcome.boot)
 
     def _adopt(self, welcome: Welcome, frames: list[bytes]) -> None:
