@@ -111,14 +111,14 @@ class EngineCore:
     # ---- what is to be done
 
     @property
-    def has_open_requests(self) -> bool:
-        """Whether a front end still waits for the end of something."""
-        return next(self.frontends.requests(), None) is not None
-
-    @property
     def draining(self) -> bool:
         """Whether only what was accepted before is served."""
         return self._from_frontends.draining
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Whether a front end still waits for the end of something."""
+        return next(self.frontends.requests(), None) is not None
 
     @property
     def num_waiting(self) -> int:

@@ -107,6 +107,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             pooling=self.pooling,
             pooling_tasks=tasks_of(self.pooling, self.model, self.config),
             own_metrics=self.config.metrics.engine_metrics_port is not None,
+            live=True,
         )
 
     def setup(self, version: int) -> Setup:

@@ -39,6 +39,14 @@ class FairQueue(Waiting):
     def sequences(self) -> list[Sequence]:
         return [s for account in self._accounts.all() for s in account.line.sequences()]
 
+    def first(self, count: int) -> list[Sequence]:
+        found: list[Sequence] = []
+        for account in self._accounts.first_waiting(count):
+            found += account.line.first(count - len(found))
+            if len(found) >= count:
+                break
+        return found
+
     def ahead(self, tenant: str, priority: int) -> Ahead:
         """Its own tenant's: of the others' work nothing is sure to come before it."""
         if tenant not in self._accounts:

@@ -54,6 +54,9 @@ class Frontends:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __iter__(self) -> Iterator[FrontendSession]:
+        return iter(self._sessions.values())
+
     def get(self, session: bytes) -> FrontendSession | None:
         return self._sessions.get(session)
 

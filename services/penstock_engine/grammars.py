@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import chain, islice
 
 from penstock.config import GrammarSettings
 from penstock.protocol.common import Grammar
@@ -107,6 +108,11 @@ class Grammars:
     def parked(self) -> list[Sequence]:
         """All that wait for a grammar. Linear in the number of grammars."""
         return [sequence for entry in self._entries.values() for sequence in entry.waiting]
+
+    def first_parked(self, count: int) -> list[Sequence]:
+        """The first `count` of `parked()`."""
+        waiting = chain.from_iterable(entry.waiting for entry in self._entries.values())
+        return list(islice(waiting, count))
 
     # ---- the worker
 

@@ -27,6 +27,7 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.hub import Hub
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
+from penstock_engine.live.view import LiveView
 from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
 
@@ -86,6 +87,7 @@ class Loop:
         shutdown_timeout: float,
     ) -> None:
         self._core = core
+        self._live = LiveView(core, time.monotonic())
         self._frontends = frontends
         self._workers = workers
         self._wakeup = wakeup
@@ -104,16 +106,20 @@ class Loop:
             if self._take_signals(now) > 1:
                 return
             self._take_events(now)
-            self._deliver(self._core.step(now))
+            effects = self._core.step(now)
+            self._live.delivering(effects, now)
+            self._deliver(effects)
             if self._leave_at is not None and (
                 now >= self._leave_at or not self._core.has_open_requests
             ):
                 return
-            wait = min(self._longest_wait, self._core.next_deadline() - time.monotonic())
+            self._show(now)
+            due = min(self._core.next_deadline(), self._live.next_due())
+            wait = min(self._longest_wait, due - time.monotonic())
             self._poller.poll(max(0, round(1000 * wait)))
 
     def _take_events(self, now: float) -> None:
-        core = self._core
+        core, live = self._core, self._live
         # The worker first: the device should not wait behind a flood of requests.
         for event in self._workers.poll(now):
             if isinstance(event, Ended):
@@ -122,13 +128,23 @@ class Loop:
                 core.worker_opened(event.session, event.message, now)
             else:
                 core.worker_received(event.session, event.message, now)
+                live.worker_said(event.message, now)
         for front in self._frontends.poll(now):
             if isinstance(front, Ended):
                 core.frontend_ended(front.session, front.reason, now)
+                live.frontend_ended(front.session)
             elif isinstance(front, Opened):
                 core.frontend_opened(front.session, front.message, now)
-            else:
+                live.frontend_opened(front.session, now)
+            elif not live.takes(front.session, front.message, now):
                 core.frontend_received(front.session, front.message, now)
+
+    def _show(self, now: float) -> None:
+        """To those who watch; after a step is on its way."""
+        shown = self._live.snapshots(now)
+        if shown is not None:
+            for session in shown[0]:
+                self._frontends.send(session, shown[1])
 
     def _deliver(self, effects: Effects) -> None:
         for session, to_worker, frames in effects.to_workers:

@@ -67,6 +67,10 @@ class Waiting(ABC):
         """All that wait, in order. Sorts: not for every step."""
 
     @abstractmethod
+    def first(self, count: int) -> list[Sequence]:
+        """The first `count` of `sequences()`, at a cost that hangs on `count` alone."""
+
+    @abstractmethod
     def ahead(self, tenant: str, priority: int) -> Ahead:
         """What is served before a new request, ageing apart."""
 
@@ -114,6 +118,19 @@ class Line:
             self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
             heapq.heapify(self._heap)
 
+    def first(self, count: int) -> list[Sequence]:
+        """The first `count`, in order: the heap is walked from its root, best first."""
+        heap = self._heap
+        found: list[Sequence] = []
+        frontier = [(*heap[0][:2], 0)] if heap else []
+        while frontier and len(found) < count:
+            _, ticket, at = heapq.heappop(frontier)
+            if heap[at][2].ticket == ticket:
+                found.append(heap[at][2])
+            for child in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heapq.heappush(frontier, (*heap[child][:2], child))
+        return found
+
     def sequences(self) -> list[Sequence]:
         """All of them, in order."""
         return [entry[2] for entry in sorted(self._heap) if entry[2].ticket == entry[1]]
@@ -133,6 +150,9 @@ class WaitingQueue(Waiting):
 
     def sequences(self) -> list[Sequence]:
         return self._line.sequences()
+
+    def first(self, count: int) -> list[Sequence]:
+        return self._line.first(count)
 
     def hold(self, head: Sequence) -> None:
         """Nothing follows in a strict order: it stays the head."""

@@ -6,6 +6,7 @@ They wait for it a bounded time. Whatever becomes of it, they run: what has not 
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 
 from penstock_engine.request import Request, Sequence, State
 
@@ -61,6 +62,10 @@ class RemoteKV:
 
     def parked(self) -> list[Sequence]:
         return list(self._waiting)
+
+    def first_parked(self, count: int) -> list[Sequence]:
+        """The first `count` of them."""
+        return list(islice(self._waiting, count))
 
     def _let_go(self, sequence: Sequence) -> Sequence:
         self.unpark(sequence)

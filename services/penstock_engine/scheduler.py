@@ -96,6 +96,11 @@ class Scheduler:
         return bool(self.running or self.queue or self._in_flight)
 
     @property
+    def num_in_flight(self) -> int:
+        """Steps that were sent, and are not settled."""
+        return len(self._in_flight)
+
+    @property
     def capacity(self) -> int | None:
         """Tokens that the whole pool holds; None without a worker."""
         return None if self.pool is None else self.pool.num_blocks * self.block_size

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.config import GatewayConfig
-from penstock_gateway import docs, health, openapi, status, version
+from penstock_gateway import docs, health, live, openapi, status, version
 from penstock_gateway.boundary import Boundary, not_found
 from penstock_gateway.cors import add_cors
 from penstock_gateway.counted_client import CountedClient
@@ -44,6 +44,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     classify.routes,
     health.routes,
     status.routes,
+    live.routes,
     version.routes,
     metrics.routes,
     docs.routes,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.engine_state import EngineState
     from penstock.client.generation import Sink
+    from penstock.client.live import LiveFeed
     from penstock.client.pool_request import PoolResult
     from penstock.protocol.common import Pooling
     from penstock.sampling_params import SamplingParams
@@ -63,6 +64,10 @@ class CountedClient:
     @property
     def renumbered(self) -> int:
         return self._client.renumbered
+
+    @property
+    def live(self) -> LiveFeed:
+        return self._client.live
 
     def status_age(self, now: float) -> float:
         return self._client.status_age(now)

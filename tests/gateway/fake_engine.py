@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.engine_state import EngineState
+from penstock.client.live import LiveFeed
 from penstock.errors import PenstockError
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import TokenLogprobs
@@ -131,6 +132,7 @@ class FakeEngineClient:
         self.age = 0.1
         self.welcome = welcome()
         self.status: Status | None = status()
+        self.live = LiveFeed()
         self.script: Script = script or hello
         self.refusal: PenstockError | None = None
         self.refuse_after = 0

@@ -108,7 +108,9 @@ async def test_what_get_routes_answer_is_declared(http: httpx.AsyncClient, docum
     for path, item in document["paths"].items():
         if "get" not in item:
             continue
-        reply = await http.get(path.replace("{name}", MODEL))
+        # The live view has no end: its head says as much.
+        ask = http.head if path == "/live" else http.get
+        reply = await ask(path.replace("{name}", MODEL))
         assert reply.status_code == 200
         content = item["get"]["responses"]["200"]["content"]
         assert reply.headers["content-type"].partition(";")[0] in content

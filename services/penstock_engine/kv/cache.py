@@ -17,6 +17,9 @@ from penstock.protocol.to_worker import Copy
 from penstock_engine.kv.host import HostTier
 from penstock_engine.kv.pool import BlockPool, BrokenBooks
 
+FINDABLE = 4
+"""A bit beside the owner classes of the pool, so that both make one number."""
+
 
 @dataclass(frozen=True)
 class Match:
@@ -40,6 +43,7 @@ class KVCache:
         "_copies",
         "_key_of",
         "block_size",
+        "findable",
         "host",
         "num_kept",
         "num_swapped_in",
@@ -56,6 +60,8 @@ class KVCache:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._copies: list[Copy] = []
+        self.findable = bytearray(num_blocks)
+        """FINDABLE for each block whose contents can be found, else 0."""
 
     # ---- finding
 
@@ -118,6 +124,7 @@ class KVCache:
                 continue
             del self._block_of[key]
             self.num_kept -= 1
+            self.findable[block] = 0
             target = None if self.host is None else self.host.store(key, protected)
             if target is not None:
                 self._copies.append(Copy("out", block, target))
@@ -145,6 +152,7 @@ class KVCache:
     def _publish(self, block: int, key: bytes) -> None:
         self._block_of[key] = block
         self._key_of[block] = key
+        self.findable[block] = FINDABLE
 
     def forget_private(self, blocks: Sequence[int]) -> None:
         """What lies in those of the blocks that have one owner only shall not be found again."""
@@ -153,6 +161,7 @@ class KVCache:
             if key is not None:
                 del self._key_of[block]
                 del self._block_of[key]
+                self.findable[block] = 0
                 if self.host is not None:
                     self.host.drop(key)
 
@@ -175,5 +184,8 @@ class KVCache:
             raise BrokenBooks("the prefix index and the blocks' keys disagree")
         if sum(self.pool.num_owners(block) == 0 for block in self._key_of) != self.num_kept:
             raise BrokenBooks(f"{self.num_kept} free KV blocks are counted as kept; it is not so")
+        marked = self.findable.count(FINDABLE) == len(self._key_of)
+        if not (marked and all(map(self.findable.__getitem__, self._key_of))):
+            raise BrokenBooks("the blocks that are marked as findable aren't those with keys")
         if self.host is not None and not self.host.balances():
             raise BrokenBooks("a block of the host tier is lost, or held twice")

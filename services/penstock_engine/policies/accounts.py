@@ -8,6 +8,7 @@ Large Language Models, OSDI 2024), weighted, and with the KV memory that is held
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from penstock.protocol.common import Grant
 from penstock_engine.policies.order import QueueOrder
@@ -142,6 +143,13 @@ class Accounts:
     def owes(self, to: Account) -> bool:
         """Whether some tenant has been given more than `to`."""
         return any(account.time > to.time for account in self._accounts.values())
+
+    def debts(self, names: Iterable[str]) -> dict[str, int]:
+        """What each of these tenants, as far as it has work, was given beyond what the one that
+        was given least was, as a cost at its own weight. Linear in the tenants with work."""
+        least = min((account.time for account in self._accounts.values()), default=0)
+        known = [self._accounts[name] for name in names if name in self._accounts]
+        return {each.name: (each.time - least) * each.weight // SCALE for each in known}
 
     def all(self) -> list[Account]:
         """Those with work, first served first."""

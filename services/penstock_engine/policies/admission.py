@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 
 from penstock.config import SchedulerSettings
@@ -109,6 +110,15 @@ class OpenRequests:
     def by_tenant(self) -> dict[str, int]:
         """How many each has that has any."""
         return {tenant: count for tenant, (count, _) in self._open.items()}
+
+    def __len__(self) -> int:
+        """Tenants that have any."""
+        return len(self._open)
+
+    def busiest(self, count: int) -> list[tuple[str, int]]:
+        """(tenant, open requests) of the `count` that have most, these first; ties by name."""
+        each = ((tenant, opened[0]) for tenant, opened in self._open.items())
+        return heapq.nsmallest(count, each, key=lambda entry: (-entry[1], entry[0]))
 
     def opened(self, request: Request) -> None:
         """A request was accepted."""

@@ -16,6 +16,7 @@ from penstock.client.engine_state import EngineState, combined, state_of
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.journey import Journey, Request
+from penstock.client.live import LiveFeed
 from penstock.client.lobby import Lobby
 from penstock.client.model_text import ModelText
 from penstock.client.pool_request import (
@@ -40,6 +41,7 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.protocol.common import Pooling
+from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -96,8 +98,10 @@ class EngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = 0
         self.renumbered = 0
+        self.live = LiveFeed()
 
     def _session(self, index: int, endpoint: str) -> EngineSession:
+        self.live.ended(endpoint, "no session yet")
         return EngineSession(
             index, endpoint, self._context, self._name, self._settings, self._numbers, self
         )
@@ -323,6 +327,7 @@ class EngineClient:
         while True:
             self._lobby.lose_patience(time.monotonic(), RESUME_PATIENCE)
             self._fleet.drop_retired()
+            self.live.tick(time.monotonic())
             await asyncio.sleep(_TICK)
 
     # What sessions tell.
@@ -348,6 +353,7 @@ class EngineClient:
             self._lobby.fail(RequestFailed("the engine core came back with another model"))
             self._forgive()
         self._connected_event.set()
+        self.live.opened(session.endpoint, welcome, session.send)
         log.info(
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
         )
@@ -357,6 +363,7 @@ class EngineClient:
         """Its requests are placed elsewhere, once every other session was looked at: several may
         have ended at once."""
         log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
+        self.live.ended(session.endpoint, reason)
         lost = [request for request in session.open.values() if not request.finished]
         session.open.clear()
         boot = session.welcome.boot if session.welcome is not None else None
@@ -389,6 +396,10 @@ class EngineClient:
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
 
+    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None:
+        """An engine core shows itself to those who watch."""
+        self.live.take(session.endpoint, snapshot, now)
+
     def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
@@ -415,6 +426,7 @@ class EngineClient:
     def _dropped(self, session: EngineSession) -> None:
         """Where nobody is left who serves our model, another may come in."""
         log.info("engine core dropped", endpoint=session.endpoint)
+        self.live.forget(session.endpoint)
         known = any(s.welcome is not None and not s.refused for s in self._fleet)
         if not known and not len(self._lobby):
             for other in self._fleet:

@@ -17,6 +17,7 @@ from penstock.client.journey import Request
 from penstock.config import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import FromFrontend, Hello
+from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
     Outputs,
@@ -58,6 +59,8 @@ class Owner(Protocol):
     def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
 
     def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
+
+    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
 
     def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None: ...
 
@@ -312,5 +315,7 @@ class EngineSession:
                     request.take_prepared()
             case Rejected(number):
                 self._owner.rejected(self, self.open.get(number), message)
+            case Snapshot():
+                self._owner.shown(self, message, now)
             case Welcome():
                 self.link.end("a second welcome in one session")

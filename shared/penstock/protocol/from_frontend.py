@@ -89,4 +89,11 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request: int
 
 
-FromFrontend = Hello | Submit | Finish | KVArrived | Abort
+class Watch(msgspec.Struct, frozen=True, tag="watch"):
+    """A lease on Snapshots: for so many seconds, LONGEST_LEASE at most, or until the next Watch; 0
+    ends it.  Sent only to engines whose Welcome says that they know it (`live`)."""
+
+    seconds: float
+
+
+FromFrontend = Hello | Submit | Finish | KVArrived | Abort | Watch

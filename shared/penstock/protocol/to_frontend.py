@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
+from penstock.protocol.live import Snapshot
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """What may be asked of a pooling model, what is meant by default first."""
     own_metrics: bool = False
     """Whether the engine core has a metrics port; a gateway then leaves its families out."""
+    live: bool = False
+    """Whether it knows Watch."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -178,4 +181,4 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     tokens_generated: int = 0
 
 
-ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status
+ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot

@@ -1,0 +1,116 @@
+"""Queue, batch and tenants as rows. Bounded by what is shown, not by what there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from penstock.protocol.live import (
+    MAX_BATCH_ROWS,
+    MAX_QUEUE_ROWS,
+    MAX_TENANT_ROWS,
+    BatchRow,
+    BatchView,
+    QueueRow,
+    QueueView,
+    TenantRow,
+    TenantView,
+)
+from penstock_engine.core import EngineCore
+from penstock_engine.policies.accounts import GENERATED_COST
+from penstock_engine.policies.fair import FairShare
+from penstock_engine.request import Sequence
+
+
+def queue_view(core: EngineCore, now: float) -> QueueView:
+    """Who is next, and who waits for something else."""
+    queue, grammars, remote_kv = core.scheduler.queue, core.grammars, core.remote_kv
+    shown = queue.first(MAX_QUEUE_ROWS)
+    for parked in (grammars, remote_kv):
+        if len(shown) < MAX_QUEUE_ROWS:
+            shown += parked.first_parked(MAX_QUEUE_ROWS - len(shown))
+    rows = [_waits(sequence, now) for sequence in shown]
+    return QueueView(
+        rows=rows,
+        sequences=queue.num_sequences,
+        requests=queue.num_requests,
+        tokens=queue.num_tokens,
+        grammar=grammars.num_waiting,
+        remote_kv=remote_kv.num_waiting,
+        oldest=max((row.age for row in rows), default=0.0),
+    )
+
+
+def _waits(sequence: Sequence, now: float) -> QueueRow:
+    request = sequence.request
+    return QueueRow(
+        request=request.name,
+        sequence=sequence.index,
+        tenant=request.tenant,
+        state=sequence.state.value,
+        tokens=sequence.num_tokens,
+        emitted=len(sequence.emitted),
+        age=round(now - request.accepted, 3),
+        priority=request.priority,
+    )
+
+
+def batch_view(core: EngineCore, now: float) -> BatchView:
+    """Who runs."""
+    running = core.scheduler.running
+    return BatchView(
+        rows=[_runs(sequence, now) for sequence in islice(running.values(), MAX_BATCH_ROWS)],
+        running=len(running),
+        slots=core.scheduler.max_num_seqs,
+        prefilling=sum(map(_prefills, running.values())),
+    )
+
+
+def _prefills(sequence: Sequence) -> bool:
+    """Whether it has more to compute than its newest token; a step in flight is not counted."""
+    return sequence.num_computed < sequence.num_tokens - 1
+
+
+def _runs(sequence: Sequence, now: float) -> BatchRow:
+    request, table = sequence.request, sequence.table
+    return BatchRow(
+        slot=-1 if sequence.slot is None else sequence.slot,
+        request=request.name,
+        sequence=sequence.index,
+        tenant=request.tenant,
+        phase="prefill" if _prefills(sequence) else "decode",
+        computed=sequence.num_computed,
+        tokens=sequence.num_tokens,
+        prompt=len(request.prompt),
+        cached=request.cached_tokens or 0,
+        emitted=len(sequence.emitted),
+        most=sequence.most_tokens,
+        blocks=0 if table is None else len(table.blocks),
+        flying=sequence.in_flight,
+        age=round(now - request.accepted, 3),
+        preemptions=sequence.num_preemptions,
+    )
+
+
+def tenant_view(core: EngineCore, tokens: Counter[str]) -> TenantView:
+    """tokens: that the steps shown have computed for each tenant."""
+    opened = core.frontends.open_requests
+    busiest = opened.busiest(MAX_TENANT_ROWS)
+    running = Counter(sequence.request.tenant for sequence in core.scheduler.running.values())
+    policy = core.scheduler.policy
+    accounts = policy.accounts if isinstance(policy, FairShare) else None
+    debts = {} if accounts is None else accounts.debts(tenant for tenant, _ in busiest)
+    rows = [
+        TenantRow(
+            tenant=tenant,
+            requests=requests,
+            running=running[tenant],
+            tokens=tokens[tenant],
+            weight=accounts[tenant].weight if accounts is not None and tenant in debts else None,
+            debt=round(debts[tenant] / GENERATED_COST, 1) if tenant in debts else None,
+        )
+        for tenant, requests in busiest
+    ]
+    return TenantView(
+        rows=rows, total=len(opened), policy=core.facts.config.scheduler.scheduling_policy
+    )

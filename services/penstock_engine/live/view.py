@@ -1,0 +1,174 @@
+"""Who watches the engine core, and what they are shown.
+
+The core doesn't know of it, and nothing here changes it: Watch is taken before it comes to the
+core, so neither decisions nor recordings depend on who watches.  While nobody does, nothing is
+noted but when each front end came and how many workers were lost.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import islice
+
+from penstock.protocol.from_frontend import FromFrontend, Watch
+from penstock.protocol.from_worker import FromWorker, Result
+from penstock.protocol.live import (
+    LONGEST_LEASE,
+    MAX_FRONTEND_ROWS,
+    SNAPSHOT_INTERVAL,
+    FrontendRow,
+    FrontendView,
+    Snapshot,
+    StepView,
+    WorkerView,
+)
+from penstock.protocol.to_worker import Plan
+from penstock_engine.core import EngineCore
+from penstock_engine.effects import Effects
+from penstock_engine.live.blocks import block_view
+from penstock_engine.live.rows import batch_view, queue_view, tenant_view
+from penstock_engine.live.steps import StepLog
+
+
+class LiveView:
+    """Beside a core, told of what goes in and out of it. now: on the core's clock."""
+
+    def __init__(self, core: EngineCore, now: float) -> None:
+        self._core = core
+        self._born = now
+        self._steps = StepLog()
+        self._leases: dict[bytes, float] = {}
+        """Until when, by session."""
+        self._opened: dict[bytes, float] = {}
+        self._due = math.inf
+        self._worker: bytes | None = None
+        self._lost = 0
+
+    # ---- what happened
+
+    def frontend_opened(self, session: bytes, now: float) -> None:
+        """A session has begun; the core may have refused it."""
+        if self._core.frontends.get(session) is not None:
+            self._opened[session] = now
+
+    def frontend_ended(self, session: bytes) -> None:
+        """It is over, and its lease with it."""
+        self._opened.pop(session, None)
+        if self._leases.pop(session, None) is not None:
+            self._close_when_unwatched()
+
+    def takes(self, session: bytes, message: FromFrontend, now: float) -> bool:
+        """Whether a message was for the live view; the core gets all others."""
+        if not isinstance(message, Watch):
+            return False
+        if self._core.frontends.get(session) is None:
+            return True
+        if not message.seconds > 0:
+            self._leases.pop(session, None)
+            self._close_when_unwatched()
+            return True
+        if not self._leases:
+            self._due = now
+        self._leases[session] = now + min(message.seconds, LONGEST_LEASE)
+        return True
+
+    def worker_said(self, message: FromWorker, now: float) -> None:
+        """A message that the core has handled."""
+        if self._leases and isinstance(message, Result):
+            self._steps.settled(message, now)
+
+    def delivering(self, effects: Effects, now: float) -> None:
+        """What the core wants sent."""
+        self._look_at_worker()
+        if self._leases:
+            for _, message, _ in effects.to_workers:
+                if isinstance(message, Plan):
+                    self._steps.sent(message, self._core.scheduler.running, now)
+
+    def _look_at_worker(self) -> None:
+        current = self._core.workers.current
+        ready = current.session if current is not None and current.ready is not None else None
+        if ready != self._worker:
+            if self._worker is not None:
+                self._lost += 1
+                self._steps.lost()
+            self._worker = ready
+
+    # ---- what is shown
+
+    def next_due(self) -> float:
+        """When `snapshots` has something to say; infinite while nobody watches."""
+        return self._due
+
+    def snapshots(self, now: float) -> tuple[list[bytes], Snapshot] | None:
+        """Who is to get which snapshot now; at most one every SNAPSHOT_INTERVAL seconds."""
+        if now < self._due:
+            return None
+        for session in [session for session, until in self._leases.items() if until <= now]:
+            del self._leases[session]
+        self._close_when_unwatched()
+        if not self._leases:
+            return None
+        self._due = now + SNAPSHOT_INTERVAL
+        return list(self._leases), self.snapshot(now)
+
+    def _close_when_unwatched(self) -> None:
+        if not self._leases:
+            self._due = math.inf
+            self._steps.clear()
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The core as it is."""
+        begun = time.perf_counter()
+        core = self._core
+        model = core.facts.config.model.served_model_name or core.facts.model.name
+        cache = core.scheduler.cache
+        return Snapshot(
+            boot=core.facts.boot,
+            model=model,
+            uptime=round(now - self._born, 3),
+            draining=core.draining,
+            queue=queue_view(core, now),
+            batch=batch_view(core, now),
+            blocks=None if cache is None else block_view(cache),
+            tenants=tenant_view(core, self._steps.tenants),
+            steps=self._step_view(),
+            frontends=self._frontend_view(now),
+            worker=self._worker_view(now),
+            build_seconds=round(time.perf_counter() - begun, 6),
+        )
+
+    def _step_view(self) -> StepView:
+        scheduler, workers = self._core.scheduler, self._core.workers
+        return StepView(
+            rows=self._steps.rows,
+            total=scheduler.num_steps,
+            in_flight=scheduler.num_in_flight,
+            preemptions=scheduler.num_preemptions,
+            tokens_computed=workers.tokens_computed,
+            tokens_generated=workers.tokens_generated,
+        )
+
+    def _frontend_view(self, now: float) -> FrontendView:
+        frontends = self._core.frontends
+        rows = [
+            FrontendRow(
+                name=each.name,
+                requests=len(each.requests),
+                age=round(now - self._opened.get(each.session, now), 3),
+            )
+            for each in islice(frontends, MAX_FRONTEND_ROWS)
+        ]
+        return FrontendView(rows=rows, total=len(frontends))
+
+    def _worker_view(self, now: float) -> WorkerView:
+        workers = self._core.workers
+        ready, (healthy, reason) = workers.ready, workers.health(now)
+        return WorkerView(
+            ready=healthy,
+            reason=reason,
+            device="" if ready is None else ready.device,
+            fingerprint="" if ready is None else ready.fingerprint,
+            lost=self._lost,
+        )

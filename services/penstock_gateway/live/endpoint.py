@@ -1,0 +1,60 @@
+"""The endpoint: it hands on what the broadcast makes, at the pace of who reads."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from penstock_gateway.errors import leaving
+from penstock_gateway.events import EventStream
+from penstock_gateway.http_protocol import room_of
+from penstock_gateway.live.broadcast import Broadcast, Watcher
+from penstock_gateway.live.state import LiveState
+from penstock_gateway.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
+from penstock_gateway.watch import while_connected
+
+OPERATION = Operation(
+    method="GET",
+    path="/live",
+    summary="Engine cores and gateway at work: twice a second an event `snapshot` of this JSON",
+    tag="operations",
+    access="admin",
+    reply=LiveState,
+    media_type="text/event-stream",
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route."""
+    return [OPERATION.route(LiveEndpoint(service))]
+
+
+class LiveEndpoint:
+    """An ASGI application. Its streams are no requests: nobody waits for them when the gateway
+    leaves."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._broadcast = Broadcast(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._service.draining:
+            raise leaving()
+        events = EventStream(
+            send, keepalive=self._service.config.keepalive_interval, room=room_of(scope)
+        )
+        if scope["method"] == "HEAD":
+            await events.write(b"", last=True)
+            return
+        watcher = self._broadcast.join()
+        try:
+            await while_connected(_stream(watcher, events), receive, events.tick)
+        finally:
+            self._broadcast.leave(watcher)
+
+
+async def _stream(watcher: Watcher, events: EventStream) -> None:
+    """A write waits for a client that doesn't read; what comes meanwhile is not kept for it."""
+    while event := await watcher.next():
+        await events.write(event)
+    await events.write(b"", last=True)

@@ -1,0 +1,96 @@
+"""What an event of the live view holds."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+from penstock.client.live import EngineShown
+from penstock.protocol.live import Snapshot
+from penstock_gateway.service import Service
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
+    """This gateway. tokens_per_second: generated, through it, since the event before.
+    loop_lag: seconds by which its event loop was late, at most, since then.
+    rss: bytes of memory; null where the system doesn't tell.  watchers: of the live view."""
+
+    pid: int
+    open_requests: int
+    tokens_per_second: float
+    loop_lag: float
+    rss: int | None
+    uptime: float
+    watchers: int
+    draining: bool
+
+
+class EngineLive(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine core, as this gateway sees it. engine: its endpoint.  knows: whether its build
+    knows the live view.  reason: why it isn't connected.  age: of the snapshot, seconds."""
+
+    engine: str
+    connected: bool
+    knows: bool
+    reason: str
+    age: float | None
+    snapshot: Snapshot | None
+
+
+class LiveState(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a `snapshot` event. time: Unix time, seconds."""
+
+    time: float
+    gateway: GatewayRow
+    engines: list[EngineLive]
+
+
+class GatewayGauge:
+    """Measures this gateway between one event and the next."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tokens = service.counts.generation_tokens
+        self._at = time.monotonic()
+
+    def row(self, *, loop_lag: float, watchers: int) -> GatewayRow:
+        """As of now."""
+        service, now = self._service, time.monotonic()
+        tokens = service.counts.generation_tokens
+        rate = (tokens - self._tokens) / max(now - self._at, 1e-3)
+        self._tokens, self._at = tokens, now
+        return GatewayRow(
+            pid=os.getpid(),
+            open_requests=service.open_requests,
+            tokens_per_second=round(rate, 1),
+            loop_lag=round(loop_lag, 4),
+            rss=resident_bytes(),
+            uptime=round(now - service.started, 1),
+            watchers=watchers,
+            draining=service.draining,
+        )
+
+
+def engine_live(shown: EngineShown, now: float) -> EngineLive:
+    """now: on the clock by which the snapshot came."""
+    return EngineLive(
+        engine=shown.engine,
+        connected=shown.connected,
+        knows=shown.knows,
+        reason=shown.reason,
+        age=round(now - shown.at, 3) if shown.snapshot is not None else None,
+        snapshot=shown.snapshot,
+    )
+
+
+def resident_bytes() -> int | None:
+    """Of this process, by Linux's /proc; None elsewhere."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
