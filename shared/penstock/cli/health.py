@@ -11,7 +11,7 @@ from penstock.errors import InvalidRequest
 
 TIMEOUT = 2.0
 """Seconds. A probe that waits longer says nothing that silence doesn't."""
-MAX_ANSWER = 4096
+MAX_ANSWER = 65_536
 NOT_HEALTHY = 1
 
 
