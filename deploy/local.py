@@ -1,0 +1,209 @@
+"""haproxy and Prometheus with this folder's configuration, as plain processes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent
+HAPROXY_CONFIG = FOLDER / "haproxy" / "haproxy.cfg"
+PROMETHEUS_CONFIG = FOLDER / "prometheus" / "prometheus.yml"
+PATIENCE = 30.0
+GRACE = 5.0
+
+
+class NotThere(Exception):
+    """A program that is needed is not installed, or left at once. Says which and why."""
+
+
+@dataclass(frozen=True)
+class Balancer:
+    """A running haproxy. url: for clients.  operations: host:port of its metrics and health.
+    log: the file of what it says."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    port: int
+    operations: str
+    log: Path
+
+    def servers(self) -> dict[str, str]:
+        """Gateway -> UP, DOWN, MAINT…"""
+        found = {}
+        for line in ask(f"http://{self.operations}/;csv").splitlines():
+            fields = line.split(",")
+            if fields[0] == "gateways" and fields[1].startswith("gateway"):
+                found[fields[1]] = fields[17]
+        return found
+
+    def ready(self) -> bool:
+        """Whether some gateway is in rotation."""
+        return status(f"http://{self.operations}/health/ready") == 200
+
+
+@contextlib.contextmanager
+def haproxy(
+    gateways: Sequence[str], folder: Path, *, settings: Mapping[str, str] | None = None
+) -> Iterator[Balancer]:
+    """haproxy in front of `gateways` (HOST:PORT, at most four). settings: PENSTOCK_* variables.
+
+    Raises NotThere.
+    """
+    program = found("haproxy")
+    port, operations = free_port(), f"127.0.0.1:{free_port()}"
+    variables = {f"PENSTOCK_GATEWAY_{i}": each for i, each in enumerate(gateways, 1)}
+    variables |= {"PENSTOCK_HTTP_BIND": f"127.0.0.1:{port}", "PENSTOCK_STATS_BIND": operations}
+    log = folder / "haproxy.log"
+    command = [program, "-db", "-f", str(HAPROXY_CONFIG)]
+    with running(command, log, {**variables, **(settings or {})}) as process:
+        url = f"http://127.0.0.1:{port}"
+        balancer = Balancer(process, url, port, operations, log)
+        wait(lambda: answers(f"http://{operations}/health/live"), process, log)
+        yield balancer
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running Prometheus. url: of its API."""
+
+    url: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The instant vector, now. Raises ValueError with what Prometheus says against it."""
+        words = urllib.parse.urlencode({"query": expression})
+        return list(self._get(f"/api/v1/query?{words}")["result"])
+
+    def targets(self) -> dict[str, str]:
+        """Scrape address -> up, down or unknown."""
+        found = self._get("/api/v1/targets?state=active")["activeTargets"]
+        return {each["scrapeUrl"]: each["health"] for each in found}
+
+    def _get(self, path: str) -> Any:
+        try:
+            return json.loads(ask(self.url + path))["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(error.read().decode(errors="replace")) from error
+
+
+@contextlib.contextmanager
+def prometheus(
+    targets: Mapping[str, Sequence[str]], folder: Path, *, token: str | None = None
+) -> Iterator[Prometheus]:
+    """Prometheus with our jobs and rules, which asks every second. targets: job -> HOST:PORT of
+    each process.  token: an admin's API key, for the gateways.  Raises NotThere."""
+    program = found("prometheus")
+    config = folder / "prometheus.yml"
+    config.write_text(yaml.safe_dump(rendered(targets, token)))
+    port = free_port()
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command.append(f"--web.listen-address=127.0.0.1:{port}")
+    log = folder / "prometheus.log"
+    with running(command, log, {}) as process:
+        url = f"http://127.0.0.1:{port}"
+        wait(lambda: answers(url + "/-/ready"), process, log)
+        yield Prometheus(url)
+
+
+def rendered(targets: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:
+    """prometheus.yml with fixed addresses instead of names, and one second instead of its own."""
+    config: dict[str, Any] = yaml.safe_load(PROMETHEUS_CONFIG.read_text())
+    config["global"] |= {
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "evaluation_interval": "1s",
+    }
+    config["rule_files"] = [str(FOLDER / "prometheus" / "rules" / "*.yml")]
+    for job in config["scrape_configs"]:
+        for name in ("dns_sd_configs", "authorization"):
+            job.pop(name, None)
+        job["static_configs"] = [{"targets": list(targets.get(job["job_name"], ()))}]
+        if token and job["job_name"] == "gateway":
+            job["authorization"] = {"credentials": token}
+    return config
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], log: Path, variables: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is stopped at the end. log: the file of what it says."""
+    with (
+        log.open("wb") as written,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def found(program: str) -> str:
+    """Its path. Raises NotThere."""
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
+    if path is None:
+        raise NotThere(f"{program} is not installed")
+    return path
+
+
+def wait(condition: Any, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until it is so. Raises NotThere when the process leaves first, or after PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            words = log.read_text(errors="replace")[-2000:]
+            raise NotThere(f"{process.args!r} did not come up:\n{words}")
+        time.sleep(0.05)
+
+
+def ask(url: str) -> str:
+    """The body of a GET."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def status(url: str) -> int:
+    """Of a GET; 0: nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is a 200."""
+    return status(url) == 200
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has just now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])

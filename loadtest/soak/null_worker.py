@@ -1,0 +1,130 @@
+"""A worker that computes nothing: real sessions, and a step each `--step-seconds`.
+
+python -m loadtest.soak.null_worker ENDPOINT --model-dir DIR --step-seconds 0.5
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import zmq
+
+from loadtest.soak.words import token_ids, word
+from penstock.config import TransportSettings
+from penstock.prepare.folder import TOKENIZER
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
+from penstock.protocol.to_worker import Plan, Setup, SlotWork, Stop, ToWorker
+from penstock.text.tokenizer import Tokenizer
+from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.link import Link
+
+BLOCKS = 65_536
+LONGEST_WAIT = 0.1
+
+
+@dataclass(slots=True)
+class Slot:
+    """tokens: how many it has, prompt included."""
+
+    seed: int
+    prompt: int
+    tokens: int
+
+
+class NullWorker:
+    """words: token ids of what is said."""
+
+    def __init__(self, endpoint: str, words: list[int], step_seconds: float) -> None:
+        self._words, self._pace = words, step_seconds
+        self._slots: dict[int, Slot] = {}
+        self._plans: deque[Plan] = deque()
+        self._due = 0.0
+        self._link: Link[ToWorker] = Link(
+            zmq.Context(),
+            endpoint,
+            msgspec.msgpack.Decoder(ToWorker),
+            lambda: WorkerHello(list(PROTOCOL_VERSIONS), 0, os.getpid()),
+            TransportSettings(),
+        )
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        while self._listen():
+            now = time.monotonic()
+            if self._plans and now >= self._due:
+                self._link.send(self._execute(self._plans.popleft()))
+                self._due = now + self._pace
+            wait = min(LONGEST_WAIT, self._link.wait_hint(now))
+            if self._plans:
+                wait = min(wait, self._due - time.monotonic())
+            if self._link.socket is not None:
+                self._link.socket.poll(max(0, round(1000 * wait)))
+            else:
+                time.sleep(max(0.0, wait))
+
+    def _listen(self) -> bool:
+        for event in self._link.poll(time.monotonic()):
+            match event:
+                case Ended():
+                    self._slots.clear()
+                    self._plans.clear()
+                case Opened(_, Setup() as setup):
+                    self._link.send(
+                        Ready(
+                            num_kv_blocks=setup.num_kv_blocks or BLOCKS,
+                            device="none",
+                            fingerprint="null",
+                            load_seconds=0.0,
+                        )
+                    )
+                case Received(_, Plan() as plan):
+                    self._plans.append(plan)
+                case Received(_, Stop()):
+                    return False
+        return True
+
+    def _execute(self, plan: Plan) -> Result:
+        for number in plan.released:
+            del self._slots[number]
+        for new in plan.admitted:
+            self._slots[new.slot] = Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
+        return Result(plan.step, [self._work(work) for work in plan.work])
+
+    def _work(self, work: SlotWork) -> SlotResult:
+        slot = self._slots[work.slot]
+        if work.start + work.count < slot.tokens:
+            return SlotResult(work.slot)
+        place = slot.tokens - slot.prompt
+        slot.tokens += 1
+        return SlotResult(work.slot, self._words[word(slot.seed, place)])
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("endpoint")
+    parser.add_argument("--model-dir", type=Path, required=True)
+    parser.add_argument("--step-seconds", type=float, default=0.5)
+    flags = parser.parse_args()
+    signal.signal(signal.SIGTERM, _leave)
+    tokenizer = Tokenizer(
+        (flags.model_dir / TOKENIZER).read_bytes(), add_bos=False, bos_token_id=None
+    )
+    NullWorker(flags.endpoint, token_ids(tokenizer), flags.step_seconds).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""haproxy before two real gateways, one engine core and a worker that says known words at an even
+pace: streams arrive as they are made, and gateways come and go without a failed request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.local import Balancer, answers, free_port, haproxy
+from loadtest.soak.system import System, engine_and_worker
+from loadtest.soak.words import text
+from tests.deploy.programs import certificate, needed
+from tests.system.serving import wait_until
+
+pytestmark = [pytest.mark.timeout(240)]
+
+STEP = 0.05
+PATH = "/v1/completions"
+
+
+def body(seed: int, tokens: int, *, stream: bool = True) -> dict[str, Any]:
+    return {
+        "prompt": "Say it:",
+        "max_tokens": tokens,
+        "seed": seed,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Short: a Unix socket's path must fit."""
+    with tempfile.TemporaryDirectory(prefix="pst-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[System]:
+    needed("haproxy")
+    with engine_and_worker(folder, step_seconds=STEP) as system:
+        yield system
+
+
+@dataclass
+class Pair:
+    """Two gateways behind haproxy. One of them may be ended, and started again in its place."""
+
+    system: System
+    balancer: Balancer
+    addresses: list[str]
+    running: list[tuple[contextlib.ExitStack, int]]
+
+    def start(self, number: int) -> None:
+        stack = contextlib.ExitStack()
+        flags = ("--shutdown-timeout", "30")
+        pid = stack.enter_context(self.system.gateway(self.addresses[number], flags=flags))
+        self.running[number] = stack, pid
+
+    def end(self, number: int, signum: int) -> None:
+        """Returns when the process is gone."""
+        stack, pid = self.running[number]
+        os.kill(pid, signum)
+        wait_until(lambda: not answers(f"http://{self.addresses[number]}/health/live"), 40)
+        stack.close()
+
+    def states(self) -> list[str]:
+        return list(self.balancer.servers().values())
+
+
+@pytest.fixture
+def pair(engine: System, tmp_path: Path) -> Iterator[Pair]:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with haproxy(addresses, tmp_path) as balancer:
+        pair = Pair(engine, balancer, addresses, [(contextlib.ExitStack(), 0)] * 2)
+        try:
+            pair.start(0)
+            pair.start(1)
+            wait_until(lambda: pair.states() == ["UP", "UP"], 10, pair.states)
+            yield pair
+        finally:
+            for stack, _ in pair.running:
+                stack.close()
+
+
+@dataclass
+class Heard:
+    """One stream. times: when each piece came."""
+
+    text: str = ""
+    done: bool = False
+    times: list[float] = field(default_factory=list)
+
+    def take(self, line: str) -> None:
+        if line == "data: [DONE]":
+            self.done = True
+        elif line.startswith("data: "):
+            chunk = json.loads(line.removeprefix("data: "))
+            assert "error" not in chunk, chunk
+            self.text += "".join(choice["text"] for choice in chunk["choices"])
+            self.times.append(time.monotonic())
+
+    def moments(self) -> int:
+        """So many times was something read that had not been there half a step before."""
+        gaps = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+        return 1 + sum(gap > STEP / 2 for gap in gaps)
+
+
+def curl(*arguments: str, tokens: int = 30) -> tuple[Heard, str]:
+    """The stream of seed 5 as curl gets it, and the HTTP version that it spoke."""
+    heard, version = Heard(), ""
+    command = [needed("curl"), "-sSN", "-w", "\nversion %{http_version}\n", *arguments]
+    command += ["-H", "content-type: application/json", "-d", json.dumps(body(5, tokens))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            heard.take(line.rstrip("\n"))
+            if line.startswith("version "):
+                version = line.split()[1]
+    assert process.returncode == 0
+    return heard, version
+
+
+@pytest.mark.parametrize(
+    ("flags", "version"), [(("--http1.1",), "1.1"), (("--http2-prior-knowledge",), "2")]
+)
+def test_tokens_come_one_by_one(pair: Pair, flags: tuple[str, ...], version: str) -> None:
+    heard, spoken = curl(*flags, pair.balancer.url + PATH)
+    assert spoken == version
+    assert heard.text == text(5, 30)
+    assert heard.done
+    assert heard.moments() > 15, heard.times
+
+
+def test_tls_brings_http_2_and_only_what_it_should(pair: Pair, tmp_path: Path) -> None:
+    https, port = certificate(tmp_path), free_port()
+    settings = {
+        "PENSTOCK_TLS_CERT": str(https),
+        "PENSTOCK_HTTPS_BIND": f"127.0.0.1:{port}",
+        "PENSTOCK_TLS_ONLY": "1",
+    }
+    (folder := tmp_path / "tls").mkdir()
+    with haproxy(pair.addresses, folder, settings=settings) as balancer:
+        wait_until(balancer.ready, 10)
+        url = f"https://localhost:{port}{PATH}"
+        trust = ("--cacert", str(tmp_path / "cert.pem"), "--resolve", f"localhost:{port}:127.0.0.1")
+        for flags, version in (((), "2"), (("--http1.1",), "1.1")):
+            heard, spoken = curl(*trust, *flags, url)
+            assert (spoken, heard.text, heard.done) == (version, text(5, 30), True)
+        old = [needed("curl"), "-sS", *trust, "--tls-max", "1.1", url]
+        assert subprocess.run(old, capture_output=True, timeout=20).returncode == 35
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(balancer.url + "/v1/models")
+
+
+def test_a_client_that_leaves_takes_its_request_along(pair: Pair) -> None:
+    def running() -> int:
+        return int(httpx.get(pair.balancer.url + "/status").json()["engine"]["running"])
+
+    for flags in ("--http1.1", "--http2-prior-knowledge"):
+        for stream in (True, False):
+            command = [needed("curl"), "-sSN", flags, pair.balancer.url + PATH, "-d"]
+            command += [json.dumps(body(1, 2000, stream=stream)), "-m", "2"]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=-3) as process:
+                wait_until(lambda: running() == 1, 5)
+                process.wait(10)
+            wait_until(lambda: running() == 0, 5, lambda: f"{flags} stream={stream}")
+
+
+@dataclass
+class Tally:
+    """finished: streams read to their ends.  failed: what the others met, and after how much."""
+
+    finished: int = 0
+    failed: list[str] = field(default_factory=list)
+    cut: int = 0
+
+
+async def ask_again_and_again(url: str, first: int, tally: Tally, stop: asyncio.Event) -> None:
+    """Never repeats anything: that is haproxy's business here."""
+    seed = first
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        while not stop.is_set():
+            heard = Heard()
+            try:
+                async with client.stream("POST", PATH, json=body(seed, 20)) as response:
+                    response.raise_for_status()
+                    async for line in response.aiter_lines():
+                        heard.take(line)
+            except httpx.HTTPError as error:
+                tally.cut += bool(heard.times)
+                tally.failed.append(f"{seed} after {len(heard.times)} pieces: {error!r}")
+            else:
+                assert heard.text == text(seed, 20)
+                assert heard.done
+                tally.finished += 1
+            seed += 1
+
+
+async def under_load(pair: Pair, disturb: Any, clients: int = 16) -> Tally:
+    """What the clients met while `disturb()` ran in a thread."""
+    tally, stop = Tally(), asyncio.Event()
+    tasks = [
+        asyncio.create_task(ask_again_and_again(pair.balancer.url, 1000 * i, tally, stop))
+        for i in range(clients)
+    ]
+    await asyncio.sleep(1)
+    await asyncio.to_thread(disturb)
+    await asyncio.sleep(1)
+    stop.set()
+    await asyncio.gather(*tasks)
+    return tally
+
+
+def test_gateways_told_to_leave_one_after_the_other_fail_nobody(pair: Pair) -> None:
+    def roll() -> None:
+        for number in range(2):
+            pair.end(number, signal.SIGTERM)
+            pair.start(number)
+            wait_until(lambda: pair.states() == ["UP", "UP"], 20, pair.states)
+
+    tally = asyncio.run(under_load(pair, roll))
+    assert tally.failed == []
+    assert tally.finished > 32
+
+
+def test_a_killed_gateway_costs_the_streams_that_had_begun_and_no_more(pair: Pair) -> None:
+    seen: list[list[str]] = []
+
+    def kill() -> None:
+        pair.end(0, signal.SIGKILL)
+        wait_until(lambda: pair.states()[0] == "DOWN", 10, pair.states)
+        seen.append(pair.states())
+        pair.start(0)
+        wait_until(lambda: pair.states() == ["UP", "UP"], 20, pair.states)
+
+    tally = asyncio.run(under_load(pair, kill))
+    assert seen == [["DOWN", "UP"]]
+    assert tally.cut == len(tally.failed), tally.failed
+    assert 0 < tally.cut <= 16
+    assert tally.finished > 32
