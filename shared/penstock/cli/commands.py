@@ -39,6 +39,7 @@ COMMANDS = (
     Command("key", SERVING, "make an API key, and its entry for --api-keys", "keys:add"),
     Command("status", LOOKING, "say whether a system is ready, and its state", "status:add"),
     Command("top", LOOKING, "a live view of a running system", "top:add"),
+    Command("health", LOOKING, "ask one process whether it is ready", "health:add"),
     Command("doctor", LOOKING, "say what this machine can do, and why not", "doctor:add"),
     Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
     Command("replay", MEASURING, "repeat a recording's decisions", "engine_tools:add_replay"),

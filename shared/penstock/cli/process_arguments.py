@@ -63,6 +63,17 @@ def prepare(parser: Parser) -> None:
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
+    parser.add_argument(
+        "--copy-weights",
+        action="store_true",
+        help="Copy weights that lie elsewhere into --cache-dir, so that whoever sees that folder "
+        "(a container, another machine) sees all of the model.",
+    )
+    parser.add_argument(
+        "--link",
+        metavar="PATH",
+        help="A symbolic link to the prepared folder, made or changed in one step.",
+    )
     _supervision(parser)
     parser.set_defaults(run=_child("prepare"))
 

@@ -108,8 +108,17 @@ def _prepare(arguments: argparse.Namespace) -> int:
     if not arguments.model:
         raise InvalidRequest("MODEL is empty")
     from penstock.prepare import prepare
+    from penstock.prepare.carry import link_to
 
-    print(prepare(arguments.model, cache_dir=arguments.cache_dir))
+    folder = prepare(
+        arguments.model,
+        cache_dir=arguments.cache_dir,
+        progress=log.info,
+        copy_weights=arguments.copy_weights,
+    )
+    if arguments.link is not None:
+        link_to(Path(arguments.link), folder)
+    print(folder)
     return 0
 
 

@@ -28,7 +28,8 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 MAX_MANIFEST_BYTES = 16 << 20
-_TEMPORARY = ".making-"
+TEMPORARY = ".making-"
+"""What folders are called while they are written."""
 _STALE_SECONDS = 3600.0
 
 
@@ -48,8 +49,12 @@ def folder_name(name: str, source: str, inputs: Sequence[Path]) -> str:
         status = path.stat()
         identity = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0"
         digest.update(identity.encode("utf-8", "surrogateescape"))
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]
-    return f"{readable}-{digest.hexdigest()[:20]}"
+    return f"{readable_name(name)}-{digest.hexdigest()[:20]}"
+
+
+def readable_name(name: str) -> str:
+    """Of a model's name, what may stand in a file name; perhaps nothing."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
@@ -98,8 +103,8 @@ def write_folder(
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(folder.parent)
-        making = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
+        remove_stale(folder.parent)
+        making = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
         try:
             (making / TOKENIZER).write_bytes(tokenizer_json)
             (making / CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8", newline="")
@@ -117,25 +122,25 @@ def write_folder(
 
 def _put_in_place(making: Path, folder: Path) -> None:
     making.chmod(0o755)
-    with _locked(folder.parent):
+    with locked(folder.parent):
         if is_sound(folder):
             return
         if folder.is_dir():  # broken, and perhaps not empty: a rename wouldn't replace it
-            folder.rename(Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent)) / "broken")
+            folder.rename(Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent)) / "broken")
         making.rename(folder)
 
 
 @contextlib.contextmanager
-def _locked(parent: Path) -> Iterator[None]:
+def locked(parent: Path) -> Iterator[None]:
     """One process at a time; the lock goes with the process that holds it."""
     with open(parent / ".lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _remove_stale(parent: Path) -> None:
+def remove_stale(parent: Path) -> None:
     """What a process left that died while it was writing."""
-    for left in parent.glob(f"{_TEMPORARY}*"):
+    for left in parent.glob(f"{TEMPORARY}*"):
         try:
             if time.time() - left.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import ModelNotFound
 from penstock.model_config import PreparedModel
+from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
 from penstock.prepare.folder import (
     FORMAT_VERSION,
@@ -21,18 +22,20 @@ from penstock.prepare.folder import (
 from penstock.prepare.from_gguf import gguf_inputs, read_gguf
 from penstock.prepare.from_hub_folder import folder_inputs, read_hub_folder
 from penstock.prepare.resolve import Report, ResolvedModel, resolve
-
-SAMPLE_BYTES = 65_536
-SAMPLES = 16
+from penstock.prepare.samples import sample_digest
 
 
-def prepare_model(model: str, cache_dir: str | os.PathLike[str] | None, report: Report) -> Path:
+def prepare_model(
+    model: str, cache_dir: str | os.PathLike[str] | None, report: Report, *, copy_weights: bool
+) -> Path:
     """See `penstock.prepare.prepare`."""
     found = resolve(model, report)
     inputs, read = (
         (gguf_inputs, read_gguf) if found.kind == "gguf" else (folder_inputs, read_hub_folder)
     )
     root = Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
+    if copy_weights:
+        found = carried(found, inputs(found.path), root, report)
     try:
         name = folder_name(found.name, found.source, inputs(found.path))
     except OSError as error:
@@ -70,16 +73,5 @@ def _digest(checkpoint: Checkpoint) -> str:
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
     for file in checkpoint.weights.files:
-        digest.update(_sample(Path(file)))
+        digest.update(sample_digest(Path(file)))
     return digest.hexdigest()
-
-
-def _sample(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(size.to_bytes(8, "little"))
-        for index in range(SAMPLES):
-            file.seek(max(0, size - SAMPLE_BYTES) * index // (SAMPLES - 1))
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.digest()
