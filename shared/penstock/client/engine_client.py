@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import Counter
-from typing import Any
 
-import zmq
-
-from penstock import logs
+from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.engine_state import EngineState, combined, state_of
-from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
-from penstock.client.journey import Journey, Request
+from penstock.client.journey import Journey
 from penstock.client.live import LiveFeed
-from penstock.client.lobby import Lobby
 from penstock.client.model_text import ModelText
 from penstock.client.pool_request import (
     PoolRequest,
@@ -26,27 +20,16 @@ from penstock.client.pool_request import (
     check_input,
     check_task,
 )
+from penstock.client.refusals import check_prompt
 from penstock.client.routing import AFFINITY_TOKENS, Ask, make_routing
 from penstock.client.sampling import stopping, token_sampling
-from penstock.client.served_model import ServedModel
-from penstock.client.session import EngineSession
 from penstock.client.timing import RequestTiming
 from penstock.config import TransportSettings
-from penstock.errors import (
-    EngineUnavailable,
-    InvalidRequest,
-    Limited,
-    Overloaded,
-    PenstockError,
-    RequestFailed,
-)
+from penstock.errors import EngineUnavailable
 from penstock.protocol.common import Pooling
-from penstock.protocol.live import Snapshot
-from penstock.protocol.to_frontend import Rejected, Status, Welcome
+from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-
-log = logs.get(__name__)
 
 NO_TERMS = Terms()
 
@@ -66,9 +49,7 @@ class EngineClient:
     comes within RESUME_PATIENCE seconds, or one with another model.
 
     endpoint: a list, see `parse_endpoints`; raises InvalidRequest.  routing: one of
-    `routing.POLICIES`.  routed: requests placed, by the engine's number and why it was chosen.
-    moved: those placed again, on another engine core.  renumbered: those of them that have tokens
-    which were computed in another way.
+    `routing.POLICIES`.
     """
 
     def __init__(
@@ -81,44 +62,30 @@ class EngineClient:
         resolver: Resolver = resolve,
     ) -> None:
         self._endpoint = endpoint
-        self._name = name
-        self._settings = settings or TransportSettings()
-        self._routing = make_routing(routing)
-        endpoints = parse_endpoints(endpoint)
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._fleet = Fleet(endpoints, self._session, self._dropped, resolver)
-        self._numbers = itertools.count(1)
-        self._lobby = Lobby()
-        self._model = ServedModel()
-        self._placing_due = False
+        self._dispatch = Dispatch(
+            parse_endpoints(endpoint),
+            name,
+            settings or TransportSettings(),
+            make_routing(routing),
+            resolver,
+        )
+        self._fleet = self._dispatch.fleet
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
-        self._connected_event = asyncio.Event()
-        self.due: list[Generation] = []
-        self.routed: Counter[tuple[int, str]] = Counter()
-        self.moved = 0
-        self.renumbered = 0
-        self.live = LiveFeed()
-
-    def _session(self, index: int, endpoint: str) -> EngineSession:
-        self.live.ended(endpoint, "no session yet")
-        return EngineSession(
-            index, endpoint, self._context, self._name, self._settings, self._numbers, self
-        )
 
     @property
     def connected(self) -> bool:
         """Whether there is a session with an engine core."""
-        return self._connected_event.is_set()
+        return self._dispatch.connected.is_set()
 
     @property
     def welcome(self) -> Welcome | None:
         """What holds for all engine cores; None before the first."""
-        return self._model.welcome
+        return self._dispatch.model.welcome
 
     @property
     def text(self) -> ModelText | None:
-        return self._model.text
+        return self._dispatch.model.text
 
     @property
     def status(self) -> Status | None:
@@ -132,8 +99,28 @@ class EngineClient:
         return [state_of(session, now) for session in self._fleet]
 
     @property
+    def routed(self) -> Counter[tuple[int, str]]:
+        """Requests placed, by the engine's number and why it was chosen."""
+        return self._dispatch.routed
+
+    @property
+    def moved(self) -> int:
+        """Requests that were placed again, on another engine core."""
+        return self._dispatch.moved
+
+    @property
+    def renumbered(self) -> int:
+        """Requests that have tokens which were computed in another way than their next."""
+        return self._dispatch.renumbered
+
+    @property
+    def live(self) -> LiveFeed:
+        """What engine cores show of themselves to those who watch."""
+        return self._dispatch.live
+
+    @property
     def open_requests(self) -> int:
-        return len(self._lobby) + sum(len(session.open) for session in self._fleet)
+        return len(self._dispatch.requests())
 
     @property
     def last_reason(self) -> str:
@@ -174,23 +161,16 @@ class EngineClient:
             self._abort_all()
             if self._ticker is not None:
                 self._ticker.cancel()
-        self._fleet.close()
-        self._context.term()
-        self._connected_event.clear()
-        self._model.close()
+        self._dispatch.close()
 
     def _abort_all(self) -> None:
-        for request in self._requests():
+        for request in self._dispatch.requests():
             request.abort()
-
-    def _requests(self) -> list[Request]:
-        placed = (request for session in self._fleet for request in session.open.values())
-        return [*placed, *self._lobby.requests()]
 
     async def wait_connected(self, timeout: float) -> None:
         """Raises EngineUnavailable when there is no session after `timeout` seconds."""
         try:
-            await asyncio.wait_for(self._connected_event.wait(), timeout)
+            await asyncio.wait_for(self._dispatch.connected.wait(), timeout)
         except TimeoutError:
             reason = f": {self.last_reason}" if self.last_reason else ""
             raise EngineUnavailable(
@@ -242,11 +222,11 @@ class EngineClient:
             tokenizer=text.tokenizer,
             terms=terms,
             journey=_journey(prompt_token_ids, terms, affinity),
-            on_due=self.due.append,
+            on_due=self._dispatch.due.append,
             timed=timed,
             inherits=inherits,
         )
-        self._place_new(generation)
+        self._dispatch.place_new(generation)
         try:
             await generation.accepted
             await generation.prepared
@@ -283,194 +263,17 @@ class EngineClient:
             journey=_journey(prompt_token_ids, terms, AFFINITY_TOKENS),
             timing=timing,
         )
-        self._place_new(request)
+        self._dispatch.place_new(request)
         try:
             return await asyncio.shield(request.result)
         finally:
             request.abort()
 
-    def _place_new(self, request: Request) -> None:
-        if not self._place(request):
-            # `connected` said otherwise, so one is about to come or go.
-            self._lobby.enter(request, next(self._numbers), time.monotonic())
-
-    def _place(self, request: Request, *, but: EngineSession | None = None) -> bool:
-        """Submits it to the engine core that is to have it; False where there is none."""
-        journey = request.journey
-        engines = self._fleet.candidates(but, journey.numerics)
-        if not engines:
-            return False
-        session, why = self._routing.choose(journey.ask, engines)
-        self.routed[session.index, why] += 1
-        if journey.endpoint not in (None, session.endpoint):
-            self.moved += 1
-        boot = session.welcome.boot if session.welcome is not None else None
-        if journey.ran_on not in (None, boot):
-            request.deaths += 1
-        journey.endpoint, journey.ran_on = session.endpoint, None
-        session.enter(request)
-        return True
-
-    def _resume(self, requests: list[Request]) -> None:
-        """Submits again what has lost its engine core; what finds none goes on waiting."""
-        now = time.monotonic()
-        count = 0
-        for request in requests:
-            if not self._place(request):
-                self._lobby.enter(request, next(self._numbers), now)
-                continue
-            count += 1
-        if count:
-            log.info("requests submitted again", count=count)
-
     async def _tick(self) -> None:
         while True:
-            self._lobby.lose_patience(time.monotonic(), RESUME_PATIENCE)
-            self._fleet.drop_retired()
-            self.live.tick(time.monotonic())
+            self._dispatch.look(time.monotonic(), RESUME_PATIENCE)
             await asyncio.sleep(_TICK)
-
-    # What sessions tell.
-
-    def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
-        """An engine core has answered: it is taken in, or refused."""
-        others = [s for s in self._fleet if s is not session and s.welcome and not s.refused]
-        misfit = self._model.misfit(welcome)
-        session.welcome, session.refused = welcome, misfit if others else ""
-        if session.refused:
-            log.error("engine core refused", endpoint=session.endpoint, reason=misfit)
-            return
-        connected = [s.welcome for s in others if s.connected and s.welcome is not None]
-        previous = self.welcome
-        try:
-            self._model.adopt(welcome, frames, connected)
-        except PenstockError as error:
-            session.welcome, session.refused = None, str(error)
-            log.error("the engine core's model can't be used", reason=str(error))
-            session.link.end(str(error))
-            return
-        if previous is not None and previous.digest != welcome.digest:
-            self._lobby.fail(RequestFailed("the engine core came back with another model"))
-            self._forgive()
-        self._connected_event.set()
-        self.live.opened(session.endpoint, welcome, session.send)
-        log.info(
-            "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
-        )
-        self._resume(self._lobby.leave())
-
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
-        """Its requests are placed elsewhere, once every other session was looked at: several may
-        have ended at once."""
-        log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
-        self.live.ended(session.endpoint, reason)
-        lost = [request for request in session.open.values() if not request.finished]
-        session.open.clear()
-        boot = session.welcome.boot if session.welcome is not None else None
-        # An engine core that drained and left has not died of anything that it ran; nor has one
-        # whose silence was our own.
-        if session.draining or session.slept:
-            boot = None
-        for request in lost:
-            request.journey.ran_on = boot
-            self._lobby.enter(request, next(self._numbers), now)
-        connected = [s.welcome for s in self._fleet if s.connected and s.welcome is not None]
-        if connected:
-            self._model.agree(connected)
-        else:
-            self._connected_event.clear()
-        if len(self._lobby) and not self._placing_due:
-            self._placing_due = True
-            asyncio.get_running_loop().call_soon(self._place_waiting)
-
-    def _place_waiting(self) -> None:
-        self._placing_due = False
-        if self._closed:
-            return
-        for session in self._fleet.sessions:
-            session.pump()
-        self._resume(self._lobby.leave())
-
-    def status_changed(self, session: EngineSession, before: Status | None) -> None:
-        """An engine core has told its state."""
-        if session.draining and not (before is not None and before.draining):
-            log.info("engine core drains", endpoint=session.endpoint)
-
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None:
-        """An engine core shows itself to those who watch."""
-        self.live.take(session.endpoint, snapshot, now)
-
-    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
-        """A request's next tokens are computed otherwise than those that it has."""
-        self.renumbered += 1
-        log.warning(
-            "request goes on where numbers differ",
-            request=request.name,
-            endpoint=session.endpoint,
-            before=before,
-            now=session.fingerprint,
-        )
-
-    def rejected(self, session: EngineSession, request: Request | None, message: Rejected) -> None:
-        """Another engine core may have room where this one has none, or has begun to drain."""
-        if request is None:
-            return
-        journey = request.journey
-        if message.code in ("unavailable", "overloaded") and not journey.refused:
-            session.forget(request)
-            journey.refused = True
-            if self._place(request, but=session):
-                return
-        request.fail(rejection(message))
-
-    def _dropped(self, session: EngineSession) -> None:
-        """Where nobody is left who serves our model, another may come in."""
-        log.info("engine core dropped", endpoint=session.endpoint)
-        self.live.forget(session.endpoint)
-        known = any(s.welcome is not None and not s.refused for s in self._fleet)
-        if not known and not len(self._lobby):
-            for other in self._fleet:
-                if other.refused and other.answered:
-                    other.link.end("no other engine core is left")
-
-    def _forgive(self) -> None:
-        """The model is another: who was refused because of the old one may serve it."""
-        for session in self._fleet:
-            if session.refused and session.answered and session.welcome is not None:
-                session.refused = self._model.misfit(session.welcome)
 
 
 def _journey(prompt: list[int], terms: Terms, affinity: int) -> Journey:
     return Journey(Ask(prompt, min(affinity, AFFINITY_TOKENS), terms.tenant, terms.cache_salt))
-
-
-def check_prompt(prompt: list[int], welcome: Welcome) -> None:
-    """Raises InvalidRequest for a prompt that can't run: empty, too long, ids out of range."""
-    if not prompt:
-        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
-    limit = welcome.limits.max_model_len
-    if len(prompt) >= limit:
-        raise InvalidRequest(
-            f"the prompt has {len(prompt)} tokens; this model's context is {limit} tokens, "
-            "output included",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    vocabulary = welcome.limits.vocab_size
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        bad = next(token for token in prompt if not 0 <= token < vocabulary)
-        raise InvalidRequest(
-            f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="prompt"
-        )
-
-
-def rejection(message: Rejected) -> PenstockError:
-    """The exception that a Rejected stands for."""
-    if message.code == "invalid":
-        return InvalidRequest(message.message)
-    retry_after = message.retry_after_ms / 1000
-    if message.code == "limited":
-        return Limited(message.message, retry_after=retry_after)
-    if message.code == "overloaded":
-        return Overloaded(message.message, retry_after=retry_after)
-    return EngineUnavailable(message.message)

@@ -1,0 +1,247 @@
+"""Which engine core has which request, and what becomes of it when one comes or goes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from typing import Any
+
+import zmq
+
+from penstock import logs
+from penstock.client.endpoints import Endpoints, Resolver, is_named
+from penstock.client.fleet import Fleet
+from penstock.client.generation import Generation
+from penstock.client.journey import Request
+from penstock.client.live import LiveFeed
+from penstock.client.lobby import Lobby
+from penstock.client.refusals import rejection
+from penstock.client.routing import Routing
+from penstock.client.served_model import ServedModel
+from penstock.client.session import EngineSession
+from penstock.config import TransportSettings
+from penstock.errors import PenstockError, RequestFailed
+from penstock.protocol.live import Snapshot
+from penstock.protocol.to_frontend import Rejected, Status, Welcome
+
+log = logs.get(__name__)
+
+
+class Dispatch:
+    """Places requests on sessions, which tell it what happens to them.
+
+    connected: set while there is a session with an engine core that may be used.  due: generations
+    with a sink that this turn has given something.  routed, moved, renumbered, live: see EngineClient.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        name: str,
+        settings: TransportSettings,
+        routing: Routing,
+        resolver: Resolver,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._routing = routing
+        self._contexts: list[zmq.Context[Any]] = [zmq.Context()]
+        self._numbers = itertools.count(1)
+        self._placing_due = False
+        self._closed = False
+        self.fleet = Fleet(endpoints, self._session, self._dropped, resolver)
+        self.lobby = Lobby()
+        self.model = ServedModel()
+        self.connected = asyncio.Event()
+        self.due: list[Generation] = []
+        self.routed: Counter[tuple[int, str]] = Counter()
+        self.moved = 0
+        self.renumbered = 0
+        self.live = LiveFeed()
+
+    def _session(self, index: int, endpoint: str) -> EngineSession:
+        self.live.ended(endpoint, "no session yet")
+        context = self._contexts[0]
+        if is_named(endpoint):
+            # ZeroMQ asks for a host's address in the thread that moves all of a context's bytes: a
+            # resolver that is slow to answer for one engine would silence the others.
+            context = zmq.Context()
+            self._contexts.append(context)
+        return EngineSession(
+            index, endpoint, context, self._name, self._settings, self._numbers, self
+        )
+
+    def close(self) -> None:
+        """Leaves all engine cores. Once."""
+        self._closed = True
+        self.fleet.close()
+        for context in self._contexts:
+            context.term()
+        self.connected.clear()
+        self.model.close()
+
+    def requests(self) -> list[Request]:
+        """All that are open."""
+        placed = (request for session in self.fleet for request in session.open.values())
+        return [*placed, *self.lobby.requests()]
+
+    def look(self, now: float, patience: float) -> None:
+        """Looks after what no message tells of; to be called all the time."""
+        self.lobby.lose_patience(now, patience)
+        self.fleet.drop_retired()
+        self._reconsider()
+        self.live.tick(now)
+
+    def place_new(self, request: Request) -> None:
+        """Submits a request for the first time."""
+        if not self._place(request):
+            # `connected` said otherwise, so one is about to come or go.
+            self.lobby.enter(request, next(self._numbers), time.monotonic())
+
+    def _place(self, request: Request, *, but: EngineSession | None = None) -> bool:
+        """Submits it to the engine core that is to have it; False where there is none."""
+        journey = request.journey
+        engines = self.fleet.candidates(but, journey.numerics)
+        if not engines:
+            return False
+        session, why = self._routing.choose(journey.ask, engines)
+        self.routed[session.index, why] += 1
+        if journey.endpoint not in (None, session.endpoint):
+            self.moved += 1
+        boot = session.welcome.boot if session.welcome is not None else None
+        if journey.ran_on not in (None, boot):
+            request.deaths += 1
+        journey.endpoint, journey.ran_on = session.endpoint, None
+        session.enter(request)
+        return True
+
+    def _resume(self, requests: list[Request]) -> None:
+        """Submits again what has lost its engine core; what finds none goes on waiting."""
+        now = time.monotonic()
+        count = 0
+        for request in requests:
+            if not self._place(request):
+                self.lobby.enter(request, next(self._numbers), now)
+                continue
+            count += 1
+        if count:
+            log.info("requests submitted again", count=count)
+
+    # What sessions tell.
+
+    def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
+        """An engine core has answered: it is taken in, or refused."""
+        session.welcome, session.refused = welcome, self._objection(session, welcome)
+        if session.refused:
+            log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
+            return
+        connected = [
+            s.welcome for s in self.fleet if s.connected and s.welcome and s is not session
+        ]
+        previous = self.model.welcome
+        try:
+            self.model.adopt(welcome, frames, connected)
+        except PenstockError as error:
+            session.welcome, session.refused = None, str(error)
+            log.error("the engine core's model can't be used", reason=str(error))
+            session.link.end(str(error))
+            return
+        if previous is not None and previous.digest != welcome.digest:
+            self.lobby.fail(RequestFailed("the engine core came back with another model"))
+        self.connected.set()
+        self.live.opened(session.endpoint, welcome, session.send)
+        log.info(
+            "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
+        )
+        self._resume(self.lobby.leave())
+
+    def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
+        """Its requests are placed elsewhere, once every other session was looked at: several may
+        have ended at once."""
+        log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
+        self.live.ended(session.endpoint, reason)
+        lost = [request for request in session.open.values() if not request.finished]
+        session.open.clear()
+        boot = session.welcome.boot if session.welcome is not None else None
+        # An engine core that drained and left has not died of anything that it ran; nor has one
+        # whose silence was our own.
+        if session.draining or session.slept:
+            boot = None
+        for request in lost:
+            request.journey.ran_on = boot
+            self.lobby.enter(request, next(self._numbers), now)
+        connected = [s.welcome for s in self.fleet if s.connected and s.welcome is not None]
+        if connected:
+            self.model.agree(connected)
+        else:
+            self.connected.clear()
+        if len(self.lobby) and not self._placing_due:
+            self._placing_due = True
+            asyncio.get_running_loop().call_soon(self._place_waiting)
+
+    def _place_waiting(self) -> None:
+        self._placing_due = False
+        if self._closed:
+            return
+        for session in self.fleet.sessions:
+            session.pump()
+        self._resume(self.lobby.leave())
+
+    def status_changed(self, session: EngineSession, before: Status | None) -> None:
+        """An engine core has told its state."""
+        if session.draining and not (before is not None and before.draining):
+            log.info("engine core drains", endpoint=session.endpoint)
+
+    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None:
+        """An engine core shows itself to those who watch."""
+        self.live.take(session.endpoint, snapshot, now)
+
+    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
+        """A request's next tokens are computed otherwise than those that it has."""
+        self.renumbered += 1
+        log.warning(
+            "request goes on where numbers differ",
+            request=request.name,
+            endpoint=session.endpoint,
+            before=before,
+            now=session.fingerprint,
+        )
+
+    def rejected(self, session: EngineSession, request: Request | None, message: Rejected) -> None:
+        """Another engine core may have room where this one has none, or has begun to drain."""
+        if request is None:
+            return
+        journey = request.journey
+        if message.code in ("unavailable", "overloaded") and not journey.refused:
+            session.forget(request)
+            journey.refused = True
+            if self._place(request, but=session):
+                return
+        request.fail(rejection(message))
+
+    def _dropped(self, session: EngineSession) -> None:
+        log.info("engine core dropped", endpoint=session.endpoint)
+        self.live.forget(session.endpoint)
+
+    def _objection(self, session: EngineSession, welcome: Welcome) -> str:
+        """Why an engine core is not used; empty: it is. Where nobody else is known who serves our
+        model, it has a successor."""
+        others = [s for s in self.fleet if s is not session and s.welcome and not s.refused]
+        for other in others:
+            if other.connected and other.welcome and other.welcome.boot == welcome.boot:
+                return f"it is the engine core at {other.endpoint}"
+        return self.model.misfit(welcome) if others else ""
+
+    def _reconsider(self) -> None:
+        """Dials those again who were refused for a reason that is gone: it takes their tokenizer
+        to use them. Not while requests wait that they could not go on with."""
+        if len(self.lobby):
+            return
+        for session in self.fleet.sessions:
+            welcome = session.welcome
+            if not session.refused or not session.answered or welcome is None:
+                continue
+            if not self._objection(session, welcome):
+                session.link.end("it may be used now")
