@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.config import GatewayConfig
-from penstock_gateway import docs, health, live, openapi, status, version
+from penstock_gateway import docs, health, live, openapi, page, status, version
 from penstock_gateway.boundary import Boundary, not_found
 from penstock_gateway.cors import add_cors
 from penstock_gateway.counted_client import CountedClient
@@ -48,6 +48,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     version.routes,
     metrics.routes,
     docs.routes,
+    page.routes,
 )
 """Where all routes come from: a new endpoint is a line here."""
 

@@ -39,7 +39,7 @@ _RETRY = {
 
 def route(others: Iterable[Operation]) -> OperationRoute:
     """The route, which describes `others` and itself; the document is made when first asked for."""
-    operations = [*others, OPERATION]
+    operations = [each for each in (*others, OPERATION) if each.described]
     made = functools.cache(lambda: msgspec.json.encode(document(operations)))
 
     async def openapi(request: Request) -> Response:

@@ -45,6 +45,7 @@ class Operation:
     media_type: of the reply, where it is not JSON.
     headers: request headers beside x-request-id that mean something here.
     counted: counts against an API key's requests a minute.
+    described: is in the OpenAPI document; the files of the page are no part of the API.
     """
 
     method: Literal["GET", "POST"]
@@ -59,6 +60,7 @@ class Operation:
     media_type: str = "application/json"
     headers: tuple[str, ...] = ()
     counted: bool = False
+    described: bool = True
 
     def route(self, endpoint: Callable[..., Any]) -> OperationRoute:
         """endpoint: an async function from Request to Response, or an ASGI application."""

@@ -115,7 +115,7 @@ async def test_refused_by_the_engine(
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
         ("GET", "/v1/nothing", 404, "not_found"),
         ("POST", "/v1/chat/completions/", 404, "not_found"),
         ("POST", "/docs", 405, "method_not_allowed"),

@@ -16,7 +16,7 @@ from penstock_gateway.watch import while_connected
 OPERATION = Operation(
     method="GET",
     path="/live",
-    summary="Engine cores and gateway at work: twice a second an event `snapshot` of this JSON",
+    summary="What engine cores and this gateway do: twice a second an event `snapshot`",
     tag="operations",
     access="admin",
     reply=LiveState,

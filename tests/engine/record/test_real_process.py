@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from penstock.config import RecordSettings
+from penstock.protocol.from_frontend import Watch
+from penstock.protocol.live import Snapshot
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import HAND_OVER_SECONDS
 from penstock_engine.record.replay import replay
@@ -50,3 +52,28 @@ def test_what_a_process_recorded_replays(engine: Engine, signum: signal.Signals)
         assert done.torn is None
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_who_watches_is_no_part_of_a_recording(engine: Engine) -> None:
+    process = engine.start()
+    engine.until(engine.ready)
+    engine.front.link.send(Watch(20.0))
+    first = engine.until(lambda: engine.front.take(Snapshot))
+    for number in range(1, 5):
+        run_one(engine, number)
+    shown = engine.until(lambda: engine.front.take(Snapshot))
+    while shown.steps.total < 4:
+        shown = engine.until(lambda: engine.front.take(Snapshot))
+    assert shown.uptime - first.uptime >= 0.5
+    assert len(shown.steps.rows) == shown.steps.total, "each was settled while somebody watched"
+    assert [row.name for row in shown.frontends.rows] == ["test"]
+    assert shown.worker.device == "test"
+    later = time.monotonic() + 2 * HAND_OVER_SECONDS
+    engine.until(lambda: time.monotonic() > later)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    (path,) = log_files([str(engine.folder / "log")])
+    done = replay(path)
+    assert done.difference is None
+    assert done.torn is None
+    assert b"watch" not in path.read_bytes()

@@ -1,0 +1,295 @@
+/** The chat: what its buttons do, and which conversation is shown. */
+
+import { Composer } from "./composer.js";
+import { Conversation } from "./conversation.js";
+import { KeyDialog, SettingsDialog } from "./dialogs.js";
+import { at, make } from "./dom.js";
+import { connectFiles, download } from "./files.js";
+import { Generation } from "./generation.js";
+import { Keeping } from "./keeping.js";
+import { Model } from "./model.js";
+import { notify, speak } from "./notices.js";
+import { requestOf } from "./settings.js";
+import { Sidebar } from "./sidebar.js";
+import { Transcript } from "./transcript.js";
+
+const LAST = "penstock.settings";
+const EXAMPLES = [
+  ["Explain", "Explain in three sentences how a hydroelectric dam makes electricity."],
+  ["Write", "Write a short, friendly note that thanks a neighbour for watering the plants."],
+  ["Compare", "Compare a stack and a queue in a small table, with one everyday example of each."],
+  ["Code", "Write a Python function that returns the n-th Fibonacci number, with a docstring."],
+];
+
+export class Chat {
+  #running = new Map();
+
+  constructor(store) {
+    this.store = store;
+    this.current = Conversation.fresh(this.#lastSettings());
+    this.keeping = new Keeping(store, () => this.#list());
+    this.model = new Model(() => this.key.open());
+    this.key = new KeyDialog(() => this.model.load());
+    this.settings = new SettingsDialog((settings) => this.#set(settings));
+    this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.stop() });
+    this.transcript = new Transcript({
+      running: (node) => this.#running.get(this.current.id)?.node === node,
+      edit: (node, text) => this.edit(node, text),
+      regenerate: (node) => this.regenerate(node),
+      proceed: (node) => this.proceed(node),
+      retry: (node) => this.retry(node),
+      remove: (node) => this.remove(node),
+      turn: (node, by) => this.turn(node, by),
+      key: () => this.key.open(),
+    });
+    this.sidebar = new Sidebar({
+      fresh: () => this.fresh(),
+      rename: (id, title) => this.rename(id, title),
+      remove: (id) => this.removeConversation(id),
+      exportOne: async (id) => {
+        const record = await this.store.load(id);
+        if (record) download([record], record.title);
+      },
+    });
+    at("examples").append(...EXAMPLES.map(([name, text]) => make("li", {}, make("button", {
+      type: "button", on: { click: () => this.composer.put(text) },
+    }, make("strong", { text: name }), make("span", { text })))));
+    connectFiles(store, () => this.#list());
+    store.onChange((id) => this.#changedElsewhere(id));
+    addEventListener("pagehide", () => {
+      for (const { conversation, node } of this.#running.values()) this.#keepOpen(conversation, node);
+    });
+    if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
+  }
+
+  // --- which conversation is shown
+
+  /** Shows the conversation with this id; "" for a new one. */
+  async show(id) {
+    if (!id) {
+      if (!this.current.isEmpty) this.current = Conversation.fresh(this.#lastSettings());
+    } else if (id !== this.current.id) {
+      const running = this.#running.get(id)?.conversation;
+      const record = running ? null : await this.store.load(id);
+      if (!running && !record) {
+        notify("That conversation is not kept in this browser.");
+        this.fresh();
+        return;
+      }
+      this.current = running ?? new Conversation(record);
+    }
+    this.#draw();
+    this.#list();
+    if (!matchMedia("(pointer: coarse)").matches) this.composer.focus();
+  }
+
+  fresh() {
+    this.sidebar.close();
+    if (location.hash === "#chat") this.show("");
+    else location.hash = "#chat";
+    this.composer.focus();
+  }
+
+  /** The hash of what is shown. */
+  get hash() {
+    return this.current.isEmpty ? "#chat" : `#chat/${this.current.id}`;
+  }
+
+  #draw() {
+    this.transcript.show(this.current);
+    this.settings.show(this.current.record.settings);
+    this.composer.running(this.#running.has(this.current.id));
+    this.model.used(this.current.path().findLast((node) => node.usage)?.usage?.total_tokens);
+    document.title = this.current.isEmpty ? "Penstock" : `${this.current.title} · Penstock`;
+  }
+
+  async #list() {
+    this.sidebar.show(await this.store.list(), this.current.id);
+  }
+
+  async #changedElsewhere(id) {
+    this.#list();
+    if (id !== this.current.id || this.#running.has(id)) return;
+    const record = await this.store.load(id);
+    if (!record) {
+      notify("This conversation was deleted in another tab. It is kept again with your next message.", { one: "deleted" });
+      return;
+    }
+    if (id !== this.current.id || this.#running.has(id)) return;
+    this.current = new Conversation(record);
+    this.#draw();
+  }
+
+  // --- messages
+
+  /** Returns whether the text was taken. */
+  async send(text) {
+    const { current } = this;
+    if (this.#running.has(current.id) || !this.#request()) return false;
+    try {
+      const message = current.add(current.path().at(-1)?.id ?? "", "user", text);
+      history.replaceState(null, "", `#chat/${current.id}`);
+      this.#generate(current.add(message.id, "assistant", "", "open"));
+    } catch (error) {
+      notify(error.message, { bad: true });
+      return false;
+    }
+    this.transcript.toEnd();
+    return true;
+  }
+
+  edit(node, text) {
+    const { current } = this;
+    if (this.#running.has(current.id) || !this.#request()) return;
+    const other = current.add(node.parent, node.role, text);
+    if (node.role === "user") this.#generate(current.add(other.id, "assistant", "", "open"));
+    else this.#settle();
+    this.composer.focus();
+  }
+
+  regenerate(node) {
+    if (this.#running.has(this.current.id) || !this.#request()) return;
+    this.#generate(this.current.add(node.parent, "assistant", "", "open"));
+    this.composer.focus();
+  }
+
+  /** The rest of an answer that was stopped, cut off, or reached its longest. */
+  proceed(node) {
+    if (this.#running.has(this.current.id) || !this.#request()) return;
+    this.#generate(node, { continue_final_message: true, add_generation_prompt: false });
+    this.composer.focus();
+  }
+
+  /** Again: in its place where nothing had come, else as another version. */
+  retry(node) {
+    if (node.content || node.reasoning) this.regenerate(node);
+    else if (!this.#running.has(this.current.id) && this.#request()) this.#generate(node);
+    this.composer.focus();
+  }
+
+  remove(node) {
+    const { current } = this;
+    if (this.#running.has(current.id)) return;
+    const back = current.remove(node);
+    this.#settle();
+    this.composer.focus();
+    notify("Deleted, with what followed it.", { one: "removed", action: ["Undo", () => {
+      back();
+      this.keeping.now(current);
+      if (current === this.current) this.#draw();
+    }] });
+  }
+
+  turn(node, by) {
+    const branches = this.current.children(node.parent);
+    const other = branches[branches.indexOf(branches.find((each) => each.id === node.id)) + by];
+    if (!other || this.#running.has(this.current.id)) return;
+    this.current.choose(other);
+    this.#settle();
+    const buttons = this.transcript.view(other.id)?.element.querySelectorAll(".turn") ?? [];
+    [...buttons].filter((button) => !button.disabled).at(by > 0 ? -1 : 0)?.focus();
+  }
+
+  stop() {
+    this.#running.get(this.current.id)?.stop();
+  }
+
+  #settle() {
+    this.keeping.now(this.current);
+    this.#draw();
+  }
+
+  /** The request's fields; null where a parameter is wrong, which is said. */
+  #request() {
+    try {
+      return requestOf(this.current.record.settings);
+    } catch (error) {
+      notify(error.message, { one: "wrong", bad: true, action: ["Open parameters", () => this.settings.dialog.showModal()] });
+      return null;
+    }
+  }
+
+  async #generate(node, more = {}) {
+    const { current } = this;
+    const { system, fields } = this.#request();
+    const last = more.continue_final_message ? node.id : node.parent;
+    const messages = current.messages(last, system);
+    const generation = new Generation(current, node, () => {
+      if (this.#running.has(current.id)) this.#keepSoon(current, node);
+      if (current.id === this.current.id) this.transcript.grown(node);
+    });
+    this.#running.set(current.id, generation);
+    node.state = "open";
+    this.#settle();
+    const model = this.model.name ? { model: this.model.name } : {};
+    await generation.run({ ...model, messages, ...fields, ...more });
+    this.#running.delete(current.id);
+    this.keeping.now(current);
+    this.#tell(current, node);
+  }
+
+  #keepSoon(conversation, node) {
+    node.rev += 1;
+    this.keeping.soon(conversation);
+  }
+
+  #keepOpen(conversation, node) {
+    conversation.touch(node);
+    this.keeping.now(conversation);
+  }
+
+  #tell(conversation, node) {
+    if (conversation.id !== this.current.id) {
+      notify(`The answer in “${conversation.title}” has ended.`);
+      return;
+    }
+    this.#draw();
+    if (node.problem) speak(`Error: ${node.problem.message}`);
+    else speak(`${node.state === "stopped" ? "Stopped" : "Answer"}: ${node.content.slice(0, 1000)}`);
+    if (node.problem?.status === 401) this.key.open();
+  }
+
+  // --- conversations
+
+  async rename(id, title) {
+    const record = id === this.current.id ? null : await this.store.load(id);
+    const conversation = record ? new Conversation(record) : this.current;
+    conversation.rename(title);
+    await this.keeping.now(conversation);
+    this.#draw();
+  }
+
+  async removeConversation(id) {
+    this.#running.get(id)?.stop();
+    const record = await this.store.load(id);
+    await this.store.remove(id);
+    if (id === this.current.id) this.fresh();
+    this.#list();
+    notify(`Deleted “${record?.title || "Untitled"}”.`, { one: "removed", action: ["Undo", async () => {
+      await this.keeping.now(new Conversation(record));
+      location.hash = `#chat/${id}`;
+    }] });
+  }
+
+  // --- parameters
+
+  #lastSettings() {
+    try {
+      return JSON.parse(localStorage.getItem(LAST) ?? "{}") ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  #set(settings) {
+    const { record } = this.current;
+    record.settings = settings;
+    record.settingsAt = Date.now();
+    try {
+      localStorage.setItem(LAST, JSON.stringify(settings));
+    } catch {
+      // Full: new conversations begin without them.
+    }
+    if (!this.current.isEmpty) this.keeping.soon(this.current);
+  }
+}

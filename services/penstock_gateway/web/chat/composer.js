@@ -1,0 +1,69 @@
+/** The box at the bottom: Enter sends, Shift+Enter starts a line, Esc stops. */
+
+import { at, icon } from "./dom.js";
+
+export class Composer {
+  #running = false;
+
+  /** acts: {send(text) -> whether it was taken, stop}. */
+  constructor(acts) {
+    this.acts = acts;
+    this.box = at("message");
+    this.coarse = matchMedia("(pointer: coarse)");
+    if (this.coarse.matches) at("hint").textContent = "The arrow sends";
+    at("send").append(icon("send"));
+    at("stop").append(icon("stop"));
+    at("stop").addEventListener("click", () => acts.stop());
+    at("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send();
+    });
+    this.box.addEventListener("keydown", (event) => this.#key(event));
+    this.box.addEventListener("input", () => this.#fit());
+    this.#fit();
+  }
+
+  #key(event) {
+    // On a phone, the keyboard's Enter is the only way to a new line. A composition's Enter ends it.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || this.coarse.matches) return;
+    event.preventDefault();
+    this.#send();
+  }
+
+  async #send() {
+    const text = this.box.value;
+    if (this.#running || !text.trim()) return;
+    this.box.value = "";
+    this.#fit();
+    if (!(await this.acts.send(text)) && !this.box.value) this.put(text);
+  }
+
+  /** Puts a text into the box. */
+  put(text) {
+    this.box.value = text;
+    this.#fit();
+    this.focus();
+  }
+
+  focus() {
+    this.box.focus({ preventScroll: true });
+  }
+
+  /** Shows the button that stops in the place of the one that sends. */
+  running(is) {
+    if (is === this.#running) return;
+    this.#running = is;
+    const held = [at("send"), at("stop")].includes(document.activeElement);
+    at("send").hidden = is;
+    at("stop").hidden = !is;
+    if (held) (is ? at("stop") : this.box).focus();
+    this.#fit();
+  }
+
+  #fit() {
+    at("send").disabled = !this.box.value.trim();
+    if (CSS.supports("field-sizing", "content")) return;
+    this.box.style.height = "auto";
+    this.box.style.height = `${Math.min(this.box.scrollHeight, 240)}px`;
+  }
+}

@@ -1,0 +1,40 @@
+/** Conversations out of the browser and into it, as files. */
+
+import { at } from "./dom.js";
+import { exported, imported, MOST_BYTES } from "./exchange.js";
+import { notify } from "./notices.js";
+
+/** Gives the browser a file with these records. */
+export function download(records, title) {
+  const address = URL.createObjectURL(new Blob([exported(records)], { type: "application/json" }));
+  const name = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = `${name}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+/** Makes the two buttons work. changed: called when conversations have come. */
+export function connectFiles(store, changed) {
+  const input = at("import-file");
+  at("export-all").addEventListener("click", async () => download(await store.loadAll(), "penstock conversations"));
+  at("import").addEventListener("click", () => input.click());
+  input.addEventListener("change", async () => {
+    const [file] = input.files;
+    if (file) await take(file, store);
+    input.value = "";
+    changed();
+  });
+}
+
+async function take(file, store) {
+  try {
+    if (file.size > MOST_BYTES) throw new Error(`the file has ${file.size} bytes; at most ${MOST_BYTES} are allowed`);
+    const records = imported(await file.text());
+    for (const record of records) await store.save(record);
+    notify(`Imported ${records.length} ${records.length === 1 ? "conversation" : "conversations"}.`);
+  } catch (error) {
+    notify(`Not imported: ${error.message}`, { stays: true, bad: true });
+  }
+}

@@ -1,0 +1,56 @@
+/** Keeps conversations while they change; what can't be kept is said, and stays on the page. */
+
+import { merged } from "./conversation.js";
+import { download } from "./files.js";
+import { notify } from "./notices.js";
+
+const EVERY = 2000;
+
+export class Keeping {
+  #store;
+  #kept;
+  #busy = new Map();
+  #timers = new Map();
+  unkept = new Set();
+
+  /** kept: called after each write. */
+  constructor(store, kept) {
+    this.#store = store;
+    this.#kept = kept;
+    addEventListener("beforeunload", (event) => {
+      if (this.unkept.size) event.preventDefault();
+    });
+  }
+
+  /** Keeps it soon: for what changes often. */
+  soon(conversation) {
+    if (this.#timers.has(conversation.id)) return;
+    this.#timers.set(conversation.id, setTimeout(() => this.now(conversation), EVERY));
+  }
+
+  /** Keeps it now, after what is being written of it. */
+  now(conversation) {
+    clearTimeout(this.#timers.get(conversation.id));
+    this.#timers.delete(conversation.id);
+    const before = this.#busy.get(conversation.id) ?? Promise.resolve();
+    const write = before.then(() => this.#write(conversation));
+    this.#busy.set(conversation.id, write);
+    return write;
+  }
+
+  async #write(conversation) {
+    try {
+      const whole = await this.#store.save(conversation.record);
+      // What changed meanwhile is later than what was written.
+      conversation.record = merged(whole, conversation.record);
+      this.unkept.delete(conversation.id);
+    } catch (error) {
+      this.unkept.add(conversation.id);
+      const full = error?.name === "QuotaExceededError" ? "The browser's storage for this page is full." : error?.message;
+      notify(`This conversation is not kept. ${full} It stays on the page as long as that is open.`, {
+        one: "unkept", stays: true, bad: true, action: ["Export it", () => download([conversation.record], conversation.title)],
+      });
+    }
+    this.#kept();
+  }
+}

@@ -1,0 +1,55 @@
+/** Which model answers, and how much of its context is used. */
+
+import { ApiError, models } from "./api.js";
+import { at } from "./dom.js";
+
+const AGAIN = 3000;
+
+export class Model {
+  #timer = 0;
+  #tokens = 0;
+  name = "";
+  limit = 0;
+
+  /** wanted: called when the server asks for a key. */
+  constructor(wanted) {
+    this.wanted = wanted;
+  }
+
+  /** Asks for it, and again while the server isn't ready. */
+  async load() {
+    clearTimeout(this.#timer);
+    try {
+      const [model] = await models();
+      this.name = model?.id ?? "";
+      this.limit = model?.max_model_len ?? 0;
+      this.#show(this.name ? "" : "No model for this key");
+    } catch (error) {
+      this.name = "";
+      if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
+        this.#show("An API key is needed");
+        this.wanted();
+        return;
+      }
+      this.#show("The server is not ready");
+      this.#timer = setTimeout(() => this.load(), AGAIN);
+    }
+  }
+
+  #show(instead) {
+    const place = at("model");
+    place.textContent = instead || this.name;
+    place.title = this.limit ? `${this.limit.toLocaleString("en")} tokens of context` : "";
+    place.classList.toggle("amiss", Boolean(instead));
+    this.used(this.#tokens);
+  }
+
+  /** tokens: of the last answer and all before it. */
+  used(tokens) {
+    this.#tokens = tokens ?? 0;
+    const limit = this.limit.toLocaleString("en");
+    if (!this.limit) at("used").textContent = "";
+    else if (!this.#tokens) at("used").textContent = `Context of ${limit} tokens`;
+    else at("used").textContent = `${this.#tokens.toLocaleString("en")} of ${limit} tokens`;
+  }
+}

@@ -1,0 +1,58 @@
+/** The parameters of a conversation: what they are called, their bounds, and the request's fields. */
+
+/** kind: number, whole, text, lines, json. Values are kept as the texts that were typed. */
+export const FIELDS = [
+  { name: "system", label: "System prompt", kind: "text", help: "What the model is told first." },
+  { name: "temperature", label: "Temperature", kind: "number", least: 0, most: 2, step: "0.1", help: "0 takes the likeliest token; more is more varied." },
+  { name: "top_p", label: "Top p", kind: "number", least: 0, most: 1, step: "0.05", help: "Only the likeliest tokens that together reach this." },
+  { name: "top_k", label: "Top k", kind: "whole", least: 0, most: 2 ** 31 - 1, help: "Only this many likeliest tokens; 0 is all." },
+  { name: "max_tokens", label: "Longest answer", kind: "whole", least: 1, most: 2 ** 31 - 1, help: "Tokens. Empty: what the context leaves." },
+  { name: "seed", label: "Seed", kind: "whole", least: 0, most: Number.MAX_SAFE_INTEGER, help: "The same seed gives the same answer." },
+  { name: "stop", label: "Stop texts", kind: "lines", help: "One a line. The answer ends before the first of them." },
+  { name: "schema", label: "JSON schema of the answer", kind: "json", help: "The answer is JSON that follows it." },
+  { name: "tools", label: "Tools", kind: "json", list: true, help: "A JSON list, as in the API. Calls are shown, not made." },
+];
+
+/** The value that a field's text stands for; undefined where it is empty. Throws an Error. */
+export function valueOf(field, text) {
+  const { label, kind, least, most } = field;
+  if (kind === "text") return text.trim() ? text : undefined;
+  if (kind === "lines") {
+    const lines = text.split("\n").filter((line) => line);
+    return lines.length ? lines : undefined;
+  }
+  if (!text.trim()) return undefined;
+  if (kind === "json") return json(field, text);
+  const value = Number(text);
+  if (!Number.isFinite(value) || (kind === "whole" && !Number.isSafeInteger(value)) || value < least || value > most) {
+    const what = kind === "whole" ? "a whole number" : "a number";
+    const range = most >= 2 ** 31 - 1 ? `of at least ${least}` : `from ${least} to ${most}`;
+    throw new Error(`${label} must be ${what} ${range}, not ${text.trim().slice(0, 40)}`);
+  }
+  return value;
+}
+
+function json({ label, list }, text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${label} is no JSON: ${error.message}`);
+  }
+  if (list ? !Array.isArray(value) : value === null || typeof value !== "object" || Array.isArray(value)) {
+    throw new Error(`${label} must be a JSON ${list ? "list" : "object"}`);
+  }
+  return value;
+}
+
+/** {system, fields}: the system prompt and the request's fields. Throws an Error. */
+export function requestOf(settings) {
+  const fields = {};
+  for (const field of FIELDS) {
+    const value = valueOf(field, settings[field.name] ?? "");
+    if (value !== undefined) fields[field.name] = value;
+  }
+  const { system = "", schema, ...rest } = fields;
+  if (schema) rest.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  return { system, fields: rest };
+}

@@ -1,0 +1,43 @@
+/** The running batch: a row for each slot that is taken. */
+
+import { panel, write } from "./dom.js";
+import { age, percent, tenant, whole } from "./format.js";
+import { Table } from "./table.js";
+
+export function batchPanel() {
+  const { node, body, note } = panel("batch", "Running batch");
+  const table = new Table({
+    caption: "Sequences that run, in the order in which they started",
+    key: (row) => `${row.slot} ${row.request} ${row.sequence}`,
+    empty: "Nothing runs.",
+    columns: [
+      { title: "Slot", number: true, lesser: true, text: (row) => row.slot },
+      { title: "Request", head: true, mono: true, text: name, hint: (row) => `${name(row)}; ${row.cached} prompt tokens from the cache, ${row.preemptions} preemptions` },
+      { title: "Tenant", lesser: true, text: (row) => tenant(row.tenant), hint: (row) => row.tenant },
+      { title: "Phase", text: (row) => row.phase, mark: (row) => row.phase },
+      { title: "Progress", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of what may come` },
+      { title: "Blocks", number: true, lesser: true, long: "KV blocks held", text: (row) => whole(row.blocks) },
+      { title: "Age", number: true, text: (row) => age(row.age) },
+    ],
+  });
+  body.append(table.node);
+
+  function update({ batch }) {
+    const hidden = batch.running - batch.rows.length;
+    const some = hidden > 0 ? `, the first ${whole(batch.rows.length)} shown` : "";
+    write(note, `${whole(batch.running)} of ${whole(batch.slots)} slots, ${whole(batch.prefilling)} in prefill${some}`);
+    table.update(batch.rows);
+  }
+  return { node, update };
+}
+
+/** A request's name, and which of its sequences it is where it has several. */
+export const name = (row) => (row.sequence ? `${row.request} #${row.sequence}` : row.request);
+
+const progress = (row) =>
+  row.phase === "prefill"
+    ? `${whole(row.computed)} of ${whole(row.tokens)} computed`
+    : `${whole(row.emitted)} of ${whole(row.most - row.prompt)} generated`;
+
+const part = (row) =>
+  row.phase === "prefill" ? row.computed / Math.max(1, row.tokens) : row.emitted / Math.max(1, row.most - row.prompt);
