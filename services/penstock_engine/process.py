@@ -10,7 +10,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.config import EngineConfig
 from penstock.errors import StartupError
 from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
+from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
 from penstock.transport.hub import Hub
 from penstock_engine.core import EngineCore
@@ -49,13 +50,15 @@ def main(
     boot = secrets.token_bytes(8)
     facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
     with (
-        recording(EngineCore(facts), config.record) as core,
+        recording(EngineCore(facts), config.record) as recorded,
+        _observing(recorded, config) as core,
         _wakeup() as wakeup,
         zmq.Context() as context,
+        gatekeeper(context, config.transport),
         _bound(frontend_endpoint),
         _bound(worker_endpoint),
-        closing(_hub(context, frontend_endpoint, FromFrontend, config, boot)) as frontends,
-        closing(_hub(context, worker_endpoint, FromWorker, config, boot)) as workers,
+        closing(_hub(context, frontend_endpoint, "frontends", config, boot)) as frontends,
+        closing(_hub(context, worker_endpoint, "workers", config, boot)) as workers,
     ):
         log.info(
             "engine listening",
@@ -151,12 +154,22 @@ class Loop:
         return count
 
 
+def _observing(core: EngineCore, config: EngineConfig) -> AbstractContextManager[EngineCore]:
+    """The core for the loop: `core` itself where there is no metrics port."""
+    port = config.metrics.engine_metrics_port
+    if port is None:
+        return nullcontext(core)
+    from penstock_engine.metrics.port import metrics_port
+
+    return metrics_port(core, config.metrics, port)
+
+
 def _hub(
-    context: zmq.Context[Any], endpoint: str, messages: Any, config: EngineConfig, boot: bytes
+    context: zmq.Context[Any], endpoint: str, peers: Peers, config: EngineConfig, boot: bytes
 ) -> Hub[Any]:
-    decoder = msgspec.msgpack.Decoder(messages)
+    decoder: Any = msgspec.msgpack.Decoder(FromFrontend if peers == "frontends" else FromWorker)
     try:
-        return Hub(context, endpoint, decoder, config.transport, boot)
+        return Hub(context, endpoint, decoder, config.transport, boot, peers)
     except zmq.ZMQError as error:
         raise StartupError(f"can't listen at {endpoint}: {error}") from error
 

@@ -194,6 +194,16 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")
     ] = 67_108_864
+    curve_dir: Annotated[
+        str | None,
+        Meta(
+            description="This role's folder of CurveZMQ keys (`penstock curve-keys`), for tcp://"
+            " endpoints; default: none."
+        ),
+    ] = None
+    allow_plain_tcp: Annotated[
+        bool, Meta(description="Use tcp:// between machines without keys, in plain.")
+    ] = False
 
 
 class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,6 +222,22 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 8
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ports with /metrics, /health/live and /health/ready; the gateways have theirs anyway."""
+
+    engine_metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(description="The engine core's; 0 picks a free one; default: none."),
+    ] = None
+    worker_metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(description="The workers': worker N has this port + N, 0 a free one; default: none."),
+    ] = None
+    metrics_host: Annotated[
+        str, Meta(description="Address of both; they ask for no key, so keep it private.")
+    ] = "127.0.0.1"
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything the engine core decides, and what it hands to its workers."""
 
@@ -222,6 +248,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar: GrammarSettings = GrammarSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -29,7 +29,11 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         welcome = self._service.client.welcome
         label = [welcome.model if welcome is not None else ""]
-        yield from self._engine(label)
+        # What the engine core tells by itself would be counted twice.
+        own = welcome is not None and welcome.own_metrics
+        if not own:
+            yield from self._engine(label)
+            yield from self._prefix_cache(label)
         yield from self._counters(label)
         yield from self._histograms(label)
 
@@ -52,17 +56,21 @@ class Collector:
         preemptions.add_metric(label, status.preemptions)
         yield preemptions
 
+    def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
+        counts = self._service.counts
+        for name, words, value in (
+            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+        ):
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+
     def _counters(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts
         for name, words, value in (
             ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
             ("generation_tokens", "Generated tokens.", counts.generation_tokens),
-            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
-            counter.add_metric(label, value)
-            yield counter
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
         ended = CounterMetricFamily(
             "vllm:request_success",
             f"Sequences that ended, by how. {OURS}",
@@ -94,3 +102,9 @@ class Collector:
             family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
             family.add_metric(label, histogram.cumulative(), histogram.total)
             yield family
+
+
+def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
+    counter = CounterMetricFamily(name, words, labels=_LABEL)
+    counter.add_metric(label, value)
+    return counter
