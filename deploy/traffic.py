@@ -52,7 +52,7 @@ def kill_worker(supervisor: int) -> None:
 
 
 class Traffic:
-    """Runs in threads of its own between __enter__ and __exit__. served: answers that were whole."""
+    """Runs in threads of its own within a `with`. served: streams that came to their ends."""
 
     def __init__(self, url: str) -> None:
         self._url = url
