@@ -38,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="operations of tests/engine/test_walk.py: 20,000, or a million",
     )
+    parser.addoption(
+        "--queries",
+        action="store_true",
+        help="tests/deploy/test_queries.py asks a real Prometheus every query of deploy/",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -177,7 +177,7 @@ def test_a_client_that_leaves_takes_its_request_along(pair: Pair) -> None:
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=-3) as process:
                 wait_until(lambda: running() == 1, 5)
                 process.wait(10)
-            wait_until(lambda: running() == 0, 5, lambda: f"{flags} stream={stream}")
+            wait_until(lambda: running() == 0, 5, lambda case=(flags, stream): str(case))
 
 
 @dataclass

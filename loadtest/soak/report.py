@@ -1,0 +1,72 @@
+"""What a run found, as Markdown and as a chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loadtest.facts import machine_line
+from penstock.bench.load.report import markdown_table
+
+ALLOWED_DRIFT = 0.02
+
+
+def passed(figures: dict[str, Any]) -> bool:
+    """No stream lost, and no process grew by more than it may."""
+    grown = [each["growth"] for each in figures["memory"].values()]
+    return figures["lost"] == 0 and all(growth < ALLOWED_DRIFT for growth in grown)
+
+
+def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
+    """The whole file."""
+    head = ["process", "RSS early, MiB", "RSS late, MiB", "growth"]
+    rows = [
+        [
+            name,
+            f"{each['early_mib']:.1f}",
+            f"{each['late_mib']:.1f}",
+            f"{100 * each['growth']:+.2f} %",
+        ]
+        for name, each in figures["memory"].items()
+    ]
+    words = (
+        f"{figures['streams']:,} streams at a time for {figures['seconds']:g} s through haproxy "
+        f"and {figures['gateways']} gateways: {figures['begun']:,} begun, "
+        f"{figures['whole']:,} whole, {figures['lost']} lost; never fewer than "
+        f"{figures['fewest_open']:,} open; {figures['tokens_per_s']:,.0f} tokens a second; longest "
+        f"gap in a stream {figures['longest_gap_s']:.2f} s at a token each "
+        f"{figures['step_seconds']:g} s. Early and late: medians of the second and of the last "
+        "minute (of a short run: quarter)."
+    )
+    losses = "".join(f"\n- {each}" for each in figures["losses"])
+    return (
+        f"{machine_line(facts)}\n\n{words}\n\n{markdown_table(head, rows)}\n{losses}\n".rstrip()
+        + "\n"
+    )
+
+
+def chart(figures: dict[str, Any], samples: dict[str, Any], path: Path) -> None:
+    """RSS of each process against its own early median, and how many streams were open."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (above, below) = pyplot.subplots(
+        2, 1, sharex=True, figsize=(9, 6), height_ratios=(3, 1), layout="constrained"
+    )
+    for name, values in samples["rss_mib"].items():
+        early = figures["memory"][name]["early_mib"]
+        above.plot(
+            samples["at"], [100 * (v / early - 1) for v in values], label=f"{name}, {early:.0f} MiB"
+        )
+    above.axhline(100 * ALLOWED_DRIFT, color="red", linewidth=1, linestyle="--")
+    above.set_ylim(-10, 10)
+    above.set_ylabel("RSS against the second minute, %")
+    above.legend(loc="lower right", fontsize="small")
+    below.plot(samples["at"], samples["open"], color="gray")
+    below.set_ylabel("open streams")
+    below.set_ylim(bottom=0)
+    below.set_xlabel("seconds")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

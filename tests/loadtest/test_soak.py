@@ -1,0 +1,99 @@
+"""The soak run's reader sees what is missing, and its memory figures are medians of the right time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from loadtest.soak.client import Shape, Soak
+from loadtest.soak.memory import Memory
+from loadtest.soak.report import passed
+from loadtest.soak.words import WORDS, text, word
+
+SEED, TOKENS = 0, 8
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def event(words: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "text": words, "finish_reason": finish, "logprobs": None}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+WORD = [WORDS[word(SEED, place)] for place in range(TOKENS)]
+PIECES = [*map(event, WORD[:-1]), event(WORD[-1], "length")]
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    cuts = [body[at : at + size] for at in range(0, len(body), size)]
+    return HEAD + b"".join(b"%x\r\n%s\r\n" % (len(cut), cut) for cut in cuts) + b"0\r\n\r\n"
+
+
+WHOLE = b"".join(PIECES) + DONE
+
+
+async def heard(answer: bytes) -> Soak:
+    """What the reader makes of a server that says just this to each."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"}")
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        soak = Soak(server.sockets[0].getsockname()[1], Shape(1, TOKENS, TOKENS))
+        await soak._begin()
+        async with asyncio.timeout(10):
+            while soak.open:
+                await asyncio.sleep(0.01)
+    return soak
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_a_whole_stream_however_it_is_cut(size: int) -> None:
+    soak = await heard(chunked(WHOLE, size))
+    assert (soak.score.whole, soak.score.lost, soak.score.tokens) == (1, 0, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (chunked(b"".join([*PIECES[:3], *PIECES[4:]]) + DONE, 50), "the first other one at"),
+        (chunked(b"".join([*PIECES[:3], *PIECES[2:]]) + DONE, 50), "the first other one at"),
+        (chunked(b"".join(PIECES[:5]) + DONE, 50), "characters"),
+        (chunked(b"".join(PIECES), 50), "no proper end"),
+        (chunked(event(text(SEED, TOKENS), "stop") + DONE, 50), "no proper end"),
+        (HEAD + b"5\r\ndata:", "cut after"),
+        (chunked(PIECES[0] + b'data: {"error":{"message":"no"}}\n\n' + DONE, 50), "error event"),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno", "status 503"),
+        (b"nonsense\r\n\r\n", "not HTTP"),
+    ],
+    ids=["lost", "twice", "short", "no [DONE]", "other reason", "cut", "error", "503", "nonsense"],
+)
+async def test_every_other_stream_is_lost(answer: bytes, words: str) -> None:
+    soak = await heard(answer)
+    assert (soak.score.whole, soak.score.lost) == (0, 1)
+    assert words in soak.score.losses[0]
+
+
+def test_growth_is_the_last_minute_against_the_second() -> None:
+    seconds = 600.0
+    memory = Memory(
+        at=[float(at) for at in range(600)],
+        rss={"grows": [100.0] * 60 + [200.0] * 60 + [1000.0] * 420 + [210.0] * 60},
+        open=[0] * 60 + [10] * 540,
+    )
+    early, late, growth = memory.drift("grows", seconds)
+    assert (early, late) == (200.0, 210.0)
+    assert growth == pytest.approx(0.05)
+    assert memory.fewest_open(seconds) == 10
+    figures = {"lost": 0, "memory": {"a": {"growth": 0.019}}}
+    assert passed(figures)
+    assert not passed({**figures, "memory": {"a": {"growth": growth}}})
+    assert not passed({**figures, "lost": 1})
