@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from penstock_gateway.metrics.counts import Counts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.engine_state import EngineState
     from penstock.client.generation import Sink
     from penstock.client.pool_request import PoolResult
     from penstock.protocol.common import Pooling
@@ -43,6 +45,22 @@ class CountedClient:
     @property
     def status(self) -> Any:
         return self._client.status
+
+    @property
+    def engines(self) -> list[EngineState]:
+        return self._client.engines
+
+    @property
+    def routed(self) -> Counter[tuple[int, str]]:
+        return self._client.routed
+
+    @property
+    def moved(self) -> int:
+        return self._client.moved
+
+    @property
+    def renumbered(self) -> int:
+        return self._client.renumbered
 
     def status_age(self, now: float) -> float:
         return self._client.status_age(now)

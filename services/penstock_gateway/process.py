@@ -54,7 +54,9 @@ def main(
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
-    client = EngineClient(engine_endpoint, name=f"gateway {index}", settings=transport)
+    client = EngineClient(
+        engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
+    )
     app = create_app(client, config, gateways=gateways)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)

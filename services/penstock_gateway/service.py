@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.client.session import STATUS_MAX_AGE
 from penstock.config import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock_gateway.counted_client import CountedClient
@@ -18,9 +19,6 @@ from penstock_gateway.metrics.counts import Counts
 if TYPE_CHECKING:
     from penstock.client import ModelText
     from penstock.protocol.to_frontend import Status, Welcome
-
-STATUS_MAX_AGE = 2.0
-"""Seconds after which the engine's last word about itself says nothing about now: four beats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
 Quantization = Literal["none", "int8"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
+Routing = Literal["prefix", "least-loaded", "round-robin"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -284,6 +285,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_credentials: Annotated[
         bool, Meta(description="Whether other origins may send cookies and the like.")
     ] = False
+    routing: Annotated[
+        Routing,
+        Meta(
+            description="Which of several engine cores gets a request: prefix: the one that has"
+            " seen its first tokens, unless that is busy; least-loaded; round-robin."
+        ),
+    ] = "prefix"
     max_header_bytes: Annotated[
         int,
         Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),
@@ -322,10 +330,19 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`penstock serve`: one engine, its workers, and gateways on one machine."""
+    """`penstock serve`: engine cores, their workers, and gateways on one machine."""
 
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")
+    ] = 1
+    data_parallel_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Engine cores, each with a worker of its own, that share the requests; they"
+            " also share out the threads (unless --threads says how many each has) and the memory.",
+        ),
     ] = 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
+from penstock.client.engine_state import EngineState
 from penstock.errors import PenstockError
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import TokenLogprobs
@@ -135,9 +137,30 @@ class FakeEngineClient:
         self.submitted: list[tuple[list[int], SamplingParams, str]] = []
         self.terms: list[Terms] = []
         self.generations: list[FakeGeneration] = []
+        self.routed: Counter[tuple[int, str]] = Counter()
+        self.moved = self.renumbered = 0
 
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")
+
+    @property
+    def engines(self) -> list[EngineState]:
+        told = self.status if self.connected else None
+        ready = told is not None and told.ready and not told.draining
+        return [
+            EngineState(
+                index=0,
+                endpoint="ipc:///fake",
+                connected=self.connected,
+                ready=ready,
+                reason="" if ready else "no session",
+                draining=told is not None and told.draining,
+                open_requests=0,
+                status=told,
+                status_age=self.age,
+                welcome=self.welcome,
+            )
+        ]
 
     async def submit(
         self,

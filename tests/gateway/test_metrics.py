@@ -35,18 +35,18 @@ async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
 async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.status = status(preemptions=5)
     found = await scrape(http)
-    assert found["num_requests_running"] == 2
-    assert found["num_requests_waiting"] == 1
-    assert found["kv_cache_usage_perc"] == pytest.approx(0.4)
-    assert found["num_preemptions_total"] == 5
+    assert found["num_requests_running,0"] == 2
+    assert found["num_requests_waiting,0"] == 1
+    assert found["kv_cache_usage_perc,0"] == pytest.approx(0.4)
+    assert found["num_preemptions_total,0"] == 5
     engine.connected = False
     gone = await scrape(http)
     # Old news is none; what this gateway itself counted stays.
     assert set(found) - set(gone) == {
-        "num_requests_running",
-        "num_requests_waiting",
-        "kv_cache_usage_perc",
-        "num_preemptions_total",
+        "num_requests_running,0",
+        "num_requests_waiting,0",
+        "kv_cache_usage_perc,0",
+        "num_preemptions_total,0",
     }
 
 

@@ -17,6 +17,7 @@ from penstock.protocol.to_frontend import (
     Accepted,
     Limits,
     Outputs,
+    Rejected,
     SequenceOutput,
     Status,
     Welcome,
@@ -46,9 +47,22 @@ def _byte_of(letter: str) -> int:
 
 
 class ScriptedEngine:
-    """Accepts everything, records it, and sends what the test tells it to."""
+    """Accepts everything, records it, and sends what the test tells it to.
 
-    def __init__(self, endpoint: str, *, boot: bytes = b"boot-one", digest: str = "d1") -> None:
+    refusing: answers Submits with Rejected of that code.  telling: sends its status again and
+    again, as a real one does; changes: to that status.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        boot: bytes = b"boot-one",
+        digest: str = "d1",
+        telling: bool = False,
+        created: int = 0,
+        **changes: Any,
+    ) -> None:
         self.context = zmq.Context()
         self.hub: Hub[FromFrontend] = Hub(
             self.context, endpoint, msgspec.msgpack.Decoder(FromFrontend), FAST, boot
@@ -60,12 +74,17 @@ class ScriptedEngine:
         self.aborts: list[Abort] = []
         self.ended: list[str] = []
         self.accepting = True
+        self.refusing: Any = None
+        self.telling, self.created, self.changes = telling, created, changes
+        self._told_at = 0.0
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         while True:
             for event in self.hub.poll(time.monotonic()):
                 self._take(event)
+            if self.telling and self.session and time.monotonic() - self._told_at > 0.1:
+                self.tell()
             await asyncio.sleep(0.002)
 
     def _take(self, event: Any) -> None:
@@ -76,7 +95,9 @@ class ScriptedEngine:
                 self.send(self.status())
             case Received(_, Submit() as submit):
                 self.submits.append(submit)
-                if self.accepting:
+                if self.refusing is not None:
+                    self.send(Rejected(submit.request, self.refusing, "for the test", 2000))
+                elif self.accepting:
                     self.send(Accepted(submit.request))
             case Received(_, Finish() as finish):
                 self.finishes.append(finish)
@@ -84,6 +105,12 @@ class ScriptedEngine:
                 self.aborts.append(abort)
             case Ended(_, reason):
                 self.ended.append(reason)
+
+    def tell(self, **changes: Any) -> None:
+        """Sends the status, changed for good."""
+        self.changes.update(changes)
+        self._told_at = time.monotonic()
+        self.send(self.status())
 
     def send(self, message: Any, frames: list[bytes] | None = None) -> None:
         self.hub.send(self.session, message, frames or [])
@@ -99,7 +126,7 @@ class ScriptedEngine:
             boot=self.boot.hex(),
             model="bytes",
             digest=self.digest,
-            created=0,
+            created=self.created,
             limits=Limits(
                 max_model_len=100,
                 vocab_size=256,
@@ -113,11 +140,12 @@ class ScriptedEngine:
         )
 
     def status(self, *, draining: bool = False) -> Status:
-        return Status(
+        status = Status(
             draining=draining,
             ready=True, reason="", fingerprint="f", waiting=0, running=0, blocks_total=8,
             blocks_free=8, block_size=16, steps=0, preemptions=0, frontends=1, workers=1,
         )  # fmt: skip
+        return msgspec.structs.replace(status, **self.changes)
 
     async def die(self) -> None:
         """Leaves without a word, as if killed."""

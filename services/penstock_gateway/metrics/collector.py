@@ -1,4 +1,4 @@
-"""This gateway's counts and the engine core's last word about itself, as Prometheus' families."""
+"""This gateway's counts and the engine cores' last words, as Prometheus' families."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+
+from penstock_gateway.metrics.engines import OURS, engine_families
 
 if TYPE_CHECKING:
     from penstock_gateway.service import Service
 
 _LABEL = ["model_name"]
-OURS = "This gateway's; with several, add them up."
-ENGINE = "The engine core's; every gateway reports the same."
 
 
 class Collector:
@@ -29,28 +28,9 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         welcome = self._service.client.welcome
         label = [welcome.model if welcome is not None else ""]
-        yield from self._engine(label)
+        yield from engine_families(self._service.client, label)
         yield from self._counters(label)
         yield from self._histograms(label)
-
-    def _engine(self, label: list[str]) -> Iterator[Metric]:
-        status = self._service.fresh_status() if self._service.client.connected else None
-        if status is None:
-            return
-        used = 1 - status.blocks_free / status.blocks_total if status.blocks_total else 0.0
-        for name, words, value in (
-            ("num_requests_running", "Sequences in execution.", status.running),
-            ("num_requests_waiting", "Sequences that wait to be executed.", status.waiting),
-            ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used),
-        ):
-            gauge = GaugeMetricFamily(f"vllm:{name}", f"{words} {ENGINE}", labels=_LABEL)
-            gauge.add_metric(label, value)
-            yield gauge
-        preemptions = CounterMetricFamily(
-            "vllm:num_preemptions", f"Preemptions. {ENGINE}", labels=_LABEL
-        )
-        preemptions.add_metric(label, status.preemptions)
-        yield preemptions
 
     def _counters(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts

@@ -11,9 +11,13 @@ from penstock.cli.parser import Parser
 
 def gateway(parser: Parser) -> None:
     """`penstock gateway`."""
-    parser.description = "Runs one gateway, which dials an engine core and answers HTTP requests."
+    parser.description = "Runs one gateway, which dials engine cores and answers HTTP requests."
     parser.add_argument(
-        "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's front-end side."
+        "--engine-endpoint",
+        required=True,
+        metavar="ENDPOINTS",
+        help="The engines' front-end sides, with commas: tcp://HOST:PORT, ipc://PATH, or "
+        "dns://NAME:PORT for every address of a name.",
     )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
@@ -35,7 +39,7 @@ def engine(parser: Parser) -> None:
         "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
     )
     flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN)
-    _supervision(parser)
+    _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("engine"))
 
 
@@ -47,7 +51,7 @@ def worker(parser: Parser) -> None:
     )
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="Rank in its group.")
     flags.add_settings(parser, flags.TRANSPORT)
-    _supervision(parser)
+    _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("worker"))
 
 
@@ -74,11 +78,13 @@ def prepare(parser: Parser) -> None:
     parser.set_defaults(run=_child("prepare"))
 
 
-def _supervision(parser: Parser) -> None:
+def _supervision(parser: Parser, *, indexed: bool = False) -> None:
     group = parser.add_argument_group("Given by the supervisor")
     group.add_argument(
         "--supervised-by", type=int, metavar="PID", help="Leave when this parent is gone."
     )
+    if indexed:
+        group.add_argument("--index", type=int, metavar="N", help="Number, for its name.")
     group.add_argument(
         "--failure-file", metavar="FILE", help="Where to write why this process failed."
     )

@@ -61,8 +61,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _title(role: str, arguments: argparse.Namespace) -> str:
-    number = {"gateway": "index", "worker": "rank"}.get(role)
-    return role if number is None else f"{role} {getattr(arguments, number)}"
+    number = getattr(arguments, "index", None)
+    if role == "worker":
+        number = arguments.rank if number is None else number
+    return role if number is None else f"{role} {number}"
 
 
 def _gateway(arguments: argparse.Namespace) -> int:

@@ -32,6 +32,12 @@ class State:
         return self.raw.get("engine") or {}
 
     @property
+    def engines(self) -> list[dict[str, Any]]:
+        """Each engine core, where there are several; what an older gateway doesn't say is none."""
+        told = self.raw.get("engines")
+        return told if isinstance(told, list) else []
+
+    @property
     def gateway(self) -> dict[str, Any]:
         return self.raw.get("gateway") or {}
 
@@ -42,9 +48,13 @@ class State:
 
     @property
     def processes(self) -> str:
-        """Workers and front ends, for a person."""
+        """Engine cores, workers and front ends, for a person."""
         workers = counted(self.count("workers"), "worker")
-        return f"{workers}, {counted(self.count('frontends'), 'front end')}"
+        told = f"{workers}, {counted(self.count('frontends'), 'front end')}"
+        if len(self.engines) < 2:
+            return told
+        ready = sum(bool(each.get("ready")) for each in self.engines)
+        return f"{len(self.engines)} engine cores ({ready} ready), {told}"
 
     @property
     def blocks_used(self) -> int:

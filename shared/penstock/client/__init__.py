@@ -1,6 +1,10 @@
 """The front end's half of the protocol, shared by the gateway and the Python library.
 
-engine_client   the session with the engine core; submits, and submits again after a crash
+engine_client   submits to engine cores, and submits again after a crash
+session         the session with one engine core; fleet: all of them
+endpoints       where they are: lists and names; engine_state: what they say of themselves
+routing         which of them gets a request; served_model: the model that all of them serve
+journey         where a request has been; lobby: where it waits for an engine core to come
 generation      one request on its way: token ids in, text deltas out
 timing          where a request's time went
 pool_request    one request to a pooling model

@@ -192,6 +192,7 @@ class _Search:
                 terms=self._terms,
                 inherits=bool(beam.tokens),
                 candidates=self._candidates,
+                affinity=len(self._prompt),
             )
         except DeadlineExceeded:
             if not beam.tokens:

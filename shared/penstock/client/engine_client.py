@@ -1,17 +1,22 @@
-"""The asyncio session of a front end with its engine core."""
+"""A front end's requests, and the engine cores that it has for them."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
 import time
+from collections import Counter
 from typing import Any
 
-import msgspec
 import zmq
 
 from penstock import logs
+from penstock.client.endpoints import Resolver, parse_endpoints, resolve
+from penstock.client.engine_state import EngineState, combined, state_of
+from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
+from penstock.client.journey import Journey, Request
+from penstock.client.lobby import Lobby
 from penstock.client.model_text import ModelText
 from penstock.client.pool_request import (
     PoolRequest,
@@ -20,7 +25,10 @@ from penstock.client.pool_request import (
     check_input,
     check_task,
 )
+from penstock.client.routing import AFFINITY_TOKENS, Ask, make_routing
 from penstock.client.sampling import stopping, token_sampling
+from penstock.client.served_model import ServedModel
+from penstock.client.session import EngineSession
 from penstock.config import TransportSettings
 from penstock.errors import (
     EngineUnavailable,
@@ -30,23 +38,10 @@ from penstock.errors import (
     PenstockError,
     RequestFailed,
 )
-from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Pooling
-from penstock.protocol.from_frontend import FromFrontend, Hello
-from penstock.protocol.to_frontend import (
-    Accepted,
-    Outputs,
-    Pooled,
-    Prepared,
-    Rejected,
-    Status,
-    ToFrontend,
-    Welcome,
-)
+from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-from penstock.transport.events import Ended, Event, Opened
-from penstock.transport.link import Link
 
 log = logs.get(__name__)
 
@@ -55,46 +50,56 @@ NO_TERMS = Terms()
 RESUME_PATIENCE = 60.0
 """Seconds that open requests wait for an engine core to come back."""
 
+_TICK = 0.1
+"""Seconds between looks at those that wait for an engine core."""
+
 
 class EngineClient:
-    """Submits requests to an engine core and hands their outputs to Generations.
+    """Submits requests to engine cores and hands their outputs to Generations.
 
-    Lives in one event loop; no method may be called from another thread.  When the session ends,
-    open requests are submitted again in the next one with what they have emitted, so their
-    consumers see a pause.  They fail when no engine comes within RESUME_PATIENCE seconds, or one
-    with another model.
+    Lives in one event loop; no method may be called from another thread.  When a session ends, its
+    open requests are submitted again with what they have emitted, to another engine core where
+    there is one, else to the next that comes; so their consumers see a pause.  They fail when none
+    comes within RESUME_PATIENCE seconds, or one with another model.
+
+    endpoint: a list, see `parse_endpoints`; raises InvalidRequest.  routing: one of
+    `routing.POLICIES`.  routed: requests placed, by the engine's number and why it was chosen.
+    moved: those placed again, on another engine core.  renumbered: those of them that have tokens
+    which were computed in another way.
     """
 
     def __init__(
-        self, endpoint: str, *, name: str, settings: TransportSettings | None = None
+        self,
+        endpoint: str,
+        *,
+        name: str,
+        settings: TransportSettings | None = None,
+        routing: str = "prefix",
+        resolver: Resolver = resolve,
     ) -> None:
         self._endpoint = endpoint
         self._name = name
         self._settings = settings or TransportSettings()
+        self._routing = make_routing(routing)
+        endpoints = parse_endpoints(endpoint)
         self._context: zmq.Context[Any] = zmq.Context()
-        self._link: Link[ToFrontend] = Link(
-            self._context,
-            endpoint,
-            msgspec.msgpack.Decoder(ToFrontend),
-            lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
-            self._settings,
-        )
-        self._open: dict[int, Generation | PoolRequest] = {}
-        self._due: list[Generation] = []
-        """Those with a sink that this turn has given something."""
-        self._next_key = 1
-        self._watched: int | None = None
-        self._pump_due = False
+        self._fleet = Fleet(endpoints, self._session, self._dropped, resolver)
+        self._numbers = itertools.count(1)
+        self._lobby = Lobby()
+        self._model = ServedModel()
+        self._placing_due = False
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
         self._connected_event = asyncio.Event()
-        self._lost_at: float | None = None
-        self._status_at = 0.0
-        self._last_boot: str | None = None
-        self._left_in_order = False
-        self.welcome: Welcome | None = None
-        self.text: ModelText | None = None
-        self.status: Status | None = None
+        self.due: list[Generation] = []
+        self.routed: Counter[tuple[int, str]] = Counter()
+        self.moved = 0
+        self.renumbered = 0
+
+    def _session(self, index: int, endpoint: str) -> EngineSession:
+        return EngineSession(
+            index, endpoint, self._context, self._name, self._settings, self._numbers, self
+        )
 
     @property
     def connected(self) -> bool:
@@ -102,30 +107,56 @@ class EngineClient:
         return self._connected_event.is_set()
 
     @property
+    def welcome(self) -> Welcome | None:
+        """What holds for all engine cores; None before the first."""
+        return self._model.welcome
+
+    @property
+    def text(self) -> ModelText | None:
+        return self._model.text
+
+    @property
+    def status(self) -> Status | None:
+        """Of all engine cores as if they were one, see `combined`."""
+        return combined(self._fleet.sessions)
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """Each engine core that is dialled."""
+        now = time.monotonic()
+        return [state_of(session, now) for session in self._fleet]
+
+    @property
     def open_requests(self) -> int:
-        return len(self._open)
+        return len(self._lobby) + sum(len(session.open) for session in self._fleet)
 
     @property
     def last_reason(self) -> str:
         """Why the last session, or attempt at one, ended."""
-        return self._link.last_reason
+        reasons = {s.endpoint: s.refused or s.link.last_reason for s in self._fleet}
+        told = {endpoint: reason for endpoint, reason in reasons.items() if reason}
+        if len(self._fleet) == 1:
+            return "".join(told.values())
+        return "; ".join(f"{endpoint}: {reason}" for endpoint, reason in told.items())
 
     def status_age(self, now: float) -> float:
-        """Seconds since the engine last told its state; infinite when it never did."""
-        return now - self._status_at if self.status is not None else float("inf")
+        """Seconds since an engine core last told its state; infinite when none did."""
+        ages = (s.status_age(now) for s in self._fleet if s.connected)
+        return min(ages, default=float("inf"))
 
     async def start(self) -> None:
         """Begins to dial. Returns at once; see wait_connected."""
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
+            self._fleet.start()
 
     async def close(self) -> None:
         """Aborts what is open and leaves."""
-        for generation in list(self._open.values()):
-            generation.abort()
+        self._abort_all()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._fleet.stop()
         self.close_now()
 
     def close_now(self) -> None:
@@ -135,16 +166,21 @@ class EngineClient:
             return
         self._closed = True
         if asyncio._get_running_loop() is not None:
-            for generation in list(self._open.values()):
-                generation.abort()
+            self._abort_all()
             if self._ticker is not None:
                 self._ticker.cancel()
-            self._watch(None)
-        self._link.close()
+        self._fleet.close()
         self._context.term()
         self._connected_event.clear()
-        if self.text is not None:
-            self.text.close()
+        self._model.close()
+
+    def _abort_all(self) -> None:
+        for request in self._requests():
+            request.abort()
+
+    def _requests(self) -> list[Request]:
+        placed = (request for session in self._fleet for request in session.open.values())
+        return [*placed, *self._lobby.requests()]
 
     async def wait_connected(self, timeout: float) -> None:
         """Raises EngineUnavailable when there is no session after `timeout` seconds."""
@@ -166,11 +202,14 @@ class EngineClient:
         timed: bool = False,
         inherits: bool = False,
         candidates: int | None = None,
+        affinity: int = AFFINITY_TOKENS,
     ) -> Generation:
-        """Returns once the engine has accepted the request, and compiled its grammar if it has one.
+        """Returns once an engine has accepted the request, and compiled its grammar if it has one.
 
         inherits: it is part of a request that was accepted, so it is not refused for lack of room.
         candidates: log-probabilities of each token to report, more than clients may ask for.
+        affinity: so many of the first tokens choose the engine; parts of a request say how long
+        its prompt was, so that they follow it.
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
         """
@@ -197,14 +236,12 @@ class EngineClient:
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            send=self._send,
-            on_closed=self._forget,
-            on_due=self._due.append,
+            journey=_journey(prompt_token_ids, terms, affinity),
+            on_due=self.due.append,
             timed=timed,
             inherits=inherits,
         )
-        self._enter(generation)
-        self._send(generation.submission())
+        self._place_new(generation)
         try:
             await generation.accepted
             await generation.prepared
@@ -236,167 +273,159 @@ class EngineClient:
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            send=self._send,
-            on_closed=self._forget,
+            journey=_journey(prompt_token_ids, terms, AFFINITY_TOKENS),
         )
-        self._enter(request)
-        self._send(request.submission())
+        self._place_new(request)
         try:
             return await asyncio.shield(request.result)
         finally:
             request.abort()
 
-    def _enter(self, generation: Generation | PoolRequest) -> None:
-        generation.key = self._next_key
-        self._next_key += 1
-        self._open[generation.key] = generation
+    def _place_new(self, request: Request) -> None:
+        if not self._place(request):
+            # `connected` said otherwise, so one is about to come or go.
+            self._lobby.enter(request, next(self._numbers), time.monotonic())
 
-    def _forget(self, generation: Generation | PoolRequest) -> None:
-        self._open.pop(generation.key, None)
+    def _place(self, request: Request, *, but: EngineSession | None = None) -> bool:
+        """Submits it to the engine core that is to have it; False where there is none."""
+        journey = request.journey
+        engines = self._fleet.candidates(but, journey.numerics)
+        if not engines:
+            return False
+        session, why = self._routing.choose(journey.ask, engines)
+        self.routed[session.index, why] += 1
+        if journey.endpoint not in (None, session.endpoint):
+            self.moved += 1
+        boot = session.welcome.boot if session.welcome is not None else None
+        if journey.ran_on not in (None, boot):
+            request.deaths += 1
+        journey.endpoint, journey.ran_on = session.endpoint, None
+        session.enter(request)
+        return True
 
-    def _send(self, message: FromFrontend) -> bool:
-        sent = self._link.send(message)
-        # Sending may consume the socket's edge-triggered readiness: look again soon.
-        if not self._pump_due:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
-        return sent
+    def _resume(self, requests: list[Request]) -> None:
+        """Submits again what has lost its engine core; what finds none goes on waiting."""
+        now = time.monotonic()
+        count = 0
+        for request in requests:
+            if not self._place(request):
+                self._lobby.enter(request, next(self._numbers), now)
+                continue
+            count += 1
+        if count:
+            log.info("requests submitted again", count=count)
 
     async def _tick(self) -> None:
         while True:
-            self._pump()
-            self._lose_patience()
-            await asyncio.sleep(max(0.005, self._link.wait_hint(time.monotonic())))
+            self._lobby.lose_patience(time.monotonic(), RESUME_PATIENCE)
+            self._fleet.drop_retired()
+            await asyncio.sleep(_TICK)
 
-    def _pump(self) -> None:
-        self._pump_due = False
+    # What sessions tell.
+
+    def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
+        """An engine core has answered: it is taken in, or refused."""
+        others = [s for s in self._fleet if s is not session and s.welcome and not s.refused]
+        misfit = self._model.misfit(welcome)
+        session.welcome, session.refused = welcome, misfit if others else ""
+        if session.refused:
+            log.error("engine core refused", endpoint=session.endpoint, reason=misfit)
+            return
+        connected = [s.welcome for s in others if s.connected and s.welcome is not None]
+        previous = self.welcome
+        try:
+            self._model.adopt(welcome, frames, connected)
+        except PenstockError as error:
+            session.welcome, session.refused = None, str(error)
+            log.error("the engine core's model can't be used", reason=str(error))
+            session.link.end(str(error))
+            return
+        if previous is not None and previous.digest != welcome.digest:
+            self._lobby.fail(RequestFailed("the engine core came back with another model"))
+            self._forgive()
+        self._connected_event.set()
+        log.info(
+            "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
+        )
+        self._resume(self._lobby.leave())
+
+    def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
+        """Its requests are placed elsewhere, once every other session was looked at: several may
+        have ended at once."""
+        log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
+        lost = [request for request in session.open.values() if not request.finished]
+        session.open.clear()
+        boot = session.welcome.boot if session.welcome is not None else None
+        # An engine core that drained and left has not died of anything that it ran; nor has one
+        # whose silence was our own.
+        if session.draining or session.slept:
+            boot = None
+        for request in lost:
+            request.journey.ran_on = boot
+            self._lobby.enter(request, next(self._numbers), now)
+        connected = [s.welcome for s in self._fleet if s.connected and s.welcome is not None]
+        if connected:
+            self._model.agree(connected)
+        else:
+            self._connected_event.clear()
+        if len(self._lobby) and not self._placing_due:
+            self._placing_due = True
+            asyncio.get_running_loop().call_soon(self._place_waiting)
+
+    def _place_waiting(self) -> None:
+        self._placing_due = False
         if self._closed:
             return
-        now = time.monotonic()
-        for event in self._link.poll(now):
-            self._handle(event, now)
-        self._flush()
-        self._watch(self._link.socket)
-        if self._link.wait_hint(now) == 0.0 and not self._pump_due:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        for session in self._fleet.sessions:
+            session.pump()
+        self._resume(self._lobby.leave())
 
-    def _flush(self) -> None:
-        for generation in self._due:
-            generation.flush()
-        self._due.clear()
+    def status_changed(self, session: EngineSession, before: Status | None) -> None:
+        """An engine core has told its state."""
+        if session.draining and not (before is not None and before.draining):
+            log.info("engine core drains", endpoint=session.endpoint)
 
-    def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
-        """Has the loop wake `_pump` for the present socket's file descriptor only."""
-        descriptor = int(socket.getsockopt(zmq.FD)) if socket is not None else None
-        if descriptor == self._watched:
+    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
+        """A request's next tokens are computed otherwise than those that it has."""
+        self.renumbered += 1
+        log.warning(
+            "request goes on where numbers differ",
+            request=request.name,
+            endpoint=session.endpoint,
+            before=before,
+            now=session.fingerprint,
+        )
+
+    def rejected(self, session: EngineSession, request: Request | None, message: Rejected) -> None:
+        """Another engine core may have room where this one has none, or has begun to drain."""
+        if request is None:
             return
-        loop = asyncio.get_running_loop()
-        if self._watched is not None:
-            loop.remove_reader(self._watched)
-        if descriptor is not None:
-            loop.add_reader(descriptor, self._pump)
-        self._watched = descriptor
+        journey = request.journey
+        if message.code in ("unavailable", "overloaded") and not journey.refused:
+            session.forget(request)
+            journey.refused = True
+            if self._place(request, but=session):
+                return
+        request.fail(rejection(message))
 
-    def _handle(self, event: Event[ToFrontend], now: float) -> None:
-        if isinstance(event, Ended):
-            self._session_lost(event.reason, now)
-        elif isinstance(event, Opened):
-            self._session_opened(event.message, event.frames)
-        else:
-            self._receive(event.message, now)
+    def _dropped(self, session: EngineSession) -> None:
+        """Where nobody is left who serves our model, another may come in."""
+        log.info("engine core dropped", endpoint=session.endpoint)
+        known = any(s.welcome is not None and not s.refused for s in self._fleet)
+        if not known and not len(self._lobby):
+            for other in self._fleet:
+                if other.refused and other.answered:
+                    other.link.end("no other engine core is left")
 
-    def _receive(self, message: ToFrontend, now: float) -> None:
-        match message:
-            case Outputs(outputs):
-                for output in outputs:
-                    generation = self._open.get(output.request)
-                    if generation is not None:
-                        generation.take(output)
-            case Status():
-                self.status, self._status_at = message, now
-            case Accepted(request):
-                generation = self._open.get(request)
-                if generation is not None:
-                    generation.take_accepted()
-            case Pooled(request):
-                asked = self._open.get(request)
-                if isinstance(asked, PoolRequest):
-                    asked.take_pooled(message)
-            case Prepared(request):
-                generation = self._open.get(request)
-                if generation is not None:
-                    generation.take_prepared()
-            case Rejected(request):
-                self._rejected(self._open.get(request), message)
-            case Welcome():
-                self._link.end("a second welcome in one session")
+    def _forgive(self) -> None:
+        """The model is another: who was refused because of the old one may serve it."""
+        for session in self._fleet:
+            if session.refused and session.answered and session.welcome is not None:
+                session.refused = self._model.misfit(session.welcome)
 
-    def _rejected(self, generation: Generation | PoolRequest | None, message: Rejected) -> None:
-        if generation is not None:
-            generation.fail(rejection(message))
 
-    def _session_lost(self, reason: str, now: float) -> None:
-        log.warning("session with the engine core ended", reason=reason)
-        self._connected_event.clear()
-        # An engine core that drained and left has not died of anything that it ran.
-        self._left_in_order = self.status is not None and self.status.draining
-        self.status = None
-        self._lost_at = now
-
-    def _session_opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
-        if not isinstance(welcome, Welcome):
-            self._link.end("the engine core's first message was not a welcome")
-            return
-        try:
-            self._adopt(welcome, frames)
-        except PenstockError as error:
-            log.error("the engine core's model can't be used", reason=str(error))
-            self._link.end(str(error))
-            return
-        self._lost_at = None
-        self._connected_event.set()
-        new_boot = self._last_boot not in (None, welcome.boot)
-        self._submit_again(died=new_boot and not self._left_in_order)
-        self._last_boot = welcome.boot
-        log.info("session opened", model=welcome.model, boot=welcome.boot)
-
-    def _adopt(self, welcome: Welcome, frames: list[bytes]) -> None:
-        """Takes over model text and limits; requests of another model can't go on."""
-        previous = self.welcome
-        text = self.text
-        same = previous is not None and previous.digest == welcome.digest
-        # The template may be one of the engine's settings: another with the same model.
-        if not same or text is None or len(frames) != 2 or not text.template_is(frames[1]):
-            self.text = ModelText.from_welcome(welcome, frames)
-            if text is not None:
-                text.close()
-        self.welcome = welcome
-        if previous is not None and previous.digest != welcome.digest:
-            for generation in list(self._open.values()):
-                generation.fail(RequestFailed("the engine core came back with another model"))
-
-    def _submit_again(self, *, died: bool) -> None:
-        resumed = [generation for generation in self._open.values() if not generation.finished]
-        self._open.clear()
-        for generation in resumed:
-            generation.deaths += int(died)
-            self._enter(generation)
-            self._send(generation.submission())
-        if resumed:
-            log.info("requests submitted again", count=len(resumed))
-
-    def _lose_patience(self) -> None:
-        now = time.monotonic()
-        if self._lost_at is None:
-            return
-        for generation in list(self._open.values()):
-            if generation.terms.time_left_ms(now) == 0:
-                generation.expire()
-        if now - self._lost_at < RESUME_PATIENCE:
-            return
-        for generation in list(self._open.values()):
-            generation.fail(EngineUnavailable("the engine core is gone and none came back"))
+def _journey(prompt: list[int], terms: Terms, affinity: int) -> Journey:
+    return Journey(Ask(prompt, min(affinity, AFFINITY_TOKENS), terms.tenant, terms.cache_salt))
 
 
 def check_prompt(prompt: list[int], welcome: Welcome) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from penstock.client.journey import NOWHERE, Home, Journey
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
@@ -23,8 +24,8 @@ from penstock.protocol.common import (
     TokenLogprobs,
     TokenSampling,
 )
-from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, OpenSequence, Submit
-from penstock.protocol.to_frontend import SequenceOutput
+from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
@@ -78,7 +79,8 @@ class _Sequence:
 class Generation:
     """Iterate it for lists of SequenceDelta, until every sequence has finished.
 
-    `key` is the request's number in the present session; the client renews it on a resubmit.
+    `key` is the request's number in its home, the session that it runs in or the lobby where it
+    waits for one; the client renews both on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
 
@@ -101,13 +103,14 @@ class Generation:
         grammar: Grammar | None = None,
         tokenizer: Tokenizer,
         terms: Terms,
-        send: Callable[[FromFrontend], bool],
-        on_closed: Callable[[Generation], None],
+        journey: Journey,
         on_due: Callable[[Generation], None],
         timed: bool = False,
         inherits: bool = False,
     ) -> None:
         self.key = 0
+        self.home: Home = NOWHERE
+        self.journey = journey
         self.name = name
         self.prompt_token_ids = prompt_token_ids
         self.params = params
@@ -125,8 +128,6 @@ class Generation:
         self._sampling = sampling
         self._grammar = grammar
         self._stopping = stopping
-        self._send = send
-        self._on_closed = on_closed
         self._inherits = inherits
         self._on_due = on_due
         self._sink: Sink | None = None
@@ -152,6 +153,14 @@ class Generation:
     def finished(self) -> bool:
         """Whether no sequence is open any more."""
         return not self._open
+
+    @property
+    def open_sequences(self) -> int:
+        return len(self._open)
+
+    @property
+    def begun(self) -> bool:
+        return any(sequence.emitted for sequence in self._open.values())
 
     def submission(self) -> Submit:
         """The message that runs what is still open, from where it stands."""
@@ -186,12 +195,15 @@ class Generation:
         """The engine has its grammar."""
         _settle(self.prepared)
 
+    def take_pooled(self, message: Pooled) -> None:
+        """Said to requests for vectors only."""
+
     def abort(self) -> None:
         """Ends the request here and in the engine. Does nothing there when it is over."""
         if self.finished:
-            self._on_closed(self)
+            self.home.forget(self)
             return
-        self._send(Abort(self.key))
+        self.home.send(Abort(self.key))
         self._end("abort")
 
     def expire(self) -> None:
@@ -325,7 +337,7 @@ class Generation:
         surplus = len(output.tokens) - used
         at = len(sequence.emitted) - surplus
         if output.finish is None:
-            self._send(Finish(self.key, output.sequence, at))
+            self.home.send(Finish(self.key, output.sequence, at))
         return SequenceDelta(
             index=output.sequence,
             text=text,
@@ -358,7 +370,7 @@ class Generation:
         _settle(self.prepared)
         self._wake.set()
         if not keep:
-            self._on_closed(self)
+            self.home.forget(self)
 
 
 def _settle(promise: asyncio.Future[None]) -> None:

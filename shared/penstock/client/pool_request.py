@@ -6,10 +6,10 @@ import asyncio
 import sys
 import time
 from array import array
-from collections.abc import Callable
 
 import msgspec
 
+from penstock.client.journey import NOWHERE, Home, Journey
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.model_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
-from penstock.protocol.from_frontend import Abort, FromFrontend, OpenSequence, Submit
+from penstock.protocol.from_frontend import Abort, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
 from penstock.terms import Terms
 
@@ -62,7 +62,7 @@ class PoolResult(msgspec.Struct, frozen=True):
 
 class PoolRequest:
     """Holds the request's whole state, so that it can be submitted again when the engine core it
-    ran on is gone. `key` is its number in the present session; `result` is done at its end."""
+    ran on is gone. `key` is its number in its home; `result` is done at its end."""
 
     def __init__(
         self,
@@ -71,10 +71,11 @@ class PoolRequest:
         prompt_token_ids: list[int],
         pooling: Pooling,
         terms: Terms,
-        send: Callable[[FromFrontend], bool],
-        on_closed: Callable[[PoolRequest], None],
+        journey: Journey,
     ) -> None:
         self.key = 0
+        self.home: Home = NOWHERE
+        self.journey = journey
         self.name = name
         self.terms = terms
         self.deaths = 0
@@ -82,12 +83,18 @@ class PoolRequest:
         self._prompt = prompt_token_ids
         self._pooling = pooling
         self._accepted = False
-        self._send = send
-        self._on_closed = on_closed
 
     @property
     def finished(self) -> bool:
         return self.result.done()
+
+    @property
+    def open_sequences(self) -> int:
+        return 1
+
+    @property
+    def begun(self) -> bool:
+        return False
 
     def submission(self) -> Submit:
         """The message that runs it, from the beginning."""
@@ -125,7 +132,7 @@ class PoolRequest:
         self.result.set_result(
             PoolResult(message.vectors, len(self._prompt), message.cached_tokens)
         )
-        self._on_closed(self)
+        self.home.forget(self)
 
     def take(self, output: SequenceOutput) -> None:
         """A terminal output: it has failed."""
@@ -140,9 +147,9 @@ class PoolRequest:
     def abort(self) -> None:
         """Ends the request here and in the engine. Does nothing there when it is over."""
         if not self.finished:
-            self._send(Abort(self.key))
+            self.home.send(Abort(self.key))
             self.result.cancel()
-        self._on_closed(self)
+        self.home.forget(self)
 
     def expire(self) -> None:
         """Its time is over, and there is no engine core to say so."""
@@ -153,7 +160,7 @@ class PoolRequest:
         if not self.finished:
             self.result.set_exception(error)
             self.result.exception()  # Who awaits it hears of it; nobody has to.
-        self._on_closed(self)
+        self.home.forget(self)
 
 
 def pooling_model(welcome: Welcome) -> PoolingConfig:

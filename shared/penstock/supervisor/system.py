@@ -1,4 +1,4 @@
-"""The running system: one engine core, its worker, gateways; from the first process to the last."""
+"""The running system: engine cores, their workers, gateways; from the first process to the last."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.exposure import check_exposure, check_limits, configured_keys
 from penstock.supervisor import listener as http
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
+from penstock.supervisor.replicas import make_replicas
 from penstock.supervisor.report import Report
 from penstock.supervisor.rolling import ROLL, Rolling
 from penstock.supervisor.runtime_dir import RuntimeDir
@@ -34,8 +35,8 @@ SHUTDOWN_MARGIN = 2.0
 class Options:
     """What `penstock serve` was told besides the configuration.
 
-    http: whether there are gateways.  frontend_endpoint: where the engine core listens for front
-    ends; None: in the runtime folder.  report: the pipe to whoever started us.
+    http: whether there are gateways.  frontend_endpoint: where engine cores listen for front ends,
+    with commas; None: in the runtime folder.  report: the pipe to whoever started us.
     announce: called once, when ready, with the base URL (empty without http) and the model folder.
     """
 
@@ -141,15 +142,12 @@ class System:
     async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
         config_file = runtime.path / "config.json"
         config_file.write_bytes(msgspec.json.encode(self.config))
-        frontends = self.options.frontend_endpoint or runtime.endpoint("frontend")
-        workers = runtime.endpoint("worker")
         common = ("--config", str(config_file))
-        engine = ("engine", *common, "--model-dir", str(model_dir))
-        endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", workers)
-        worker = ("worker", *common, "--engine-endpoint", workers, "--rank", "0")
-        self._workers = [self._child(runtime, ChildSpec("worker 0", worker))]
-        spec = ChildSpec("engine", engine + endpoints, grace=self._drain_grace)
-        self._engines = [self._child(runtime, spec)]
+        given = self.options.frontend_endpoint
+        replicas = make_replicas(self.config, runtime, model_dir, given, self._drain_grace)
+        frontends = ",".join(replica.frontends for replica in replicas)
+        self._workers = [self._child(runtime, replica.worker) for replica in replicas]
+        self._engines = [self._child(runtime, replica.engine) for replica in replicas]
         if self._listener is not None:
             # From here on connections wait instead of being refused, also while a gateway is
             # started again.

@@ -149,6 +149,8 @@ class Link(Generic[Incoming]):
             socket = self._context.socket(zmq.DEALER)
             set_common_options(socket, self._settings)
             socket.setsockopt(zmq.IMMEDIATE, 1)
+            if self._endpoint.startswith("tcp://["):
+                socket.setsockopt(zmq.IPV6, 1)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
             # A routing id may not begin with a zero byte.

@@ -1,0 +1,92 @@
+"""What this gateway knows of its engine cores, as Prometheus' families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.client.session import STATUS_MAX_AGE
+
+if TYPE_CHECKING:
+    from penstock.client.engine_state import EngineState
+    from penstock.protocol.to_frontend import Status
+    from penstock_gateway.counted_client import CountedClient
+
+_LABEL = ["model_name"]
+_OF_ONE = ["model_name", "engine"]
+OURS = "This gateway's; with several, add them up."
+THEIRS = "An engine core's; every gateway reports the same."
+
+
+def engine_families(client: CountedClient, label: list[str]) -> Iterator[Metric]:
+    """Each engine core's own words, unless it reports its metrics itself or has been silent; then
+    what this gateway did with them. label: the model's name. engine: its number here, as vLLM."""
+    engines = client.engines
+    fresh = [(str(each.index), each.status) for each in engines if _speaks_for(each)]
+    told = [(index, status) for index, status in fresh if status is not None]
+    if told:
+        yield from _told(told, label)
+    yield _known(engines, label)
+    yield from _routed(client, label)
+
+
+def _speaks_for(engine: EngineState) -> bool:
+    own = engine.welcome is not None and getattr(engine.welcome, "own_metrics", False)
+    return engine.connected and engine.status_age <= STATUS_MAX_AGE and not own
+
+
+def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
+    gauges = (
+        ("num_requests_running", "Sequences in execution.", lambda status: status.running),
+        ("num_requests_waiting", "Sequences that wait to be executed.", lambda s: s.waiting),
+        ("kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", _used),
+    )
+    for name, words, value in gauges:
+        gauge = GaugeMetricFamily(f"vllm:{name}", f"{words} {THEIRS}", labels=_OF_ONE)
+        for index, status in told:
+            gauge.add_metric([*label, index], value(status))
+        yield gauge
+    preemptions = CounterMetricFamily(
+        "vllm:num_preemptions", f"Preemptions. {THEIRS}", labels=_OF_ONE
+    )
+    for index, status in told:
+        preemptions.add_metric([*label, index], status.preemptions)
+    yield preemptions
+
+
+def _used(status: Status) -> float:
+    return 1 - status.blocks_free / status.blocks_total if status.blocks_total else 0.0
+
+
+def _known(engines: list[EngineState], label: list[str]) -> Metric:
+    gauge = GaugeMetricFamily(
+        "penstock:engines", "Engine cores, as this gateway sees them.", labels=[*_LABEL, "state"]
+    )
+    gauge.add_metric([*label, "known"], len(engines))
+    gauge.add_metric([*label, "connected"], sum(each.connected for each in engines))
+    gauge.add_metric([*label, "ready"], sum(each.ready for each in engines))
+    return gauge
+
+
+def _routed(client: CountedClient, label: list[str]) -> Iterator[Metric]:
+    routed = CounterMetricFamily(
+        "penstock:routed_requests",
+        f"Requests given to an engine core, by why it was that one. {OURS}",
+        labels=[*_OF_ONE, "why"],
+    )
+    for (index, why), count in sorted(client.routed.items()):
+        routed.add_metric([*label, str(index), why], count)
+    yield routed
+    for name, words, count in (
+        ("moved_requests", "Requests resumed on another engine core.", client.moved),
+        (
+            "renumbered_requests",
+            "Requests resumed with some tokens where numbers are computed otherwise.",
+            client.renumbered,
+        ),
+    ):
+        counter = CounterMetricFamily(f"penstock:{name}", f"{words} {OURS}", labels=_LABEL)
+        counter.add_metric(label, count)
+        yield counter

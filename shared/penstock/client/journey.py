@@ -1,0 +1,100 @@
+"""An open request's way from engine core to engine core."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.client.routing import Ask
+from penstock.errors import PenstockError
+from penstock.protocol.from_frontend import FromFrontend, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock.terms import Terms
+
+
+class Journey:
+    """Where a request has been.
+
+    ask: what it is placed by.  endpoint: of the engine core that had it last.  ran_on: boot of the
+    engine core that was lost with it, where that may have been its death; else None.
+    numerics: fingerprint of what made its tokens.  refused: another engine core than its present
+    one had no room for it.
+    """
+
+    __slots__ = ("ask", "endpoint", "numerics", "ran_on", "refused")
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.endpoint: str | None = None
+        self.ran_on: str | None = None
+        self.numerics: str | None = None
+        self.refused = False
+
+
+class Request(Protocol):
+    """What the client needs of a Generation or PoolRequest.
+
+    key: its number where it is.  home: the session or lobby that it is in.  deaths: as Submit's.
+    """
+
+    key: int
+    home: Home
+    deaths: int
+    journey: Journey
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def open_sequences(self) -> int: ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is some output of a sequence that is open."""
+        ...
+
+    def submission(self) -> Submit: ...
+
+    def take(self, output: SequenceOutput) -> None: ...
+
+    def take_accepted(self) -> None: ...
+
+    def take_prepared(self) -> None: ...
+
+    def take_pooled(self, message: Pooled) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def expire(self) -> None: ...
+
+    def fail(self, error: PenstockError) -> None: ...
+
+
+class Home(Protocol):
+    """Where an open request is: with an engine core, or waiting for one."""
+
+    def send(self, message: FromFrontend) -> bool:
+        """False where there is nobody to send to."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """The request is over."""
+        ...
+
+
+class Nowhere:
+    """Where a request is before it is placed."""
+
+    def send(self, message: FromFrontend) -> bool:
+        return False
+
+    def forget(self, request: Request) -> None:
+        pass
+
+
+NOWHERE = Nowhere()

@@ -1,0 +1,52 @@
+"""Where open requests wait that have lost their engine core."""
+
+from __future__ import annotations
+
+from penstock.client.journey import Request
+from penstock.errors import EngineUnavailable, PenstockError
+from penstock.protocol.from_frontend import FromFrontend
+
+
+class Lobby:
+    """They leave when an engine core comes, when their deadline passes, or when patience ends."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Request, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, request: Request, key: int, now: float) -> None:
+        """key: a number that nothing else in here has."""
+        request.key, request.home = key, self
+        self._waiting[key] = (request, now)
+
+    def leave(self) -> list[Request]:
+        """All of them, in the order in which they came; none is in here any more."""
+        requests = self.requests()
+        self._waiting.clear()
+        return requests
+
+    def requests(self) -> list[Request]:
+        return [request for request, _ in self._waiting.values()]
+
+    def send(self, message: FromFrontend) -> bool:
+        """Nobody is there."""
+        return False
+
+    def forget(self, request: Request) -> None:
+        """It is over."""
+        self._waiting.pop(request.key, None)
+
+    def fail(self, error: PenstockError) -> None:
+        """Ends all of them."""
+        for request in self.leave():
+            request.fail(error)
+
+    def lose_patience(self, now: float, patience: float) -> None:
+        """Ends those whose deadline has passed, or that have waited for `patience` seconds."""
+        for request, since in list(self._waiting.values()):
+            if request.terms.time_left_ms(now) == 0:
+                request.expire()
+            elif now - since >= patience:
+                request.fail(EngineUnavailable("the engine core is gone and none came back"))

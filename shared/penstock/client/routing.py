@@ -1,0 +1,183 @@
+"""Which of several engine cores gets a request.
+
+Policies are asked with what every gateway knows alike (the prompt, and what the engine cores say of
+themselves), and keep nothing of what they said before: so every gateway decides alike, and a new
+one at once.  RoundRobin, which remembers whose turn it is, is there to compare with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol, TypeVar, get_args
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+
+Why = Literal["prefix", "load", "only", "turn"]
+"""prefix: it is the prompt's favourite.  load: the favourite was busy, or the prompt has none.
+only: there was no other.  turn: round robin."""
+
+WHYS: tuple[Why, ...] = get_args(Why)
+
+AFFINITY_TOKENS = 128
+"""The first tokens that choose a favourite, at most: long enough to tell apart what follows a
+common system prompt's first lines, short enough that a conversation keeps its favourite."""
+
+LOAD_FACTOR = 1.25
+"""How far above the mean load a favourite may be."""
+
+
+class Engine(Protocol):
+    """What a policy sees of an engine core.
+
+    endpoint: its name, the same on every gateway.  load: sequences that it runs and has waiting.
+    block_size: tokens of a KV block.
+    """
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def load(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+
+AnEngine = TypeVar("AnEngine", bound=Engine)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What is to be placed. tokens: the prompt.  affinity: so many of them, at most, choose the
+    engine.  tenant, salt: KV blocks are shared among requests that have both in common."""
+
+    tokens: list[int]
+    affinity: int
+    tenant: str = ""
+    salt: str = ""
+
+
+class Routing(Protocol):
+    """A policy. Engines are at least one, in the order in which they were named."""
+
+    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]: ...
+
+
+class PrefixAffinity:
+    """Prompts that begin alike go to the same engine, which has their KV blocks, unless that one is
+    busy.
+
+    Rendezvous hashing orders the engines for each prefix, so that an engine that comes or goes
+    moves only the prefixes whose favourite it is.  Loads are bounded after V. Mirrokni, M. Thorup,
+    M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2016): an engine takes a request only
+    while its load is below LOAD_FACTOR times what the mean will be; the next in the prefix's own
+    order takes what it can't.
+    """
+
+    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+        if len(engines) == 1:
+            return engines[0], "only"
+        key = prefix_key(ask, max(engine.block_size for engine in engines))
+        if key is None:
+            return least_loaded(ask, engines), "load"
+        bound = load_bound(engine.load for engine in engines)
+        favourite, *others = rendezvous(key, engines)
+        if favourite.load < bound:
+            return favourite, "prefix"
+        # One is: the least loaded is not above the mean.
+        return next(engine for engine in others if engine.load < bound), "load"
+
+
+class LeastLoaded:
+    """The engine with the least to do; of several, the one that the prompt's hash names."""
+
+    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+        if len(engines) == 1:
+            return engines[0], "only"
+        return least_loaded(ask, engines), "load"
+
+
+class RoundRobin:
+    """One after the other, whatever they have to do."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+        if len(engines) == 1:
+            return engines[0], "only"
+        chosen = engines[self._next % len(engines)]
+        self._next += 1
+        return chosen, "turn"
+
+
+def load_bound(loads: Iterable[int]) -> int:
+    """An engine takes one more while its load is below this."""
+    known = list(loads)
+    # Whole numbers: every gateway rounds alike.
+    numerator = round(LOAD_FACTOR * 100) * (sum(known) + 1)
+    return -(-numerator // (100 * len(known)))
+
+
+def least_loaded(ask: Ask, engines: Sequence[AnEngine]) -> AnEngine:
+    """Of equals, the prompt's favourite: else all gateways would send to the same one."""
+    least = min(engine.load for engine in engines)
+    equals = [engine for engine in engines if engine.load == least]
+    if len(equals) == 1:
+        return equals[0]
+    return rendezvous(_digest(ask, ask.tokens[:AFFINITY_TOKENS]), equals)[0]
+
+
+def prefix_key(ask: Ask, block_size: int) -> bytes | None:
+    """Names the blocks that the prompt begins with; None where it fills none.
+
+    It covers 1, 2, 4, … blocks, at most AFFINITY_TOKENS where a block is not larger: a prompt that
+    grows changes its key only when it has doubled, and no more once it is that long.
+    """
+    length = min(len(ask.tokens), ask.affinity)
+    if length < block_size:
+        return None
+    covered = block_size
+    while 2 * covered <= min(length, AFFINITY_TOKENS):
+        covered *= 2
+    return _digest(ask, ask.tokens[:covered])
+
+
+def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:
+    """The engines in the key's own order, the favourite first."""
+
+    def score(engine: AnEngine) -> tuple[bytes, str]:
+        name = engine.endpoint.encode()
+        return hashlib.blake2b(name, key=key, digest_size=8).digest(), engine.endpoint
+
+    return sorted(engines, key=score, reverse=True)
+
+
+def _digest(ask: Ask, tokens: list[int]) -> bytes:
+    ids = array("I", tokens)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    owner = f"{len(ask.tenant)} {ask.tenant} {ask.salt}".encode()
+    hashed = hashlib.blake2b(owner, digest_size=16)
+    hashed.update(b"\0" + ids.tobytes())
+    return hashed.digest()
+
+
+POLICIES: dict[str, Callable[[], Routing]] = {
+    "prefix": PrefixAffinity,
+    "least-loaded": LeastLoaded,
+    "round-robin": RoundRobin,
+}
+
+
+def make_routing(name: str) -> Routing:
+    """Raises InvalidRequest for a name that isn't in POLICIES."""
+    if name not in POLICIES:
+        raise InvalidRequest(
+            f"routing is {name!r}; there are {', '.join(POLICIES)}", param="routing"
+        )
+    return POLICIES[name]()

@@ -1,0 +1,316 @@
+"""The asyncio session of a front end with one engine core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+import zmq
+
+from penstock import logs
+from penstock.client.generation import Generation
+from penstock.client.journey import Request
+from penstock.config import TransportSettings
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.from_frontend import FromFrontend, Hello
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Outputs,
+    Pooled,
+    Prepared,
+    Rejected,
+    Status,
+    ToFrontend,
+    Welcome,
+)
+from penstock.transport.events import Ended, Event, Opened
+from penstock.transport.link import Link
+
+log = logs.get(__name__)
+
+STATUS_MAX_AGE = 2.0
+"""Seconds after which an engine's last word about itself says nothing about now: four beats."""
+
+DEFAULT_BLOCK_SIZE = 16
+"""Tokens of a KV block where the engine has not said yet."""
+
+UNANSWERED_PACE = 0.2
+"""Seconds between looks at an engine core that has not answered for UNANSWERED seconds."""
+
+UNANSWERED = 2.0
+
+_decoder = msgspec.msgpack.Decoder(ToFrontend)
+
+
+class Owner(Protocol):
+    """What a session tells. due: those with a sink that this turn has given something."""
+
+    due: list[Generation]
+
+    def session_opened(
+        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+    ) -> None: ...
+
+    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
+
+    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
+
+    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None: ...
+
+    def rejected(
+        self, session: EngineSession, request: Request | None, message: Rejected
+    ) -> None: ...
+
+
+class EngineSession:
+    """Dials one engine core, and again whenever the session ends.
+
+    open: its requests, by their numbers.  welcome: the last that came, also of a session that has
+    ended; status, fingerprint: of the present one.  refused: why nothing is sent to an engine
+    that answers; empty: it is used.  retired: its address is no longer among those given: it gets
+    nothing new.  slept: this process itself was away before the session ended.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        endpoint: str,
+        context: zmq.Context[Any],
+        name: str,
+        settings: TransportSettings,
+        numbers: Iterator[int],
+        owner: Owner,
+    ) -> None:
+        self.index = index
+        self.endpoint = endpoint
+        self.link: Link[ToFrontend] = Link(
+            context,
+            endpoint,
+            _decoder,
+            lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
+            settings,
+        )
+        self.open: dict[int, Request] = {}
+        self.welcome: Welcome | None = None
+        self.status: Status | None = None
+        self.fingerprint: str | None = None
+        self.refused = ""
+        self.retired = False
+        self.slept = False
+        self._settings = settings
+        self._numbers = numbers
+        self._owner = owner
+        self._status_at = 0.0
+        self._submitted = 0
+        self._answered = False
+        self._begun = self._polled = time.monotonic()
+        self._watched: int | None = None
+        self._pump_due = False
+        self._closed = False
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be sent: it has answered, and serves our model."""
+        return self._answered and not self.refused
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a session, also with an engine core of another model."""
+        return self._answered
+
+    @property
+    def fresh(self) -> bool:
+        """Whether its last status means anything now."""
+        return self.status_age(time.monotonic()) <= STATUS_MAX_AGE
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes and computes requests now."""
+        status = self.status
+        return (
+            self.connected
+            and status is not None
+            and status.ready
+            and not status.draining
+            and self.fresh
+        )
+
+    @property
+    def draining(self) -> bool:
+        return self.status is not None and self.status.draining
+
+    @property
+    def load(self) -> int:
+        """Sequences that it runs and has waiting, as it last said, and ours since then."""
+        status = self.status
+        return self._submitted + (0 if status is None else status.waiting + status.running)
+
+    @property
+    def block_size(self) -> int:
+        return DEFAULT_BLOCK_SIZE if self.status is None else self.status.block_size
+
+    def status_age(self, now: float) -> float:
+        """Seconds since it last told its state; infinite when it never did."""
+        return now - self._status_at if self.status is not None else float("inf")
+
+    def start(self) -> None:
+        """Begins to dial."""
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
+
+    def enter(self, request: Request) -> None:
+        """Submits it here."""
+        request.key, request.home = next(self._numbers), self
+        self.open[request.key] = request
+        self._submitted += request.open_sequences
+        self._compare(request)
+        self.send(request.submission())
+
+    def _compare(self, request: Request) -> None:
+        """Whether its next tokens are computed as those before were; as far as that is known."""
+        before = request.journey.numerics
+        if self.fingerprint is None or before == self.fingerprint:
+            return
+        request.journey.numerics = self.fingerprint
+        if before is not None and request.begun:
+            self._owner.numerics_changed(self, request, before)
+
+    def forget(self, request: Request) -> None:
+        """It is over."""
+        self.open.pop(request.key, None)
+
+    def send(self, message: FromFrontend) -> bool:
+        """False when there is no session (nothing was sent)."""
+        sent = self.link.send(message)
+        # Sending may consume the socket's edge-triggered readiness: look again soon.
+        if not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self.pump)
+        return sent
+
+    async def stop(self) -> None:
+        """Leaves in order; nothing is told any more."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        self.close()
+
+    def close(self) -> None:
+        """The same for who can't wait, also after the loop's end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if asyncio._get_running_loop() is not None:
+            if self._ticker is not None:
+                self._ticker.cancel()
+            self._watch(None)
+        self.link.close()
+        self._answered = False
+
+    async def _tick(self) -> None:
+        while True:
+            self.pump()
+            now = time.monotonic()
+            pause = max(0.005, self.link.wait_hint(now))
+            if not self._answered and now - self._begun > UNANSWERED:
+                # A place where nobody is may stay so. That somebody came wakes us all the same.
+                pause = max(pause, UNANSWERED_PACE)
+            await asyncio.sleep(pause)
+
+    def pump(self) -> None:
+        """Takes what has come, and dials where needed."""
+        self._pump_due = False
+        if self._closed:
+            return
+        now = time.monotonic()
+        self.slept = now - self._polled > self._settings.peer_timeout / 2
+        self._polled = now
+        for event in self.link.poll(now):
+            self._handle(event, now)
+        self._flush()
+        if self._closed:  # By what it was told.
+            return
+        self._watch(self.link.socket)
+        if self.link.wait_hint(now) == 0.0 and not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def _flush(self) -> None:
+        due = self._owner.due
+        for generation in due:
+            generation.flush()
+        due.clear()
+
+    def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
+        """Has the loop wake `pump` for the present socket's file descriptor only."""
+        descriptor = int(socket.getsockopt(zmq.FD)) if socket is not None else None
+        if descriptor == self._watched:
+            return
+        loop = asyncio.get_running_loop()
+        if self._watched is not None:
+            loop.remove_reader(self._watched)
+        if descriptor is not None:
+            loop.add_reader(descriptor, self.pump)
+        self._watched = descriptor
+
+    def _handle(self, event: Event[ToFrontend], now: float) -> None:
+        if isinstance(event, Ended):
+            self._lost(event.reason, now)
+        elif isinstance(event, Opened):
+            self._opened(event.message, event.frames)
+        else:
+            self._receive(event.message, now)
+
+    def _opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
+        if not isinstance(welcome, Welcome):
+            self.link.end("the engine core's first message was not a welcome")
+            return
+        self._answered = True
+        self._owner.session_opened(self, welcome, frames)
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._answered = False
+        self._begun = now
+        self._owner.session_lost(self, reason, now)
+        self.status = self.fingerprint = None
+        self._submitted = 0
+
+    def _take_status(self, status: Status, now: float) -> None:
+        before, self.status, self._status_at = self.status, status, now
+        self._submitted = 0
+        if status.fingerprint is not None and status.fingerprint != self.fingerprint:
+            self.fingerprint = status.fingerprint
+            for request in list(self.open.values()):
+                self._compare(request)
+        self._owner.status_changed(self, before)
+
+    def _receive(self, message: ToFrontend, now: float) -> None:
+        match message:
+            case Outputs(outputs):
+                for output in outputs:
+                    request = self.open.get(output.request)
+                    if request is not None:
+                        request.take(output)
+            case Status():
+                self._take_status(message, now)
+            case Accepted(number):
+                request = self.open.get(number)
+                if request is not None:
+                    request.take_accepted()
+            case Pooled(number):
+                request = self.open.get(number)
+                if request is not None:
+                    request.take_pooled(message)
+            case Prepared(number):
+                request = self.open.get(number)
+                if request is not None:
+                    request.take_prepared()
+            case Rejected(number):
+                self._owner.rejected(self, self.open.get(number), message)
+            case Welcome():
+                self.link.end("a second welcome in one session")

@@ -1,0 +1,103 @@
+"""Several engine cores on one machine: what each gets of it, and what its processes are told."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.config import EngineConfig, ServeConfig
+from penstock.errors import StartupError
+from penstock.supervisor.child import ChildSpec
+from penstock.supervisor.runtime_dir import RuntimeDir
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One engine core and its worker. frontends: where the engine core takes front ends."""
+
+    frontends: str
+    engine: ChildSpec
+    worker: ChildSpec
+
+
+def make_replicas(
+    config: ServeConfig, runtime: RuntimeDir, model_dir: Path, given: str | None, grace: float
+) -> list[Replica]:
+    """As many as the configuration says, each with a configuration file of its own.
+
+    given: where engine cores are to listen for front ends, with commas; None: in the runtime
+    folder.  grace: seconds that an engine core gets to leave.  Raises StartupError where `given`
+    has another number of places.
+    """
+    count = config.data_parallel_size
+    places = _places(runtime, count, given)
+    return [
+        _replica(runtime, number, count, config, model_dir, place, grace)
+        for number, place in enumerate(places)
+    ]
+
+
+def _places(runtime: RuntimeDir, count: int, given: str | None) -> list[str]:
+    if given is None:
+        return [runtime.endpoint(_named("frontend", n, count)) for n in range(count)]
+    places = given.split(",")
+    if len(places) != count:
+        raise StartupError(
+            f"--frontend-endpoint has {len(places)} places, --data-parallel-size is {count}: "
+            "each engine core needs one"
+        )
+    return places
+
+
+def _replica(
+    runtime: RuntimeDir,
+    number: int,
+    count: int,
+    config: ServeConfig,
+    model_dir: Path,
+    frontends: str,
+    grace: float,
+) -> Replica:
+    settings = msgspec.structs.replace(config, engine=share(config.engine, number, count))
+    file = runtime.path / f"engine-{number}.json"
+    file.write_bytes(msgspec.json.encode(settings))
+    workers = runtime.endpoint(_named("worker", number, count))
+    common = ("--config", str(file), *(("--index", str(number)) if count > 1 else ()))
+    engine = ("engine", *common, "--model-dir", str(model_dir))
+    endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", workers)
+    worker = ("worker", *common, "--engine-endpoint", workers, "--rank", "0")
+    name = "engine" if count == 1 else f"engine {number}"
+    return Replica(
+        frontends,
+        ChildSpec(name, engine + endpoints, grace=grace),
+        ChildSpec(f"worker {number}", worker),
+    )
+
+
+def _named(role: str, number: int, count: int) -> str:
+    return role if count == 1 else f"{role}{number}"
+
+
+def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
+    """The settings of one of `count` engine cores: its part of threads and memory, and places of
+    its own. What was said of one engine core (`--threads`, `--num-kv-blocks`) holds for each."""
+    if count == 1:
+        return engine
+    worker, cache, record = engine.worker, engine.cache, engine.record
+    if worker.threads is None:
+        cores = len(os.sched_getaffinity(0))
+        threads = max(1, cores // count + (number < cores % count))
+        worker = msgspec.structs.replace(worker, threads=threads)
+    cache = msgspec.structs.replace(
+        cache,
+        # Those that start after it find less free; together they keep to the share.
+        kv_memory_fraction=cache.kv_memory_fraction / count,
+        host_kv_gib=cache.host_kv_gib / count,
+    )
+    if record.record_dir is not None:
+        folder = str(Path(record.record_dir) / f"engine-{number}")
+        record = msgspec.structs.replace(record, record_dir=folder)
+    return msgspec.structs.replace(engine, worker=worker, cache=cache, record=record)

@@ -1,0 +1,320 @@
+"""A front end's client with several engine cores, each speaking the real protocol from a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock import SamplingParams
+from penstock.client import EngineClient
+from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
+from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from tests.shared.scripted_engine import FAST, ScriptedEngine
+from tests.shared.test_client import collect, until
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+
+LONG = SamplingParams(max_tokens=50, seed=1)
+BOOTS = (b"boot-one", b"boot-two", b"boot-thr")
+
+
+class Scene:
+    """Engines a, b, … in a folder, and the client that has all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engines: list[ScriptedEngine] = []
+        self.client: EngineClient | None = None
+
+    def endpoint(self, number: int) -> str:
+        return f"ipc://{self.folder}/{'abc'[number]}"
+
+    def engine(self, number: int, **changes: Any) -> ScriptedEngine:
+        changes = {"boot": BOOTS[number], "telling": True, **changes}
+        engine = ScriptedEngine(self.endpoint(number), **changes)
+        self.engines.append(engine)
+        return engine
+
+    async def connect(self, count: int, **keywords: Any) -> EngineClient:
+        places = ",".join(self.endpoint(number) for number in range(count))
+        self.client = EngineClient(places, name="test", settings=FAST, **keywords)
+        await self.client.start()
+        return self.client
+
+    async def ready(self, count: int) -> None:
+        client = self.client
+        assert client is not None
+        await until(lambda: sum(each.ready for each in client.engines) == count)
+
+    async def two(self, **keywords: Any) -> tuple[ScriptedEngine, ScriptedEngine, EngineClient]:
+        first, second = self.engine(0), self.engine(1)
+        client = await self.connect(2, **keywords)
+        await self.ready(2)
+        return first, second, client
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    if scene.client is not None:
+        await scene.client.close()
+    for engine in scene.engines:
+        if not engine.hub.socket.closed:
+            await engine.die()
+
+
+async def on(engine: ScriptedEngine, other: ScriptedEngine, client: EngineClient) -> Any:
+    """A stream on `engine`: the other one has much to do."""
+    other.tell(running=100)
+    await until(lambda: any(e.status and e.status.running == 100 for e in client.engines))
+    generation = await client.submit(list(b"x"), LONG, name="r")
+    other.tell(running=0)
+    await until(lambda: sum(e.status.running for e in client.engines if e.status) < 100)
+    assert len(engine.submits) == 1
+    assert not other.submits
+    return generation
+
+
+async def test_another_engine_finishes_what_a_dead_one_began(scene):
+    first, second, client = await scene.two()
+    generation = await on(first, second, client)
+    first.text(first.submits[0], "left ")
+    assert (await anext(generation))[0].text == "left "
+    await first.die()
+    await until(lambda: second.submits)
+    [again] = second.submits
+    assert (bytes(again.sequences[0].emitted), again.deaths) == (b"left ", 1)
+    assert again.resumed
+    assert again.sampling == first.submits[0].sampling
+    second.text(again, "right", finish="length")
+    assert (await collect(generation))[0][0] == "right"
+    assert (client.moved, client.renumbered) == (1, 0)
+    assert client.connected
+    assert [each.connected for each in client.engines] == [False, True]
+
+
+async def test_an_engine_that_drained_is_left_without_a_death(scene):
+    first, second, client = await scene.two()
+    await on(first, second, client)
+    first.tell(draining=True)
+    await until(lambda: client.engines[0].draining)
+    assert not client.status.draining, "the other is not"
+    # What is new goes to the other one, whatever the load.
+    second.tell(running=1000)
+    await until(lambda: client.engines[1].status.running == 1000)
+    await client.submit(list(b"y"), LONG, name="new")
+    assert (len(first.submits), len(second.submits)) == (1, 1)
+    first.hub.close()
+    first._task.cancel()
+    await until(lambda: len(second.submits) == 2)
+    assert second.submits[1].deaths == 0
+    assert second.submits[1].resumed
+
+
+async def test_everything_waits_where_every_engine_is_gone(scene):
+    first, second, client = await scene.two()
+    generation = await on(first, second, client)
+    await first.die()
+    await until(lambda: second.submits)
+    await second.die()
+    await until(lambda: not client.connected)
+    with pytest.raises(EngineUnavailable, match="no session"):
+        await client.submit(list(b"y"), LONG, name="new")
+    third = scene.engine(0, boot=BOOTS[2])
+    await until(lambda: third.submits)
+    assert third.submits[0].deaths == 2
+    third.text(third.submits[0], "end", finish="length")
+    assert (await collect(generation))[0][0] == "end"
+
+
+async def test_a_silence_of_our_own_is_nobodys_death(scene):
+    first, second, client = await scene.two()
+    await on(first, second, client)
+    first._task.cancel()
+    # This process was frozen: both sessions have ended when it wakes.
+    for session in client._fleet:
+        session._polled -= 60
+        session.link._lane.last_heard -= 60
+        session.pump()
+    await until(lambda: second.submits)
+    assert second.submits[0].deaths == 0
+
+
+@pytest.mark.parametrize("code", ["overloaded", "unavailable"])
+async def test_a_full_or_leaving_engine_passes_a_request_on(scene, code):
+    first, second, client = await scene.two()
+    second.tell(running=100)
+    await until(lambda: client.engines[1].status.running == 100)
+    first.refusing = code
+    await client.submit(list(b"x"), LONG, name="r")
+    assert (len(first.submits), len(second.submits)) == (1, 1)
+    assert not second.submits[0].resumed
+    # Once: where the other has no room either, that is the answer.
+    second.refusing = "overloaded"
+    with pytest.raises(Overloaded) as raised:
+        await client.submit(list(b"x"), LONG, name="r")
+    assert raised.value.retry_after == 2
+    assert (len(first.submits), len(second.submits)) == (2, 2)
+    assert client.open_requests == 1
+    # What a tenant may have is not passed on.
+    first.refusing = "limited"
+    with pytest.raises(Limited):
+        await client.submit(list(b"x"), LONG, name="r")
+    assert len(second.submits) == 2
+
+
+async def test_prompts_that_begin_alike_meet(scene):
+    first, second, client = await scene.two()
+    prompts = [bytes([65 + n]) * 20 for n in range(6)]
+    for prompt in prompts:
+        for tail in (b"", b"!", b" and more"):
+            generation = await client.submit(list(prompt + tail), LONG, name="p")
+            generation.abort()
+            first.tell(), second.tell()
+            await until(lambda: all(session.load == 0 for session in client._fleet))
+    got = [{bytes(s.prompt[:20]) for s in engine.submits} for engine in (first, second)]
+    assert got[0].isdisjoint(got[1])
+    assert len(first.submits) + len(second.submits) == 18
+    assert sum(client.routed.values()) == client.routed[0, "prefix"] + client.routed[1, "prefix"]
+
+
+async def test_own_submissions_count_until_the_next_status(scene):
+    first, second, client = await scene.two()
+    first.telling = second.telling = False
+    for _ in range(10):
+        await client.submit(list(b"A" * 20), LONG, name="p")
+    # All have the same favourite, and nobody has said anything yet.
+    assert sorted([len(first.submits), len(second.submits)]) == [3, 7] or sorted(
+        [len(first.submits), len(second.submits)]
+    ) == [4, 6]
+
+
+async def test_another_model_is_refused_while_an_engine_of_ours_is_known(scene, caplog):
+    first = scene.engine(0)
+    client = await scene.connect(2)
+    await scene.ready(1)
+    second = scene.engine(1, digest="d2")
+    await until(lambda: client.engines[1].reason.startswith("its model digest is 'd2'"))
+    assert not client.engines[1].connected
+    assert client.welcome.digest == "d1"
+    generation = await client.submit(list(b"x"), LONG, name="r")
+    await first.die()
+    await until(lambda: not client.connected)
+    await asyncio.sleep(0.3)
+    assert not second.submits
+    # It comes back, and has moved on to the new model as well.
+    third = scene.engine(0, digest="d2", boot=BOOTS[2])
+    with pytest.raises(RequestFailed, match="another model"):
+        await collect(generation)
+    await scene.ready(2)
+    assert client.welcome.digest == "d2"
+    assert not third.submits
+
+
+async def test_numbers_that_are_computed_otherwise_are_told(scene):
+    first, second = scene.engine(0), scene.engine(1, fingerprint="g")
+    third = scene.engine(2)
+    client = await scene.connect(3)
+    await scene.ready(3)
+    second.tell(running=20)
+    third.tell(running=40)
+    await until(lambda: client.status.running == 60)
+    generation = await client.submit(list(b"x"), LONG, name="r")
+    first.text(first.submits[0], "a")
+    await anext(generation)
+    assert client.status.fingerprint is None, "nobody can tell which it will be"
+    await first.die()
+    # The one that computes alike is preferred, though it has more to do.
+    await until(lambda: third.submits)
+    assert (client.moved, client.renumbered) == (1, 0)
+    await third.die()
+    await until(lambda: second.submits)
+    assert (client.moved, client.renumbered) == (2, 1)
+    assert bytes(second.submits[0].sequences[0].emitted) == b"a"
+
+
+async def test_limits_are_those_that_all_keep(scene):
+    first, second, client = await scene.two()
+    welcome = second.welcome
+    limits = first.welcome().limits
+    small = msgspec.structs.replace(limits, max_model_len=50, grammar_kinds=("lark", "regex"))
+    second.welcome = lambda: msgspec.structs.replace(welcome(), limits=small)
+    second.hub.end(second.session, "for the test")
+    await until(lambda: client.welcome.limits.max_model_len == 50)
+    assert set(client.welcome.limits.grammar_kinds) == {"regex", "lark"}
+    assert client.welcome.boot in {first.boot.hex(), second.boot.hex()}
+
+
+async def test_a_name_brings_engines_and_takes_them_away(scene):
+    answer: list[str] = []
+    client = EngineClient(
+        "dns://engines:5570", name="test", settings=FAST, resolver=lambda host, port: list(answer)
+    )
+    client._fleet._interval = 0.05
+    scene.client = client
+    await client.start()
+    await asyncio.sleep(0.1)
+    assert client.engines == []
+    assert not client.connected
+    first, second = scene.engine(0), scene.engine(1)
+    answer.append(scene.endpoint(0))
+    await scene.ready(1)
+    answer.append(scene.endpoint(1))
+    await scene.ready(2)
+    generation = await on(first, second, client)
+    del answer[0]
+    # It gets nothing new, finishes what it has, and is dropped then.
+    await until(lambda: client._fleet.sessions[0].retired)
+    await client.submit(list(b"y"), LONG, name="new")
+    assert (len(first.submits), len(second.submits)) == (1, 1)
+    assert len(client.engines) == 2
+    first.text(first.submits[0], "done", finish="length")
+    assert (await collect(generation))[0][0] == "done"
+    await until(lambda: len(client.engines) == 1)
+    assert client.engines[0].endpoint == scene.endpoint(1)
+    assert client.engines[0].index == 1
+    # Its number is free again.
+    answer.append(scene.endpoint(2))
+    scene.engine(2)
+    await scene.ready(2)
+    assert [each.index for each in client.engines] == [0, 1]
+
+
+async def test_more_addresses_than_are_dialled(scene):
+    places = [f"ipc://{scene.folder}/{n}" for n in range(200)]
+    client = EngineClient(
+        "dns://engines:5570", name="test", settings=FAST, resolver=lambda host, port: places
+    )
+    scene.client = client
+    await client.start()
+    await until(lambda: client.engines)
+    assert len(client.engines) == 64
+
+
+async def test_several_sequences_move_as_one(scene):
+    first, second, client = await scene.two()
+    second.tell(running=100)
+    await until(lambda: client.engines[1].status.running == 100)
+    generation = await client.submit(list(b"x"), SamplingParams(n=3, max_tokens=50), name="n")
+    [submit] = first.submits
+    first.text(submit, "whole", sequence=1, finish="length")
+    first.text(submit, "ha", sequence=2)
+    await until(lambda: generation.open_sequences == 2)
+    await first.die()
+    await until(lambda: second.submits)
+    again = second.submits[0]
+    assert [(s.index, bytes(s.emitted)) for s in again.sequences] == [(0, b""), (2, b"ha")]
+    for index in (0, 2):
+        gained = list({0: b"zero", 2: b"lf"}[index])
+        second.send(Outputs([SequenceOutput(again.request, index, gained, finish="length")]))
+    assert {i: entry[0] for i, entry in (await collect(generation)).items()} == {
+        0: "zero",
+        1: "whole",
+        2: "half",
+    }

@@ -1,0 +1,183 @@
+"""Which engine core gets a request: the rules that hold for any prompts and any loads."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.routing import (
+    AFFINITY_TOKENS,
+    LOAD_FACTOR,
+    POLICIES,
+    Ask,
+    LeastLoaded,
+    PrefixAffinity,
+    RoundRobin,
+    load_bound,
+    make_routing,
+    prefix_key,
+    rendezvous,
+)
+from penstock.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Engine:
+    endpoint: str
+    load: int = 0
+    block_size: int = 16
+
+
+tokens = st.lists(st.integers(0, 150_000), min_size=1, max_size=300)
+loads = st.lists(st.integers(0, 300), min_size=1, max_size=64)
+asks = st.builds(
+    Ask,
+    tokens,
+    st.integers(1, AFFINITY_TOKENS),
+    st.sampled_from(["", "ann", "bob"]),
+    st.sampled_from(["", "salt"]),
+)
+
+
+def fleet(loads: list[int]) -> list[Engine]:
+    return [Engine(f"tcp://10.0.0.{n}:5570", load) for n, load in enumerate(loads)]
+
+
+@given(asks, loads, st.randoms(use_true_random=False))
+def test_every_gateway_decides_alike(ask: Ask, loads: list[int], order: random.Random) -> None:
+    engines = fleet(loads)
+    shuffled = order.sample(engines, len(engines))
+    again = Ask(list(ask.tokens), ask.affinity, ask.tenant, ask.salt)
+    for policy in (PrefixAffinity, LeastLoaded):
+        assert policy().choose(ask, engines) == policy().choose(again, shuffled)
+
+
+@given(asks, st.integers(2, 16), st.data())
+def test_an_engine_that_leaves_moves_only_its_own(
+    ask: Ask, count: int, data: st.DataObject
+) -> None:
+    engines = fleet([0] * count)
+    favourite, why = PrefixAffinity().choose(ask, engines)
+    leaving = data.draw(st.sampled_from(engines))
+    left = [each for each in engines if each is not leaving]
+    after, _ = PrefixAffinity().choose(ask, left)
+    if leaving is not favourite:
+        assert after == favourite
+    elif why == "prefix":
+        # And one that is back has them again.
+        assert PrefixAffinity().choose(ask, [*left, leaving])[0] == favourite
+
+
+@given(asks, loads)
+def test_nobody_is_loaded_above_the_bound(ask: Ask, loads: list[int]) -> None:
+    engines = fleet(loads)
+    chosen, why = PrefixAffinity().choose(ask, engines)
+    mean_then = (sum(loads) + 1) / len(loads)
+    if why != "only":
+        assert chosen.load + 1 <= math.ceil(LOAD_FACTOR * mean_then)
+    key = prefix_key(ask, 16)
+    if key is None or why == "only":
+        return
+    order = rendezvous(key, engines)
+    # Whoever comes before it in the prompt's order was too busy.
+    before = order[: order.index(chosen)]
+    assert all(each.load >= load_bound(loads) for each in before)
+    assert (why == "prefix") == (not before)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=16, max_size=16), min_size=50, max_size=300),
+    st.integers(2, 8),
+)
+def test_loads_stay_bounded_while_requests_come(prompts: list[list[int]], count: int) -> None:
+    engines = fleet([0] * count)
+    for number, prompt in enumerate(prompts, 1):
+        chosen, _ = PrefixAffinity().choose(Ask(prompt, 128), engines)
+        at = engines.index(chosen)
+        engines[at] = replace(chosen, load=chosen.load + 1)
+        assert engines[at].load <= math.ceil(LOAD_FACTOR * number / count)
+
+
+@given(tokens, st.integers(2, 16))
+def test_prompts_that_begin_alike_meet_at_one_engine(tail: list[int], count: int) -> None:
+    engines = fleet([0] * count)
+    prefix = list(range(AFFINITY_TOKENS))
+    policy = PrefixAffinity()
+    here = policy.choose(Ask(prefix, 128), engines)
+    assert policy.choose(Ask([*prefix, *tail], 128), engines) == here
+    assert here[1] == "prefix"
+
+
+@given(st.integers(16, 128), st.lists(st.integers(0, 9), max_size=200))
+def test_a_beams_children_follow_their_parent(length: int, grown: list[int]) -> None:
+    engines = fleet([0] * 8)
+    prompt = list(range(1000, 1000 + length))
+    parent = PrefixAffinity().choose(Ask(prompt, length), engines)
+    assert PrefixAffinity().choose(Ask([*prompt, *grown], length), engines) == parent
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=15), loads)
+def test_a_prompt_without_a_block_goes_to_the_least_loaded(
+    prompt: list[int], loads: list[int]
+) -> None:
+    engines = fleet(loads)
+    chosen, why = PrefixAffinity().choose(Ask(prompt, 128), engines)
+    assert chosen.load == min(loads)
+    assert why == ("only" if len(loads) == 1 else "load")
+
+
+def test_a_key_covers_whole_blocks_and_seldom_changes() -> None:
+    prompt = list(range(500))
+    keys = {prefix_key(Ask(prompt[:length], 128), 16) for length in range(16, 501)}
+    assert len(keys) == 4, "of 16, 32, 64 and 128 tokens"
+    assert prefix_key(Ask(prompt[:15], 128), 16) is None
+    # An encoder's block is its longest input: nothing is shared there.
+    assert prefix_key(Ask(prompt, 128), 512) is None
+    assert prefix_key(Ask(prompt, 256), 256) is not None
+
+
+def test_blocks_are_shared_inside_a_tenant_and_salt_only() -> None:
+    prompt = list(range(64))
+    keys = [
+        prefix_key(Ask(prompt, 128, tenant, salt), 16)
+        for tenant, salt in (("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("1 a", ""))
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_favourites_are_spread_evenly() -> None:
+    engines = fleet([0] * 4)
+    rng = random.Random(1)
+    asked = [Ask([rng.randrange(50_000) for _ in range(32)], 128) for _ in range(4000)]
+    counts = Counter(PrefixAffinity().choose(ask, engines)[0].endpoint for ask in asked)
+    assert len(counts) == 4
+    assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
+    # Equal loads alone don't send every short prompt to the same one either.
+    short = Counter(
+        LeastLoaded().choose(Ask(ask.tokens[:4], 128), engines)[0].endpoint for ask in asked
+    )
+    assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in short.values())
+
+
+def test_round_robin_takes_turns() -> None:
+    engines = fleet([9, 0, 0])
+    policy = RoundRobin()
+    chosen = [policy.choose(Ask([1], 128), engines)[0] for _ in range(6)]
+    assert chosen == engines * 2
+
+
+def test_a_policy_that_does_not_exist() -> None:
+    assert {type(make_routing(name)) for name in POLICIES} == {
+        PrefixAffinity,
+        LeastLoaded,
+        RoundRobin,
+    }
+    with pytest.raises(InvalidRequest, match="'best'; there are prefix, least-loaded, round-robin"):
+        make_routing("best")
