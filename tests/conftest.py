@@ -38,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="operations of tests/engine/test_walk.py: 20,000, or a million",
     )
+    parser.addoption(
+        "--compose",
+        action="store_true",
+        help="tests/deploy/test_compose.py: everything by compose, on this machine's engine",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

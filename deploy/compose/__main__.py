@@ -71,7 +71,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
         started = now()
         system.down()
     if not arguments.no_build:
-        _timed(report, "building the images (what was built already is not built again)", system.build)
+        _timed(report, "building the images, unless they are there", system.build)
     environment = _bounded_by_engine(system)
     url = f"http://127.0.0.1:{environment['PORT']}"
     base = environment.get("BASE_IMAGE") or "python:3.11-slim-bookworm"

@@ -56,7 +56,8 @@ def _findings(found: Findings) -> list[str]:
         "|---|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {each.service} | {each.containers} | {each.seconds:.0f} | {each.answers} | {each.cuts} |"
+        f"| {each.service} | {each.containers} | {each.seconds:.0f} | {each.answers} "
+        f"| {each.cuts} |"
         for each in found.restarts
     ]
     lines += ["", f"{found.equal} answers equal to their undisturbed twins; "]

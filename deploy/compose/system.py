@@ -16,7 +16,8 @@ from deploy.compose.docker import Failed
 BUILD_SECONDS = 3600.0
 READY_SECONDS = 300.0
 OPTIONAL = ("grafana", "prometheus")
-"""Left out, with a word about it, where their image can't be had: nothing that serves needs them."""
+"""Left out, with a word about it, where their image can't be had: nothing that serves needs
+them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The compose file and its overrides, without a container engine: what it says agrees with Penstock."""
+"""The compose file and its overrides, without a container engine: they agree with Penstock."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/com
 OWN = {"prepare", "keys", "gateway", "engine", "worker", "engine-2", "worker-2"}
 ONE_SHOT = {"prepare", "keys"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
+ADDED_UP = ("volumes", "secrets", "ports")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -37,7 +38,7 @@ def _merge(under: Any, over: Any, key: str = "") -> Any:
     if isinstance(under, dict) and isinstance(over, dict):
         both = {name: _merge(under[name], over[name], name) for name in under.keys() & over.keys()}
         return {**under, **over, **both}
-    if isinstance(under, list) and isinstance(over, list) and key in ("volumes", "secrets"):
+    if isinstance(under, list) and isinstance(over, list) and key in ADDED_UP:
         return under + over
     return over
 
@@ -151,7 +152,8 @@ def test_the_second_engine_is_like_the_first() -> None:
     for name in ("engine", "worker"):
         one, two = dict(tree[name]), dict(tree[f"{name}-2"])
         one.pop("build")
-        one["command"] = [word.replace("tcp://engine:", "tcp://engine-2:") for word in one["command"]]
+        words = " ".join(one["command"]).replace("tcp://engine:", "tcp://engine-2:")
+        one["command"] = words.split()
         one["networks"] = {net: given or {} for net, given in one["networks"].items()}
         assert two == one
     assert tree["engine-2"]["networks"]["core"]["aliases"] == ["engines"]
