@@ -25,7 +25,7 @@ class Blow:
     """What a kill did.
 
     first, all: seconds until the first stream, and every one, gained something again, or had ended.
-    open_there: requests that a killed gateway was answering, None for other victims.  cuts: streams
+    open_there: requests that went through a killed gateway or load balancer, else None.  cuts: streams
     that broke and were begun anew.
     """
 
@@ -63,8 +63,11 @@ def kill(container: Container, image: str) -> None:
 
 async def strike(system: System, fleet: RetryingFleet, container: Container, image: str) -> Blow:
     """Kills it under the fleet, and waits until every stream has moved on. Raises TimeoutError."""
-    is_gateway = container.service == "gateway"
-    there = system.gateway_state(container)["gateway"]["open_requests"] if is_gateway else None
+    there = None
+    if container.service == "gateway":
+        there = system.gateway_state(container)["gateway"]["open_requests"]
+    elif container.service == "haproxy":
+        there = len(fleet.position())
     await asyncio.to_thread(kill, container, image)
     struck = time.monotonic()
     position = fleet.position()

@@ -82,7 +82,7 @@ class Check:
     async def _kills(self) -> None:
         fleet = fleet_of(self._url, self._amount.streams, self._amount.tokens)
         async with fleet:
-            for victim in ("worker", "engine", "gateway"):
+            for victim in ("worker", "engine", "gateway", "haproxy"):
                 for _ in range(self._amount.kills):
                     await asyncio.sleep(2.0)
                     container = self._system.containers(victim)[0]
@@ -92,7 +92,8 @@ class Check:
         self.findings.add_score(fleet)
 
     def _judge(self, blow: Blow) -> None:
-        """A killed worker or engine cuts nobody; a killed gateway its own clients only."""
+        """A killed worker or engine cuts nobody; a killed gateway its own clients only; the one
+        load balancer everybody."""
         allowed = blow.open_there or 0
         if blow.cuts > allowed:
             self.findings.wrong.append(
@@ -103,6 +104,12 @@ class Check:
         fleet = fleet_of(self._url, self._amount.restarting, self._amount.tokens)
         async with fleet:
             self.findings.restarts.append(await restart_each(self._system, fleet, *services))
+            if len(services) > 1:
+                # With another one left, what it had is resumed there.
+                container = self._system.containers(services[-1])[0]
+                blow = await strike(self._system, fleet, container, self._image)
+                self.findings.blows.append(blow)
+                self._judge(blow)
         self.findings.add_score(fleet)
 
     def _engines(self) -> None:

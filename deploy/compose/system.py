@@ -119,7 +119,7 @@ class System:
             time.sleep(0.25)
 
     def _last_words(self, container: Container) -> str:
-        lines = docker.run(["docker", "logs", "--tail", "8", container.id])
+        lines = docker.run(["sh", "-c", f"docker logs --tail 8 {container.id} 2>&1"])
         return f"{container.name} is {container.health or 'not running'}:\n{lines}"
 
     def gateway_state(self, container: Container) -> dict[str, Any]:
