@@ -11,6 +11,7 @@ from deploy.compose.docker import Failed
 from deploy.compose.first_token import ask
 from deploy.compose.load import RetryingFleet, fleet_of
 from deploy.compose.system import System
+from deploy.compose.targets import wait_targets
 
 TWO_ENGINES = "deploy/compose.two-engines.yml"
 
@@ -29,11 +30,13 @@ class Amount:
 
 @dataclass
 class Findings:
-    """What was seen. wrong: what should not have been; empty is the proof."""
+    """What was seen. targets: that Prometheus finds up, by job.  wrong: what should not have been;
+    empty is the proof."""
 
     answers: dict[str, str] = field(default_factory=dict)
     blows: list[Blow] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
+    targets: dict[str, int] = field(default_factory=dict)
     equal: int = 0
     wrong: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -121,4 +124,15 @@ class Check:
         for container in self._system.containers("gateway"):
             if not self._system.gateway_state(container)["ready"]:
                 raise Failed(f"{container.name} is not ready with two engines")
+        self._see_targets(
+            {"gateway": self._amount.gateways, "engine": 2, "worker": 2, "haproxy": 1}
+        )
         asyncio.run(self._restarts(*services))
+
+    def _see_targets(self, wanted: dict[str, int]) -> None:
+        if "prometheus" in self._system.left_out:
+            return
+        port = self._system.environment["PROMETHEUS_PORT"]
+        self.findings.targets = wait_targets(f"http://127.0.0.1:{port}", wanted)
+        if self.findings.targets != wanted:
+            self.findings.wrong.append(f"Prometheus sees {self.findings.targets}, not {wanted}")

@@ -60,6 +60,9 @@ def _findings(found: Findings) -> list[str]:
         f"| {each.cuts} |"
         for each in found.restarts
     ]
+    if found.targets:
+        seen = ", ".join(f"{count} {job}" for job, count in sorted(found.targets.items()))
+        lines += ["", f"Prometheus sees up, with two engines: {seen}."]
     lines += ["", f"{found.equal} answers equal to their undisturbed twins; "]
     lines[-1] += f"{len(found.wrong)} things wrong."
     return lines + [f"- {line}" for line in found.wrong]
