@@ -25,8 +25,8 @@ class Blow:
     """What a kill did.
 
     first, all: seconds until the first stream, and every one, gained something again, or had ended.
-    open_there: requests that went through a killed gateway or load balancer, else None.  cuts: streams
-    that broke and were begun anew.
+    open_there: requests that went through a killed gateway or load balancer, else None.  cuts:
+    streams that broke and were begun anew.
     """
 
     victim: str
