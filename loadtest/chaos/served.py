@@ -40,6 +40,12 @@ class Served:
         self._process.terminate()
         self._process.wait(30)
 
+    def processor_time(self) -> float:
+        """Seconds that all processes have computed, those that live now."""
+        family = [psutil.Process(self._process.pid)]
+        family += family[0].children(recursive=True)
+        return sum(sum(process.cpu_times()[:2]) for process in family)
+
     def pid_of(self, title: str) -> int | None:
         """The pid of `penstock: {title}`, or None while there is none."""
         for child in psutil.Process(self._process.pid).children():

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from penstock.client import endpoints as module
-from penstock.client.endpoints import DnsName, follow, parse_endpoints, resolve
+from penstock.client.endpoints import DnsName, follow, is_named, parse_endpoints, resolve
 from penstock.errors import InvalidRequest
 
 
@@ -37,6 +37,12 @@ def test_what_is_no_list(text: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^engine endpoint: ") as raised:
         parse_endpoints(text)
     assert message in str(raised.value)
+
+
+def test_which_endpoints_must_be_resolved() -> None:
+    named = ["tcp://engine:5570", "tcp://engine-0.engine.svc:1"]
+    numeric = ["tcp://10.0.0.1:5570", "tcp://[::1]:1", "tcp://[fe80::1%eth0]:1", "ipc:///run/a:1"]
+    assert [is_named(each) for each in (*named, *numeric)] == [True] * 2 + [False] * 4
 
 
 def test_the_system_resolver() -> None:

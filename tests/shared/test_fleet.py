@@ -217,6 +217,20 @@ async def test_another_model_is_refused_while_an_engine_of_ours_is_known(scene, 
     assert not third.submits
 
 
+async def test_the_same_engine_under_two_addresses_is_one(scene):
+    first = scene.engine(0)
+    (scene.folder / "b").symlink_to(scene.folder / "a")
+    client = await scene.connect(2)
+    await until(lambda: sum(each.reason.startswith("it is the engine") for each in client.engines))
+    assert sum(each.connected for each in client.engines) == 1
+    # Under its other address it stays when the first one's connection is lost.
+    session = next(s for s in client._fleet if s.connected)
+    session.retired = True
+    await until(lambda: [each.connected for each in client.engines] == [True])
+    await client.submit(list(b"x"), LONG, name="r")
+    assert len(first.submits) == 1
+
+
 async def test_numbers_that_are_computed_otherwise_are_told(scene):
     first, second = scene.engine(0), scene.engine(1, fingerprint="g")
     third = scene.engine(2)

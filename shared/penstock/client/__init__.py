@@ -4,6 +4,7 @@ engine_client   submits to engine cores, and submits again after a crash
 session         the session with one engine core; fleet: all of them
 endpoints       where they are: lists and names; engine_state: what they say of themselves
 routing         which of them gets a request; served_model: the model that all of them serve
+refusals        requests that can't run
 journey         where a request has been; lobby: where it waits for an engine core to come
 generation      one request on its way: token ids in, text deltas out
 timing          where a request's time went

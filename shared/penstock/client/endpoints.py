@@ -76,6 +76,19 @@ def _host_port(part: str, rest: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
+def is_named(endpoint: str) -> bool:
+    """Whether its host is a name that must be resolved."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme != "tcp":
+        return False
+    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
 def _wrong(what: str) -> InvalidRequest:
     return InvalidRequest(f"engine endpoint: {what}", param="engine_endpoint")
 

@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from penstock import logs
-from penstock.client.endpoints import Resolver, parse_endpoints, resolve
+from penstock.client.endpoints import Resolver, is_named, parse_endpoints, resolve
 from penstock.client.engine_state import EngineState, combined, state_of
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
@@ -25,19 +25,13 @@ from penstock.client.pool_request import (
     check_input,
     check_task,
 )
+from penstock.client.refusals import check_prompt, rejection
 from penstock.client.routing import AFFINITY_TOKENS, Ask, make_routing
 from penstock.client.sampling import stopping, token_sampling
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
 from penstock.config import TransportSettings
-from penstock.errors import (
-    EngineUnavailable,
-    InvalidRequest,
-    Limited,
-    Overloaded,
-    PenstockError,
-    RequestFailed,
-)
+from penstock.errors import EngineUnavailable, PenstockError, RequestFailed
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.sampling_params import SamplingParams
@@ -82,7 +76,7 @@ class EngineClient:
         self._settings = settings or TransportSettings()
         self._routing = make_routing(routing)
         endpoints = parse_endpoints(endpoint)
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._contexts: list[zmq.Context[Any]] = [zmq.Context()]
         self._fleet = Fleet(endpoints, self._session, self._dropped, resolver)
         self._numbers = itertools.count(1)
         self._lobby = Lobby()
@@ -97,8 +91,14 @@ class EngineClient:
         self.renumbered = 0
 
     def _session(self, index: int, endpoint: str) -> EngineSession:
+        context = self._contexts[0]
+        if is_named(endpoint):
+            # ZeroMQ asks for a host's address in the thread that moves all of a context's bytes: a
+            # resolver that is slow to answer for one engine would silence the others.
+            context = zmq.Context()
+            self._contexts.append(context)
         return EngineSession(
-            index, endpoint, self._context, self._name, self._settings, self._numbers, self
+            index, endpoint, context, self._name, self._settings, self._numbers, self
         )
 
     @property
@@ -170,7 +170,8 @@ class EngineClient:
             if self._ticker is not None:
                 self._ticker.cancel()
         self._fleet.close()
-        self._context.term()
+        for context in self._contexts:
+            context.term()
         self._connected_event.clear()
         self._model.close()
 
@@ -319,19 +320,20 @@ class EngineClient:
         while True:
             self._lobby.lose_patience(time.monotonic(), RESUME_PATIENCE)
             self._fleet.drop_retired()
+            self._reconsider()
             await asyncio.sleep(_TICK)
 
     # What sessions tell.
 
     def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
         """An engine core has answered: it is taken in, or refused."""
-        others = [s for s in self._fleet if s is not session and s.welcome and not s.refused]
-        misfit = self._model.misfit(welcome)
-        session.welcome, session.refused = welcome, misfit if others else ""
+        session.welcome, session.refused = welcome, self._objection(session, welcome)
         if session.refused:
-            log.error("engine core refused", endpoint=session.endpoint, reason=misfit)
+            log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
             return
-        connected = [s.welcome for s in others if s.connected and s.welcome is not None]
+        connected = [
+            s.welcome for s in self._fleet if s.connected and s.welcome and s is not session
+        ]
         previous = self.welcome
         try:
             self._model.adopt(welcome, frames, connected)
@@ -342,7 +344,6 @@ class EngineClient:
             return
         if previous is not None and previous.digest != welcome.digest:
             self._lobby.fail(RequestFailed("the engine core came back with another model"))
-            self._forgive()
         self._connected_event.set()
         log.info(
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
@@ -409,52 +410,29 @@ class EngineClient:
         request.fail(rejection(message))
 
     def _dropped(self, session: EngineSession) -> None:
-        """Where nobody is left who serves our model, another may come in."""
         log.info("engine core dropped", endpoint=session.endpoint)
-        known = any(s.welcome is not None and not s.refused for s in self._fleet)
-        if not known and not len(self._lobby):
-            for other in self._fleet:
-                if other.refused and other.answered:
-                    other.link.end("no other engine core is left")
 
-    def _forgive(self) -> None:
-        """The model is another: who was refused because of the old one may serve it."""
-        for session in self._fleet:
-            if session.refused and session.answered and session.welcome is not None:
-                session.refused = self._model.misfit(session.welcome)
+    def _objection(self, session: EngineSession, welcome: Welcome) -> str:
+        """Why an engine core is not used; empty: it is. Where nobody else is known who serves our
+        model, it has a successor."""
+        others = [s for s in self._fleet if s is not session and s.welcome and not s.refused]
+        for other in others:
+            if other.connected and other.welcome and other.welcome.boot == welcome.boot:
+                return f"it is the engine core at {other.endpoint}"
+        return self._model.misfit(welcome) if others else ""
+
+    def _reconsider(self) -> None:
+        """Dials those again who were refused for a reason that is gone: it takes their tokenizer
+        to use them. Not while requests wait that they could not go on with."""
+        if len(self._lobby):
+            return
+        for session in self._fleet.sessions:
+            welcome = session.welcome
+            if not session.refused or not session.answered or welcome is None:
+                continue
+            if not self._objection(session, welcome):
+                session.link.end("it may be used now")
 
 
 def _journey(prompt: list[int], terms: Terms, affinity: int) -> Journey:
     return Journey(Ask(prompt, min(affinity, AFFINITY_TOKENS), terms.tenant, terms.cache_salt))
-
-
-def check_prompt(prompt: list[int], welcome: Welcome) -> None:
-    """Raises InvalidRequest for a prompt that can't run: empty, too long, ids out of range."""
-    if not prompt:
-        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
-    limit = welcome.limits.max_model_len
-    if len(prompt) >= limit:
-        raise InvalidRequest(
-            f"the prompt has {len(prompt)} tokens; this model's context is {limit} tokens, "
-            "output included",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    vocabulary = welcome.limits.vocab_size
-    if min(prompt) < 0 or max(prompt) >= vocabulary:
-        bad = next(token for token in prompt if not 0 <= token < vocabulary)
-        raise InvalidRequest(
-            f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="prompt"
-        )
-
-
-def rejection(message: Rejected) -> PenstockError:
-    """The exception that a Rejected stands for."""
-    if message.code == "invalid":
-        return InvalidRequest(message.message)
-    retry_after = message.retry_after_ms / 1000
-    if message.code == "limited":
-        return Limited(message.message, retry_after=retry_after)
-    if message.code == "overloaded":
-        return Overloaded(message.message, retry_after=retry_after)
-    return EngineUnavailable(message.message)

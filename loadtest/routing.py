@@ -1,0 +1,291 @@
+"""Two engine cores behind one gateway: prefix affinity against round robin.
+
+    python -m loadtest.routing                     # some ten minutes
+    python -m loadtest.routing --smoke --output /tmp/routing
+
+Prompts of a number of groups, each with a long beginning of its own that its prompts share, come in
+random order over a fixed number of streams. Each run starts a system of its own, with cold caches;
+runs of the policies alternate, and all of a round get the same requests. It is done with a roomy KV
+pool, and with one in which the beginnings of all groups don't fit into one engine core.
+
+Hit rate: tokens of prompts that were found in the KV cache, of all. A perfect one computes each
+group's beginning once, in one engine core. Results go to results/routing.json, .md and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from loadtest.chaos.served import Served
+from loadtest.facts import machine_line, now, run_facts
+from penstock.bench.load.report import markdown_table
+
+RESULTS = Path(__file__).with_name("results")
+ENGINES = 2
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """groups: shared beginnings.  prefix, own, output: tokens that a request shares with its group,
+    has of its own, and asks for.  each: requests of a group.  streams: at once.
+    pools: KV blocks of an engine core, by the name that the report gives them."""
+
+    groups: int = 16
+    prefix: int = 512
+    own: int = 32
+    output: int = 16
+    each: int = 12
+    streams: int = 12
+    runs: int = 3
+    policies: tuple[str, ...] = ("prefix", "least-loaded", "round-robin")
+    pools: dict[str, int] = field(default_factory=lambda: {"roomy": 2048, "tight": 416})
+
+    @property
+    def requests(self) -> int:
+        return self.groups * self.each
+
+    @property
+    def best(self) -> float:
+        """The highest hit rate that there can be."""
+        shared = self.prefix // BLOCK * BLOCK
+        return shared * (self.each - 1) / (self.each * (self.prefix + self.own))
+
+
+SMOKE = Work(
+    groups=4,
+    prefix=64,
+    own=8,
+    output=4,
+    each=3,
+    streams=4,
+    runs=1,
+    policies=("prefix", "round-robin"),
+    pools={"roomy": 256},
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy's: cached: share of the prompts' tokens.  rate: requests a second.  first: the
+    median's and the 95th percentile's seconds to the first token.  largest: share of the requests
+    that the busier engine core got."""
+
+    pool: str
+    policy: str
+    cached: float
+    rate: float
+    first: float
+    first_p95: float
+    largest: float
+    processor: float
+    """Seconds of processor time of all processes, for each request."""
+
+
+@dataclass
+class Answer:
+    """prompt, cached: tokens.  first: seconds."""
+
+    prompt: int
+    cached: int
+    first: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.routing")
+    parser.add_argument("--smoke", action="store_true", help="a run of each that takes seconds")
+    parser.add_argument("--runs", type=int, help="of each policy and pool")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    work = SMOKE if options.smoke else Work(runs=options.runs or Work.runs)
+    started = now()
+    runs = list(measure(work))
+    given = sys.argv[1:] if arguments is None else arguments
+    facts = run_facts("-m loadtest.routing", given, started)
+    text = report(facts, work, runs)
+    options.output.mkdir(parents=True, exist_ok=True)
+    document = {**facts, "work": asdict(work), "runs": [asdict(run) for run in runs]}
+    (options.output / "routing.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.output / "routing.md").write_text(text)
+    plot(work, runs, options.output / "routing.png")
+    print(text)
+    return 0
+
+
+def measure(work: Work) -> Iterator[Run]:
+    """All runs, the policies in turn."""
+    for pool, blocks in work.pools.items():
+        for number in range(work.runs):
+            for policy in work.policies:
+                yield one_run(work, pool, blocks, policy, seed=number)
+
+
+def one_run(work: Work, pool: str, blocks: int, policy: str, seed: int) -> Run:
+    """In a system that has seen nothing yet."""
+    length = work.prefix + work.own + work.output + BLOCK
+    serve = ("--data-parallel-size", str(ENGINES), "--routing", policy)
+    serve += ("--num-kv-blocks", str(blocks), "--max-model-len", str(length))
+    with Served(*serve) as served:
+        before = served.processor_time()
+        answers, state, seconds = asyncio.run(ask_all(served.url, work, seed))
+        processor = served.processor_time() - before
+    prompts = sum(answer.prompt for answer in answers)
+    waits = sorted(answer.first for answer in answers)
+    shares = [each["tokens_generated"] for each in state["engines"]]
+    return Run(
+        pool=pool,
+        policy=policy,
+        cached=sum(answer.cached for answer in answers) / prompts,
+        rate=len(answers) / seconds,
+        first=statistics.median(waits),
+        first_p95=waits[round(0.95 * (len(waits) - 1))],
+        largest=max(shares) / sum(shares),
+        processor=processor / len(answers),
+    )
+
+
+async def ask_all(url: str, work: Work, seed: int) -> tuple[list[Answer], dict[str, Any], float]:
+    """Every request of the work, the engine cores' state at the end, and the seconds it took."""
+    waiting = iter(prompts(work, seed))
+    answers: list[Answer] = []
+    limits = httpx.Limits(max_connections=work.streams + 1)
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+        await all_ready(client)
+
+        async def stream() -> None:
+            for prompt in waiting:
+                answers.append(await ask(client, prompt, work.output))
+
+        begun = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(work.streams):
+                group.create_task(stream())
+        seconds = time.monotonic() - begun
+        await asyncio.sleep(1.0)  # Until the engine cores have told what they did last.
+        state = (await client.get("/status")).json()
+    return answers, state, seconds
+
+
+async def all_ready(client: httpx.AsyncClient) -> None:
+    """Raises TimeoutError."""
+    async with asyncio.timeout(120):
+        while True:
+            engines = (await client.get("/status")).json()["engines"]
+            if [each["ready"] for each in engines] == [True] * ENGINES:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def ask(client: httpx.AsyncClient, prompt: list[int], output: int) -> Answer:
+    """One stream."""
+    body = {"prompt": prompt, "max_tokens": output, "ignore_eos": True, "stream": True, "seed": 0}
+    body["stream_options"] = {"include_usage": True}
+    begun, first = time.monotonic(), None
+    usage: dict[str, Any] = {}
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        if response.status_code != 200:
+            raise RuntimeError(f"{response.status_code}: {await response.aread()!r}")
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                first = first or time.monotonic() - begun
+                usage = json.loads(line.removeprefix("data: ")).get("usage") or usage
+    if first is None or not usage:
+        raise RuntimeError("an answer without a token, or without its usage")
+    return Answer(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], first)
+
+
+def prompts(work: Work, seed: int) -> list[list[int]]:
+    """Token ids; no two groups, and no two of a group, have more in common than they are to."""
+    rng = random.Random(seed)
+
+    def ids(count: int) -> list[int]:
+        return [rng.randrange(1000, 40_000) for _ in range(count)]
+
+    shared = [ids(work.prefix) for _ in range(work.groups)]
+    made = [[*prefix, *ids(work.own)] for prefix in shared for _ in range(work.each)]
+    rng.shuffle(made)
+    return made
+
+
+def medians(runs: list[Run], pool: str, policy: str) -> dict[str, float]:
+    """Of each figure."""
+    mine = [asdict(run) for run in runs if (run.pool, run.policy) == (pool, policy)]
+    names = [name for name in mine[0] if name not in ("pool", "policy")]
+    return {name: statistics.median(run[name] for run in mine) for name in names}
+
+
+def report(facts: dict[str, Any], work: Work, runs: list[Run]) -> str:
+    """Markdown."""
+    head = ["KV pool", "routing", "hit rate", "requests/s", "against round robin"]
+    head += ["ms to first token", "p95", "CPU ms of a request", "busier engine core"]
+    rows = []
+    for pool, blocks in work.pools.items():
+        turn = medians(runs, pool, "round-robin")["rate"]
+        for policy in work.policies:
+            row = medians(runs, pool, policy)
+            rows.append(
+                [
+                    f"{pool} ({blocks} blocks)",
+                    policy,
+                    f"{100 * row['cached']:.1f} %",
+                    f"{row['rate']:.2f}",
+                    f"{row['rate'] / turn:.2f} ×",
+                    f"{1e3 * row['first']:.0f}",
+                    f"{1e3 * row['first_p95']:.0f}",
+                    f"{1e3 * row['processor']:.0f}",
+                    f"{100 * row['largest']:.0f} %",
+                ]
+            )
+    return (
+        f"{machine_line(facts)}\n\n{work.requests} requests of {work.groups} groups over "
+        f"{work.streams} streams to {ENGINES} engine cores: {work.prefix} shared tokens, "
+        f"{work.own} of their own, {work.output} to be generated. At best "
+        f"{100 * work.best:.1f} % of the prompts' tokens can be found. Medians of {work.runs}.\n\n"
+        f"{markdown_table(head, rows)}\n"
+    )
+
+
+def plot(work: Work, runs: list[Run], file: Path) -> None:
+    """Hit rate and throughput, a bar for each policy and pool, a point for each run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    wide = 0.8 / len(work.policies)
+    figures = (("cached", 100.0, "hit rate, %"), ("rate", 1.0, "requests a second"))
+    for panel, (name, scale, label) in zip(panels, figures, strict=True):
+        for place, policy in enumerate(work.policies):
+            at = [n + (place - 1) * wide for n in range(len(work.pools))]
+            heights = [scale * medians(runs, pool, policy)[name] for pool in work.pools]
+            panel.bar(at, heights, wide * 0.92, label=policy, alpha=0.75)
+            for x, pool in zip(at, work.pools, strict=True):
+                points = [
+                    scale * getattr(r, name) for r in runs if (r.pool, r.policy) == (pool, policy)
+                ]
+                panel.plot([x] * len(points), points, "k.", markersize=4)
+        panel.set_xticks(range(len(work.pools)), [f"{pool} KV pool" for pool in work.pools])
+        panel.set_ylabel(label)
+        panel.set_ylim(bottom=0)
+    panels[0].axhline(100 * work.best, color="grey", linestyle=":", linewidth=1)
+    panels[1].legend(frameon=False, fontsize="small")
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
