@@ -170,9 +170,11 @@ def found(program: str) -> str:
     return path
 
 
-def wait(condition: Any, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until it is so. Raises NotThere when the process leaves first, or after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
+def wait(
+    condition: Any, process: subprocess.Popen[bytes], log: Path, seconds: float = PATIENCE
+) -> None:
+    """Until it is so. Raises NotThere when the process leaves first, or after so many seconds."""
+    deadline = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             words = log.read_text(errors="replace")[-2000:]

@@ -43,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests/deploy/test_compose.py: everything by compose, on this machine's engine",
     )
+    parser.addoption(
+        "--queries",
+        action="store_true",
+        help="tests/deploy/test_queries.py asks a real Prometheus every query of deploy/",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

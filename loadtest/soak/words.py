@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from penstock.text.tokenizer import Tokenizer
 
-WORDS = tuple(
-    " " + word
-    for word in (
-        "the of and to in is that for it as was with be by on not he his but at are this have from "
-        "or had an they which one you were her all she there would their we him been has when who "
-        "will more no if out so said what up its about into than them can only other new some "
-        "could time these two may then do first any my now such like our over man me even most "
-        "made after also did many before must through back years where much your way well down "
-        "should because each just those people how too little state good very make world still"
-    ).split()
-)
+_WORDS = """
+the of and to in is that for it as was with be by on not he his but at are this have from
+or had an they which one you were her all she there would their we him been has when who
+will more no if out so said what up its about into than them can only other new some
+could time these two may then do first any my now such like our over man me even most
+made after also did many before must through back years where much your way well down
+should because each just those people how too little state good very make world still
+"""
+WORDS = tuple(f" {word}" for word in _WORDS.split())
 STRIDE = 7
 """Between two streams, so that a token of another stream is seen."""
 

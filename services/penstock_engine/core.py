@@ -17,6 +17,7 @@ from penstock_engine.from_frontends import FromFrontends
 from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
+from penstock_engine.metrics.counts import Counts
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.scheduler import Scheduler
@@ -50,6 +51,7 @@ class EngineCore:
         )
         self.frontends = Frontends()
         self.workers = Workers(facts.config.transport.progress_timeout)
+        self.counts = Counts()
         self._effects = Effects()
         self._clock = Clock()
         self.grammars = Grammars(facts.config.grammar, self.scheduler, self.workers, self._effects)
@@ -61,6 +63,7 @@ class EngineCore:
             self.workers,
             self.grammars,
             self.remote_kv,
+            self.counts,
             self._effects,
             self._clock,
         )
@@ -112,6 +115,17 @@ class EngineCore:
         """Whether a front end still waits for the end of something."""
         return next(self.frontends.requests(), None) is not None
 
+    @property
+    def draining(self) -> bool:
+        """Whether only what was accepted before is served."""
+        return self._from_frontends.draining
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait, for whatever it is."""
+        parked = self.grammars.num_waiting + self.remote_kv.num_waiting
+        return self.scheduler.queue.num_sequences + parked
+
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
 
@@ -156,9 +170,7 @@ class EngineCore:
             ready=health[0],
             reason=health[1],
             fingerprint=None if ready is None else ready.fingerprint,
-            waiting=scheduler.queue.num_sequences
-            + self.grammars.num_waiting
-            + self.remote_kv.num_waiting,
+            waiting=self.num_waiting,
             running=len(scheduler.running),
             blocks_total=0 if pool is None else pool.num_blocks,
             blocks_free=0 if pool is None else pool.num_free,
@@ -171,7 +183,7 @@ class EngineCore:
             tokens_generated=self.workers.tokens_generated,
             frontends=len(self.frontends),
             workers=0 if ready is None else 1,
-            draining=self._from_frontends.draining,
+            draining=self.draining,
         )
 
     # ---- internal errors

@@ -6,6 +6,7 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
+from penstock_engine.metrics.counts import Counts
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import FINISH_REASONS, Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
@@ -28,11 +29,13 @@ class Endings:
         frontends: Frontends,
         grammars: Grammars,
         remote_kv: RemoteKV,
+        counts: Counts,
     ) -> None:
         self._scheduler = scheduler
         self._grammars = grammars
         self._remote_kv = remote_kv
         self._frontends = frontends
+        self._counts = counts
 
     def end(
         self,
@@ -58,8 +61,10 @@ class Endings:
         timeline = None
         if sequence.timeline is not None:
             timeline, sequence.timeline = sequence.timeline.close(), None
+        self._counts.generated(request.tenant, sequence.num_generated)
         request.open -= 1
         if not request.open:
+            self._counts.ended[FINISH_REASONS[state]] += 1
             self._frontends.open_requests.ended(request)
             self._grammars.release(request)
         frontend = self._frontends.get(request.session)

@@ -80,12 +80,17 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             longest = min(longest, self.pooling.max_input)
         return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
 
+    @property
+    def served_name(self) -> str:
+        """What requests call the model."""
+        return self.config.model.served_model_name or self.model.name
+
     def welcome(self, version: int, max_len: int) -> Welcome:
         settings = self.config.scheduler
         return Welcome(
             version=version,
             boot=self.boot,
-            model=self.config.model.served_model_name or self.model.name,
+            model=self.served_name,
             digest=self.model.digest,
             created=self.created,
             limits=Limits(
@@ -101,6 +106,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             seed=self.config.model.seed,
             pooling=self.pooling,
             pooling_tasks=tasks_of(self.pooling, self.model, self.config),
+            own_metrics=self.config.metrics.engine_metrics_port is not None,
         )
 
     def setup(self, version: int) -> Setup:
@@ -123,6 +129,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             pooling=self.pooling,
+            served_name=self.served_name,
         )
 
 

@@ -24,6 +24,7 @@ from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.grammars import Grammars
 from penstock_engine.kv.keys import prefix_root, root_key
+from penstock_engine.metrics.counts import Counts
 from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.pooling import check_pooling, tasks_of
 from penstock_engine.remote_kv import RemoteKV
@@ -55,6 +56,7 @@ class FromFrontends:
         workers: Workers,
         grammars: Grammars,
         remote_kv: RemoteKV,
+        counts: Counts,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -69,10 +71,11 @@ class FromFrontends:
         self._workers = workers
         self._grammars = grammars
         self._remote_kv = remote_kv
+        self._counts = counts
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars, remote_kv)
+        self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
         self._deadlines = Deadlines()
         self._door = Door(facts, scheduler, frontends, workers, self.rate)
@@ -148,7 +151,7 @@ class FromFrontends:
         try:
             self._validate(frontend, submit)
         except InvalidRequest as error:
-            frontend.reply(Rejected(submit.request, "invalid", error.message))
+            self._reject(frontend, Rejected(submit.request, "invalid", error.message))
             return
         refusal = (
             self._leaving(submit)
@@ -156,9 +159,13 @@ class FromFrontends:
             or self._grammar_refusal(submit, now)
         )
         if refusal is not None:
-            frontend.reply(refusal)
+            self._reject(frontend, refusal)
         else:
             self._accept(frontend, submit, now)
+
+    def _reject(self, frontend: FrontendSession, refusal: Rejected) -> None:
+        self._counts.rejected[refusal.code] += 1
+        frontend.reply(refusal)
 
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
@@ -206,6 +213,7 @@ class FromFrontends:
             now=now,
         )
         self._frontends.open_requests.opened(request)
+        self._counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
         self._deadlines.watch(request)
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))

@@ -25,6 +25,7 @@ from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.metrics.counts import Counts
 from penstock_engine.pooling import verify_vectors
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
@@ -50,6 +51,7 @@ class FromWorkers:
         workers: Workers,
         grammars: Grammars,
         remote_kv: RemoteKV,
+        counts: Counts,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -62,10 +64,11 @@ class FromWorkers:
         self._workers = workers
         self._grammars = grammars
         self._remote_kv = remote_kv
+        self._counts = counts
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars, remote_kv)
+        self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
@@ -122,6 +125,10 @@ class FromWorkers:
         log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
         self._workers.current = None
         self._clock.forget()
+        self._counts.lost(self._clock.now)
+        if self._scheduler.cache is not None:
+            self._counts.swapped_out += self._scheduler.cache.num_swapped_out
+            self._counts.swapped_in += self._scheduler.cache.num_swapped_in
         for sequence in self._scheduler.detach():
             self._endings.end_if_poison(sequence)
         for entry in self._grammars.worker_lost():
@@ -153,6 +160,8 @@ class FromWorkers:
                     f"{self._context.words} {limit}"
                 )
                 self._endings.end(sequence, State.FINISHED_FAILED, error=error)
+        if not self._scheduler.has_work:
+            self._counts.recovered(now)
 
     def compile_grammars(self, now: float) -> None:
         """Has wanted grammars compiled, and gives up those that take too long."""
@@ -191,7 +200,7 @@ class FromWorkers:
             step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
             if self._pooling is not None:
                 verify_vectors(step, result, self._pooling)
-            self._clock.settled(step, result.compute_seconds)
+            whole = self._clock.settled(step, result.compute_seconds)
             self._advance(result)
         except UnfitResult as error:
             self.drop(str(error))
@@ -203,6 +212,8 @@ class FromWorkers:
             self._workers.compute_seconds += result.compute_seconds
             self._workers.tokens_computed += step.tokens
             self._workers.progressed(now)
+            self._counts.settled(step.tokens, len(step.items), whole, result.compute_seconds)
+            self._counts.recovered(now)
 
     def _advance(self, result: Result) -> None:
         """Hands out what a step gave, sequence by sequence, and ends those that have ended."""

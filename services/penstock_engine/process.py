@@ -10,7 +10,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def main(
     boot = secrets.token_bytes(8)
     facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
     with (
-        recording(EngineCore(facts), config.record) as core,
+        recording(EngineCore(facts), config.record) as recorded,
+        _observing(recorded, config) as core,
         _wakeup() as wakeup,
         zmq.Context() as context,
         gatekeeper(context, config.transport),
@@ -151,6 +152,16 @@ class Loop:
         self._leave_at = now + self._shutdown_timeout
         self._core.drain(now)
         return count
+
+
+def _observing(core: EngineCore, config: EngineConfig) -> AbstractContextManager[EngineCore]:
+    """The core for the loop: `core` itself where there is no metrics port."""
+    port = config.metrics.engine_metrics_port
+    if port is None:
+        return nullcontext(core)
+    from penstock_engine.metrics.port import metrics_port
+
+    return metrics_port(core, config.metrics, port)
 
 
 def _hub(

@@ -169,12 +169,14 @@ class Sequence:
     that others can find by their keys.
     num_preemptions: how often it has lost its blocks to others.
     tokens_at_start: the num_tokens with which it last got a slot.
+    brought: tokens that it had emitted elsewhere, before it was submitted here.
     timeline: where its time goes, if its front end asked; whoever accepts and ends it keeps it.
     prompt_told: tokens of the prompt whose log-probabilities its front end has; all of them where
     it wants none.
     """
 
     __slots__ = (
+        "brought",
         "deaths",
         "deferrals",
         "delivered",
@@ -205,7 +207,7 @@ class Sequence:
         self.request = request
         self.index = opened.index
         self.emitted = array("i", opened.emitted)
-        self.delivered = len(self.emitted)
+        self.delivered = self.brought = len(self.emitted)
         self.num_tokens = self.num_expected = len(request.prompt) + len(self.emitted)
         self.most_tokens = len(request.prompt) + request.stopping.max_tokens
         self.num_computed = 0
@@ -230,6 +232,11 @@ class Sequence:
     def tells_prompt(self) -> bool:
         """Whether log-probabilities of its prompt are still to be delivered."""
         return self.prompt_told < len(self.request.prompt)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that came of it here. What stands for a pooled prompt's vectors is none."""
+        return 0 if self.request.pooling is not None else len(self.emitted) - self.brought
 
     @property
     def first_wanted(self) -> int:

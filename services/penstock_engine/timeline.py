@@ -35,15 +35,20 @@ class Clock:
             self._begun = self.now
         self._in_flight += 1
 
-    def settled(self, step: StepInFlight, seconds: float) -> None:
+    def settled(self, step: StepInFlight, seconds: float) -> float:
         """A step's result has come; it has not been applied yet. seconds: what the worker says
-        that it took.  Each sequence's share of them goes by its tokens."""
+        that it took.  Each sequence's share of them goes by its tokens.  Returns the step's own
+        time."""
+        whole = self.now - self._begun
         # Below zero for a second result that came in one turn with the first, whose gap it evens.
-        gap = self.now - self._begun - seconds
+        gap = whole - seconds
         self._begun = self.now
         self._in_flight -= 1
-        if not self.watched:
-            return
+        if self.watched:
+            self._share_out(step, seconds, gap)
+        return whole
+
+    def _share_out(self, step: StepInFlight, seconds: float, gap: float) -> None:
         each = seconds / step.tokens
         for sequence, end, samples in step.items:
             timeline = sequence.timeline

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.metrics.health import Health, answer
 from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
-
-
-class Health(msgspec.Struct, frozen=True):
-    """ok: whether the answer is 200.  reason: why not, else empty.  pid: of the gateway that
-    answers; the supervisor, which has no key, tells by it which of several that is."""
-
-    ok: bool
-    reason: str
-    pid: int
 
 
 def operation(path: str, summary: str) -> Operation:
@@ -46,8 +35,6 @@ def routes(service: Service) -> list[OperationRoute]:
 
 
 def _reply(reason: str | None) -> Response:
-    body = msgspec.json.encode(Health(reason is None, reason or "", os.getpid()))
+    status, body = answer(reason)
     headers = None if reason is None else {"retry-after": "1"}
-    return Response(
-        body, 200 if reason is None else 503, headers=headers, media_type="application/json"
-    )
+    return Response(body, status, headers=headers, media_type="application/json")

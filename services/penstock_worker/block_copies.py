@@ -26,6 +26,11 @@ class BlockCopies:
         """Blocks of the host tier."""
         return self._sizes["host"]
 
+    @property
+    def device_bytes(self) -> int:
+        """Of the pool itself."""
+        return sum(part.nbytes for part in self._device)
+
     def make(self, copies: list[Copy]) -> None:
         """One after the other, in order. Raises PlanError for a block that doesn't exist."""
         for copy in copies:

@@ -58,6 +58,7 @@ class Activity:
 class EngineSession:
     """inbox: Heard, for the main thread.  activity: what it does.
 
+    turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
     doesn't wait behind a step.  Raises StartupError for an endpoint that may not be dialled.
     """
@@ -66,6 +67,7 @@ class EngineSession:
         self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.activity = Activity()
         self.aside: Callable[[Heard], bool] = lambda heard: False
+        self.turned = time.monotonic()
         self._context = zmq.Context()
         self._link: Link[ToWorker] = Link(
             self._context,
@@ -114,7 +116,7 @@ class EngineSession:
     def _loop(self, link: Link[ToWorker]) -> None:
         while True:
             stopping = self._stopping
-            now = time.monotonic()
+            now = self.turned = time.monotonic()
             for event in link.poll(now):
                 if isinstance(event, Ended):
                     log.warning("session with the engine ended", reason=event.reason)

@@ -22,6 +22,7 @@ from penstock_worker.forward import Forward, Recipe, choose
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
+from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.pooling.loading import load_pooling
 from penstock_worker.pooling.runner import PoolingRunner
 from penstock_worker.runner import Runner
@@ -33,15 +34,20 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """setup: what was asked.  ready: what the engine is told."""
+    """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
 
     setup: Setup
     runner: Runner | PoolingRunner
     ready: Ready
+    kv_bytes: int
 
 
-def load(setup: Setup) -> Loaded:
-    """Weights, then the KV pool from the memory that is left.
+UNWATCHED = Unwatched()
+
+
+def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
+    """Weights, then the KV pool from the memory that is left. phases: what the runner's parts are
+    timed by.
 
     Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.
     """
@@ -50,7 +56,7 @@ def load(setup: Setup) -> Loaded:
     torch.set_num_threads(1)  # The threads of a backend each compute alone.
     prepared = load_manifest(setup.model_dir)
     if setup.pooling is not None:
-        return _load_pooling(prepared, setup, threads, begun)
+        return _load_pooling(prepared, setup, threads, begun, phases)
     recipe = choose(prepared, setup, threads)
     # Either several threads each compute and sample their share of a step, or one call uses all.
     shares = threads if recipe.threads_by_share else 1
@@ -94,14 +100,21 @@ def load(setup: Setup) -> Loaded:
         seconds=ready.load_seconds,
     )
     runner = Runner(
-        forward, sampler, Slots(bounds), copies=copies, grammars=grammars, threads=shares
+        phases.watch(forward, "logits", "forward"),
+        phases.watch(sampler, "sample", "sample"),
+        Slots(bounds),
+        copies=phases.watch(copies, "make", "copies"),
+        grammars=phases.watch(grammars, "masks", "masks"),
+        threads=shares,
     )
-    return Loaded(setup, runner, ready)
+    return Loaded(setup, runner, ready, copies.device_bytes)
 
 
-def _load_pooling(prepared: PreparedModel, setup: Setup, threads: int, begun: float) -> Loaded:
+def _load_pooling(
+    prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
+) -> Loaded:
     with torch.inference_mode():
-        runner, blocks, copies, numerics = load_pooling(prepared, setup, threads)
+        runner, blocks, copies, numerics = load_pooling(prepared, setup, threads, phases)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
@@ -118,12 +131,15 @@ def _load_pooling(prepared: PreparedModel, setup: Setup, threads: int, begun: fl
         kv_blocks=blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, runner, ready)
+    return Loaded(setup, runner, ready, 0 if copies is None else copies.device_bytes)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
     """Whether what is loaded serves this setup as it is."""
-    return msgspec.structs.replace(setup, version=loaded.setup.version) == loaded.setup
+    same = msgspec.structs.replace(
+        setup, version=loaded.setup.version, served_name=loaded.setup.served_name
+    )
+    return same == loaded.setup
 
 
 def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from penstock import logs
-from penstock.config import TransportSettings
+from penstock.config import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
@@ -21,6 +22,8 @@ from penstock.protocol.to_worker import (
     ToWorker,
 )
 from penstock_worker.engine_session import EngineSession, Heard
+from penstock_worker.metrics.counts import Counts
+from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.numa import Placement
 
 if TYPE_CHECKING:
@@ -38,18 +41,36 @@ THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 cores that the gateway and the engine core need."""
 
 
-def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = None) -> None:
+NO_METRICS = MetricsSettings()
+
+
+def main(
+    engine_endpoint: str,
+    rank: int,
+    transport: TransportSettings | None = None,
+    *,
+    metrics: MetricsSettings = NO_METRICS,
+) -> None:
     """Serves the engine core until it says Stop, or SIGTERM or SIGINT comes.
 
     Dials again for as long as it lives; weights stay loaded while the engine core restarts.
-    Raises one of FINAL, after telling the engine, when the model can't be served here.
+    Raises one of FINAL, after telling the engine, when the model can't be served here; StartupError
+    also where the metrics port can't be had.
     """
     for name, value in THREADING.items():
         os.environ.setdefault(name, value)
-    session = EngineSession(engine_endpoint, rank, transport or TransportSettings())
+    transport = transport or TransportSettings()
+    session = EngineSession(engine_endpoint, rank, transport)
+    port = metrics.worker_metrics_port
+    worker = Worker(session, Unwatched() if port is None else Phases())
+    with _observing(worker, session, transport, metrics, rank):
+        _work(worker, session)
+    log.info("worker stopped")
+
+
+def _work(worker: Worker, session: EngineSession) -> None:
     leaving = Leaving()
     session.start()
-    worker = Worker(session)
     try:
         _preload()
         if not leaving.asked:
@@ -61,7 +82,24 @@ def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = 
     finally:
         worker.close()
         session.close()
-    log.info("worker stopped")
+
+
+def _observing(
+    worker: Worker,
+    session: EngineSession,
+    transport: TransportSettings,
+    metrics: MetricsSettings,
+    rank: int,
+) -> AbstractContextManager[None]:
+    """The metrics port, if one is wanted."""
+    port = metrics.worker_metrics_port
+    if port is None:
+        return nullcontext()
+    from penstock_worker.metrics.port import Health, metrics_port
+
+    health = Health(lambda: session.turned, transport.beat_interval, worker.idle_reason)
+    # Port 0 is any free one for each.
+    return metrics_port(worker.counts, worker.phases, health, metrics, port and port + rank)
 
 
 class _Leave(BaseException):
@@ -94,15 +132,18 @@ def _preload() -> None:
 
 
 class Worker:
-    """Takes what the session hears and does it."""
+    """Takes what the session hears and does it. phases: what a runner's parts are timed by."""
 
-    def __init__(self, session: EngineSession) -> None:
+    def __init__(self, session: EngineSession, phases: Phases) -> None:
+        self.counts = Counts()
+        self.phases = phases
         self._session = session
         session.aside = self._take_aside
         self._placement = Placement()
         self._loaded: Loaded | None = None
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
+        self._setting_up = False
 
     def run(self) -> None:
         """Until Stop."""
@@ -121,11 +162,23 @@ class Worker:
             self._loaded.runner.close()
             self._loaded = None
 
+    def idle_reason(self) -> str | None:
+        """Why no step could be computed now; None: it could. From any thread."""
+        if self._current is not None:
+            return None
+        if self._setting_up:
+            return "the model is being loaded"
+        return "no session with an engine core"
+
     def _take(self, heard: Heard, message: ToWorker) -> None:
         try:
             match message:
                 case Setup() if heard.first:
-                    self._set_up(heard.session, message)
+                    self._setting_up = True
+                    try:
+                        self._set_up(heard.session, message)
+                    finally:
+                        self._setting_up = False
                 case Plan() if not heard.first:
                     self._execute(heard.session, message)
                 case DropGrammar() if self._loaded is not None:
@@ -164,10 +217,14 @@ class Worker:
         from penstock_worker.loading import load, same_model
 
         self._forget()
+        self.counts.model = setup.served_name
+        self.counts.sessions += 1
         if self._loaded is None or not same_model(self._loaded, setup):
             self.close()  # Frees its memory before the next is measured.
             self._placement.keep_to(setup.numa_node)
-            self._loaded = load(setup)
+            self._loaded = load(setup, self.phases)
+            self.counts.load_seconds = self._loaded.ready.load_seconds
+            self.counts.kv_bytes = self._loaded.kv_bytes
         else:
             log.info("the model is loaded already")
         self._current = session
@@ -189,4 +246,5 @@ class Worker:
         finally:
             activity.step = None
         seconds = time.monotonic() - begun
+        self.counts.stepped(plan, seconds)
         self._session.send(session, Result(result.step, result.slots, seconds))

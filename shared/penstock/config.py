@@ -223,6 +223,22 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 8
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ports with /metrics, /health/live and /health/ready; the gateways have theirs anyway."""
+
+    engine_metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(description="The engine core's; 0 picks a free one; default: none."),
+    ] = None
+    worker_metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(description="The workers': worker N has this port + N, 0 a free one; default: none."),
+    ] = None
+    metrics_host: Annotated[
+        str, Meta(description="Address of both; they ask for no key, so keep it private.")
+    ] = "127.0.0.1"
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything the engine core decides, and what it hands to its workers."""
 
@@ -233,6 +249,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar: GrammarSettings = GrammarSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -111,12 +111,12 @@ def test_an_id_is_the_same_in_every_attempt(tmp_path: Path) -> None:
         assert len(set(ids)) == 1
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/%6detrics", "/METRICS", "/metrics?x=1", "/metrics/"])
-def test_no_spelling_of_metrics_gets_through(tmp_path: Path, path: str) -> None:
+def test_no_spelling_of_metrics_gets_through(tmp_path: Path) -> None:
     with balanced(tmp_path, ok) as (balancer, (gateway,)):
-        answer = httpx.get(balancer.url + path)
-        assert answer.status_code == 404
-        assert answer.json()["error"]["code"] == "not_found"
+        for path in ("/metrics", "/%6detrics", "/METRICS", "/metrics?x=1", "/metrics/"):
+            answer = httpx.get(balancer.url + path)
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "not_found"
         assert gateway.asked == []
 
 

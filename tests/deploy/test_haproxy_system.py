@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,34 +177,47 @@ def test_a_client_that_leaves_takes_its_request_along(pair: Pair) -> None:
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=-3) as process:
                 wait_until(lambda: running() == 1, 5)
                 process.wait(10)
-            wait_until(lambda: running() == 0, 5, lambda: f"{flags} stream={stream}")
+            wait_until(lambda: running() == 0, 5, lambda case=(flags, stream): str(case))
 
 
 @dataclass
 class Tally:
-    """finished: streams read to their ends.  failed: what the others met, and after how much."""
+    """finished: streams read to their ends.  failed: what the others met, and after how much.
+    cut: so many of these had begun.  open: streams in their middle."""
 
     finished: int = 0
+    open: int = 0
     failed: list[str] = field(default_factory=list)
     cut: int = 0
 
+    @contextlib.asynccontextmanager
+    async def middle(self) -> AsyncIterator[None]:
+        """Headers come with the first token."""
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
 
 async def ask_again_and_again(url: str, first: int, tally: Tally, stop: asyncio.Event) -> None:
-    """Never repeats anything: that is haproxy's business here."""
+    """Never repeats anything: that is haproxy's business here. Streams of many lengths, so that
+    some are in their middle whenever something happens."""
     seed = first
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         while not stop.is_set():
-            heard = Heard()
+            heard, tokens = Heard(), 20 + 7 * seed % 31
             try:
-                async with client.stream("POST", PATH, json=body(seed, 20)) as response:
+                async with client.stream("POST", PATH, json=body(seed, tokens)) as response:
                     response.raise_for_status()
-                    async for line in response.aiter_lines():
-                        heard.take(line)
+                    async with tally.middle():
+                        async for line in response.aiter_lines():
+                            heard.take(line)
             except httpx.HTTPError as error:
                 tally.cut += bool(heard.times)
                 tally.failed.append(f"{seed} after {len(heard.times)} pieces: {error!r}")
             else:
-                assert heard.text == text(seed, 20)
+                assert heard.text == text(seed, tokens)
                 assert heard.done
                 tally.finished += 1
             seed += 1
@@ -214,10 +227,12 @@ async def under_load(pair: Pair, disturb: Any, clients: int = 16) -> Tally:
     """What the clients met while `disturb()` ran in a thread."""
     tally, stop = Tally(), asyncio.Event()
     tasks = [
-        asyncio.create_task(ask_again_and_again(pair.balancer.url, 1000 * i, tally, stop))
+        asyncio.create_task(ask_again_and_again(pair.balancer.url, 1003 * i, tally, stop))
         for i in range(clients)
     ]
-    await asyncio.sleep(1)
+    # Three in four: some of each gateway.
+    while tally.open < 0.75 * clients:
+        await asyncio.sleep(0.01)
     await asyncio.to_thread(disturb)
     await asyncio.sleep(1)
     stop.set()

@@ -7,19 +7,22 @@ import random
 from typing import Any
 
 import httpx
+import msgspec
+import psutil
 import pytest
 from prometheus_client import Histogram as Theirs
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client import SequenceDelta
 from penstock.errors import Overloaded
+from penstock.metrics.histogram import Histogram
 from penstock_gateway.metrics.counts import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS, WHOLE_REQUEST
-from penstock_gateway.metrics.histogram import Histogram
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say, status
 
 
 async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
-    """Each sample under its name and the labels beside the model's, which all must have."""
+    """Each sample under its name and the labels beside the model's, which all must have but those
+    of the process."""
     reply = await http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = {}
@@ -27,6 +30,8 @@ async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
         assert family.documentation
         for sample in family.samples:
             labels = dict(sample.labels)
+            if family.name.startswith("process_"):
+                labels["model_name"] = MODEL
             assert labels.pop("model_name") == MODEL
             found[",".join([sample.name.removeprefix("vllm:"), *labels.values()])] = sample.value
     return found
@@ -47,6 +52,26 @@ async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngin
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+    }
+
+
+async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.status = status(preemptions=5)
+    before = await scrape(http)
+    assert before["process_resident_memory_bytes"] == pytest.approx(
+        psutil.Process().memory_info().rss, rel=0.2
+    )
+    assert engine.welcome is not None
+    engine.welcome = msgspec.structs.replace(engine.welcome, own_metrics=True)
+    assert set(before) - set(await scrape(http)) == {
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "num_preemptions_total",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
     }
 
 

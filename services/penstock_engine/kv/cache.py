@@ -30,7 +30,10 @@ class Match:
 
 
 class KVCache:
-    """pool: device blocks.  host_blocks: of the host tier, 0 for none."""
+    """pool: device blocks.  host_blocks: of the host tier, 0 for none.
+
+    num_kept: free device blocks whose contents can be found.
+    """
 
     __slots__ = (
         "_block_of",
@@ -38,6 +41,7 @@ class KVCache:
         "_key_of",
         "block_size",
         "host",
+        "num_kept",
         "num_swapped_in",
         "num_swapped_out",
         "pool",
@@ -48,6 +52,7 @@ class KVCache:
         self.pool = BlockPool(num_blocks)
         self.host = HostTier(host_blocks) if host_blocks else None
         self.num_swapped_in = self.num_swapped_out = 0
+        self.num_kept = 0
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._copies: list[Copy] = []
@@ -82,6 +87,7 @@ class KVCache:
 
     def _hold(self, key: bytes) -> int:
         block = self._block_of[key]
+        self.num_kept -= self.pool.num_owners(block) == 0
         self.pool.share(block)
         return block
 
@@ -111,6 +117,7 @@ class KVCache:
             if key is None:
                 continue
             del self._block_of[key]
+            self.num_kept -= 1
             target = None if self.host is None else self.host.store(key, protected)
             if target is not None:
                 self._copies.append(Copy("out", block, target))
@@ -125,7 +132,7 @@ class KVCache:
 
     def release(self, blocks: Sequence[int]) -> None:
         """An owner's leave. `blocks` is in token order."""
-        self.pool.give_back(blocks, self._key_of)
+        self.num_kept += self.pool.give_back(blocks, self._key_of)
 
     # ---- contents
 
@@ -166,5 +173,7 @@ class KVCache:
         self.pool.check(tables)
         if {block: key for key, block in self._block_of.items()} != self._key_of:
             raise BrokenBooks("the prefix index and the blocks' keys disagree")
+        if sum(self.pool.num_owners(block) == 0 for block in self._key_of) != self.num_kept:
+            raise BrokenBooks(f"{self.num_kept} free KV blocks are counted as kept; it is not so")
         if self.host is not None and not self.host.balances():
             raise BrokenBooks("a block of the host tier is lost, or held twice")

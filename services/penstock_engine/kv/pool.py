@@ -77,21 +77,26 @@ class BlockPool:
     def num_owners(self, block: int) -> int:
         return self._references[block]
 
-    def give_back(self, blocks: Sequence[int], kept: Container[int] = ()) -> None:
+    def give_back(self, blocks: Sequence[int], kept: Container[int] = ()) -> int:
         """An owner's leave. `blocks` is in token order: the tail is freed, and reused, first.
 
         kept: blocks whose contents may be asked for again; freed ones of them are reused last, the
-        others first.
+        others first.  Returns how many of them were freed.
         """
         references = self._references
+        freed_of_kept = 0
         for block in reversed(blocks):
             left = references[block] - 1
             if left < 0:
                 raise BrokenBooks(f"KV block {block} was freed twice")
             references[block] = left
             if left == 0:
-                before = self._previous[self.num_blocks] if block in kept else self.num_blocks
+                before = self.num_blocks
+                if block in kept:
+                    freed_of_kept += 1
+                    before = self._previous[before]
                 self._link(block, before)
+        return freed_of_kept
 
     def _link(self, block: int, before: int) -> None:
         """Puts a free block into the ring, behind the entry `before`."""

@@ -147,6 +147,15 @@ class Accounts:
         """Those with work, first served first."""
         return sorted(self._accounts.values(), key=lambda account: account.place)
 
+    def ahead(self) -> dict[str, int]:
+        """The virtual time of each tenant that is remembered, beyond the least among those with
+        work."""
+        least = min((account.time for account in self._accounts.values()), default=None)
+        if least is None:
+            return {}
+        known = [*self._accounts.values(), *self._debtors.values()]
+        return {account.name: max(account.time - least, 0) for account in known}
+
     def first_waiting(self, count: int) -> list[Account]:
         """The first `count` of those that wait, in order."""
         waiting = (account for account in self._accounts.values() if account.num_waiting)

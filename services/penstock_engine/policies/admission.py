@@ -106,6 +106,10 @@ class OpenRequests:
     def count(self, tenant: str) -> int:
         return self._open.get(tenant, (0, 0.0))[0]
 
+    def by_tenant(self) -> dict[str, int]:
+        """How many each has that has any."""
+        return {tenant: count for tenant, (count, _) in self._open.items()}
+
     def opened(self, request: Request) -> None:
         """A request was accepted."""
         count, times = self._open.get(request.tenant, (0, 0.0))

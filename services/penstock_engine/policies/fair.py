@@ -58,6 +58,10 @@ class FairShare(FirstCome):
         cost = PROMPT_COST * prompt + GENERATED_COST * generated + BLOCK_COST * block_steps
         self.accounts.charge(sequence.request.tenant, cost)
 
+    def debts(self) -> dict[str, float] | None:
+        unit = SCALE * GENERATED_COST
+        return {name: ahead / unit for name, ahead in self.accounts.ahead().items()}
+
     # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:

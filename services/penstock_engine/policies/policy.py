@@ -68,6 +68,11 @@ class FirstCome:
         """A step was planned that computes `prompt` tokens of the sequence and samples `generated`
         ones; it has held its blocks for so many block-steps since it was last served."""
 
+    def debts(self) -> dict[str, float] | None:
+        """By tenant, how much more it has been given than who has been given least, for its weight,
+        in generated tokens; None: this policy keeps no accounts. For people, not for decisions."""
+        return None
+
     # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:

@@ -13,6 +13,7 @@ from types import ModuleType
 import msgspec
 
 from penstock import config, model_config
+from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
     context,
@@ -37,6 +38,7 @@ from penstock_engine import (
     workers,
 )
 from penstock_engine.kv import cache, host, pool, reuse, table
+from penstock_engine.metrics import counts
 from penstock_engine.policies import (
     accounts,
     admission,
@@ -62,6 +64,7 @@ _STATE = (
     cache,
     context,
     core,
+    counts,
     deadlines,
     dealing,
     door,
@@ -77,6 +80,7 @@ _STATE = (
     frontends,
     grammar_entry,
     grammars,
+    histogram,
     host,
     order,
     policy,

@@ -28,7 +28,10 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         welcome = self._service.client.welcome
         label = [welcome.model if welcome is not None else ""]
-        yield from engine_families(self._service.client, label)
+        # What the engine core tells by itself would be counted twice.
+        own = welcome is not None and welcome.own_metrics
+        if not own:
+            yield from engine_families(self._service.client, label)
         yield from self._counters(label)
         yield from self._histograms(label)
 
@@ -37,12 +40,8 @@ class Collector:
         for name, words, value in (
             ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
             ("generation_tokens", "Generated tokens.", counts.generation_tokens),
-            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
-            counter.add_metric(label, value)
-            yield counter
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
         ended = CounterMetricFamily(
             "vllm:request_success",
             f"Sequences that ended, by how. {OURS}",
@@ -74,3 +73,9 @@ class Collector:
             family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
             family.add_metric(label, histogram.cumulative(), histogram.total)
             yield family
+
+
+def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
+    counter = CounterMetricFamily(name, words, labels=_LABEL)
+    counter.add_metric(label, value)
+    return counter

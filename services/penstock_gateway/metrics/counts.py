@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from penstock_gateway.metrics.histogram import Histogram
+from penstock.metrics.histogram import Histogram
 
 # vLLM's bounds, so that dashboards made for it show the same detail.
 FIRST_TOKEN = (

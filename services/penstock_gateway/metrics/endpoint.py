@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock_gateway.keys.caller import forbidden
 from penstock_gateway.metrics.collector import Collector
 from penstock_gateway.operations import Operation, OperationRoute
@@ -33,10 +32,9 @@ def routes(service: Service) -> list[OperationRoute]:
 
 def admin_routes(service: Service) -> list[OperationRoute]:
     """The admin port's."""
-    registry = CollectorRegistry()
-    registry.register(Collector(service))
+    render = renderer(Collector(service).collect)
 
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(render(), media_type=CONTENT_TYPE)
 
     return [OPERATION.route(metrics)]

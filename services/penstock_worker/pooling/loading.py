@@ -10,6 +10,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.memory import free_memory, kv_blocks
+from penstock_worker.metrics.phases import Phases
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder
 from penstock_worker.pooling.encoders import build_encoder
@@ -22,9 +23,10 @@ keeps free beside them."""
 
 
 def load_pooling(
-    prepared: PreparedModel, setup: Setup, threads: int
+    prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
 ) -> tuple[PoolingRunner, int, BlockCopies | None, str]:
-    """(the runner, its number of KV blocks, the copies of them, the numerics).
+    """(the runner, its number of KV blocks, the copies of them, the numerics). phases: what its
+    parts are timed by.
 
     Raises UnsupportedModel or StartupError.
     """
@@ -65,5 +67,12 @@ def load_pooling(
         vocab=prepared.config.vocab_size,
         tokens=setup.max_model_len,
     )
-    runner = PoolingRunner(body, head, pooling, Slots(bounds), copies=copies, threads=threads)
+    runner = PoolingRunner(
+        phases.watch(body, "rows", "forward"),
+        head,
+        pooling,
+        Slots(bounds),
+        copies=None if copies is None else phases.watch(copies, "make", "copies"),
+        threads=threads,
+    )
     return runner, blocks, copies, numerics

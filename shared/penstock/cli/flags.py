@@ -15,6 +15,10 @@ _PREFIX = "setting_"
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
 TRANSPORT = ("engine", "transport")
+WORKER_METRICS = (
+    ("engine", "metrics", "worker_metrics_port"),
+    ("engine", "metrics", "metrics_host"),
+)
 SHUTDOWN = ("gateway", "shutdown_timeout")
 SERVE: tuple[str, ...] = ()
 

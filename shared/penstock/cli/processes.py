@@ -99,8 +99,8 @@ def _engine(arguments: argparse.Namespace) -> int:
 def _worker(arguments: argparse.Namespace) -> int:
     from penstock_worker.process import main
 
-    config = resolve(arguments)
-    main(arguments.engine_endpoint, arguments.rank, config.engine.transport)
+    engine = resolve(arguments).engine
+    main(arguments.engine_endpoint, arguments.rank, engine.transport, metrics=engine.metrics)
     return 0
 
 

@@ -50,6 +50,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """How the model makes vectors; None: it generates text."""
     pooling_tasks: tuple[PoolingTask, ...] = ()
     """What may be asked of a pooling model, what is meant by default first."""
+    own_metrics: bool = False
+    """Whether the engine core has a metrics port; a gateway then leaves its families out."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

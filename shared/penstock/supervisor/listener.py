@@ -10,15 +10,19 @@ from penstock.errors import StartupError
 BACKLOG = 2048
 
 
-def bind(host: str, port: int) -> socket.socket:
+HTTP_FLAGS = ("--host", "--port")
+
+
+def bind(host: str, port: int, flags: tuple[str, str] = HTTP_FLAGS) -> socket.socket:
     """A TCP socket bound to host and port (0: any free port), not yet listening.
 
-    Raises StartupError naming the port: taken, not allowed, or no such address.
+    flags: that said which. Raises StartupError naming the port: taken, not allowed, or no such
+    address.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise StartupError(f"--host {host}: no such address ({error.strerror})") from None
+        raise StartupError(f"{flags[0]} {host}: no such address ({error.strerror})") from None
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     # Lets a restart take the port while old connections linger; a live listener still refuses us.
@@ -27,15 +31,15 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise StartupError(_why(error, host, port)) from None
+        raise StartupError(_why(error, host, port, flags[1])) from None
     return listener
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _why(error: OSError, host: str, port: int, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is taken by another program; "
-            "choose another one with --port, or --port 0 for any free one"
+            f"choose another one with {flag}, or {flag} 0 for any free one"
         )
     if error.errno == errno.EACCES:
         return f"port {port} on {host} needs more rights than this user has; choose one above 1023"

@@ -22,6 +22,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def copy(self) -> Histogram:
+        """As it is now, for another thread to read."""
+        copied = Histogram(self._bounds)
+        copied._counts, copied._sum = self._counts.copy(), self._sum
+        return copied
+
     @property
     def total(self) -> float:
         """Sum of all values."""

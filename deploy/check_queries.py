@@ -1,0 +1,155 @@
+"""Whether every query of the dashboard, the alerts and the recording rules finds data.
+
+    python -m deploy.check_queries [--json FILE]
+
+Starts a system with the default model, haproxy before it and Prometheus beside it, each with this
+folder's configuration; makes traffic that moves everything that is counted (several tenants, a KV
+cache so small that requests are swapped, deadlines, refusals, clients that leave, a worker that is
+killed); then asks every query.  What an alert compares is asked without the comparison, since an
+alert that doesn't fire has no data: see deploy/queries.py.  Exit code 1 if one finds nothing, or
+nothing but NaN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deploy.local import NotThere, Prometheus, free_port, haproxy, prometheus, running, wait
+from deploy.queries import Query, everything
+from deploy.traffic import ADMIN, Traffic, key_file, kill_worker
+
+SETTINGS = (
+    *("--num-kv-blocks", "40", "--host-kv-gib", "0.02", "--preemption-mode", "swap"),
+    *("--max-model-len", "512", "--max-num-seqs", "8", "--max-waiting-requests", "6"),
+    *("--scheduling-policy", "fair", "--shutdown-timeout", "1"),
+)
+WARM = 15.0
+"""Seconds of traffic before the worker is killed, and again after it has come back."""
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """series: so many with a number.  problem: empty, or why it is no good."""
+
+    where: str
+    expression: str
+    series: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A system that is looked at. pid: of the supervisor.  url: of haproxy."""
+
+    pid: int
+    url: str
+    prometheus: Prometheus
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the answers to this file")
+    arguments = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="pst-") as folder:
+            answers = check(Path(folder))
+    except NotThere as missing:
+        print(f"deploy.check_queries: {missing}", file=sys.stderr)
+        return 2
+    print(report(answers))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(each) for each in answers], indent=2) + "\n")
+    return 1 if any(each.problem for each in answers) else 0
+
+
+def check(folder: Path) -> list[Answer]:
+    """The answer to every query. Raises NotThere when something does not come up."""
+    with started(folder) as system, Traffic(system.url) as traffic:
+        time.sleep(WARM)
+        kill_worker(system.pid)
+        # Until the engine core has seen it die, and streams go on.
+        time.sleep(3)
+        traffic.wait_served(PATIENCE)
+        time.sleep(WARM)
+        return ask_all(system.prometheus, everything())
+
+
+def ask_all(source: Prometheus, queries: Sequence[Query]) -> list[Answer]:
+    """Asks those again that found nothing, for PATIENCE seconds: traffic goes on meanwhile."""
+    deadline = time.monotonic() + PATIENCE
+    answers = {query: ask(source, query) for query in queries}
+    while any(each.problem for each in answers.values()) and time.monotonic() < deadline:
+        time.sleep(1)
+        for query, answer in answers.items():
+            if answer.problem:
+                answers[query] = ask(source, query)
+    return list(answers.values())
+
+
+def ask(source: Prometheus, query: Query) -> Answer:
+    """One query, now."""
+    try:
+        vector = source.query(query.expression)
+    except ValueError as error:
+        return Answer(query.where, query.expression, 0, f"refused: {error}")
+    numbers = [each for each in vector if not math.isnan(float(each["value"][1]))]
+    problem = "" if numbers else "nothing but NaN" if vector else "no data"
+    return Answer(query.where, query.expression, len(numbers), problem)
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Running]:
+    """All of it, with every target up."""
+    serve, admin, engine, worker = (free_port() for _ in range(4))
+    keys = key_file(folder)
+    command = [sys.executable, "-m", "penstock", "serve", *SETTINGS]
+    command += ["--port", str(serve), "--admin-port", str(admin), "--api-keys", str(keys)]
+    command += ["--engine-metrics-port", str(engine), "--worker-metrics-port", str(worker)]
+    with ExitStack() as stack:
+        runtime = folder / "run"
+        runtime.mkdir(mode=0o700)
+        log = folder / "serve.log"
+        variables = {"XDG_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": str(threads())}
+        process = stack.enter_context(running(command, log, variables))
+        balancer = stack.enter_context(haproxy([f"127.0.0.1:{serve}"], folder))
+        wait(balancer.ready, process, log, 180)
+        targets = {
+            "gateway": [f"127.0.0.1:{admin}"],
+            "engine": [f"127.0.0.1:{engine}"],
+            "worker": [f"127.0.0.1:{worker}"],
+            "haproxy": [balancer.operations],
+        }
+        source = stack.enter_context(prometheus(targets, folder, token=ADMIN))
+        wait(lambda: all_up(source.targets(), 4), process, log)
+        yield Running(process.pid, balancer.url, source)
+
+
+def all_up(targets: dict[str, str], number: int) -> bool:
+    return len(targets) == number and set(targets.values()) == {"up"}
+
+
+def threads() -> int:
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+def report(answers: Sequence[Answer]) -> str:
+    """For people."""
+    bad = [each for each in answers if each.problem]
+    lines = [f"{len(answers) - len(bad)} of {len(answers)} queries found data"]
+    lines += [f"  {each.where}: {each.problem}\n    {each.expression.strip()}" for each in bad]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

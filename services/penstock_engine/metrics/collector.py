@@ -1,0 +1,149 @@
+"""The engine core's state as Prometheus' families: vLLM's names for what vLLM has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import Metric
+
+from penstock.metrics.families import Families
+from penstock_engine.metrics.state import EngineState
+
+
+def families_of(state: EngineState, *, ready: bool) -> Iterator[Metric]:
+    """All of them. ready: whether the loop turns, and the core says that steps happen."""
+    families = Families(state.model)
+    yield from _now(families, state, ready)
+    yield from _room(families, state)
+    yield from _steps(families, state)
+    yield from _requests(families, state)
+    yield from _tenants(families, state)
+
+
+def _now(families: Families, state: EngineState, ready: bool) -> Iterator[Metric]:
+    gauge = families.gauge
+    yield gauge("penstock:engine_ready", "1: a worker is up, and steps happen or could.", ready)
+    yield gauge("penstock:engine_draining", "1: nothing new is accepted.", state.draining)
+    yield gauge("penstock:frontends", "Gateways and libraries connected.", state.frontends)
+    yield gauge("penstock:workers", "Workers that are ready.", state.workers)
+    yield gauge("vllm:num_requests_running", "Sequences in execution.", state.running)
+    yield gauge("vllm:num_requests_waiting", "Sequences that wait to be executed.", state.waiting)
+    yield gauge(
+        "penstock:waiting_tokens",
+        "Tokens (prompt and emitted) of the sequences that wait.",
+        state.waiting_tokens,
+    )
+    yield gauge(
+        "penstock:oldest_waiting_seconds",
+        "Age of the oldest request with a sequence that waits and has been given nothing.",
+        state.oldest_waiting,
+    )
+
+
+def _room(families: Families, state: EngineState) -> Iterator[Metric]:
+    used = state.blocks["used"] / state.blocks_total if state.blocks_total else 0.0
+    yield families.gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used)
+    yield families.gauges(
+        "penstock:kv_blocks",
+        "All KV blocks. used: by sequences; cached: free, with contents that can be found; free: "
+        "the others.",
+        ["state"],
+        _keyed(state.blocks),
+    )
+    yield families.gauges(
+        "penstock:host_kv_blocks", "Blocks of the host tier.", ["state"], _keyed(state.host_blocks)
+    )
+    yield families.counters(
+        "penstock:swapped_blocks",
+        "KV blocks copied to the host tier (out) and back (in).",
+        ["direction"],
+        _keyed(state.swapped),
+    )
+    for name, words, value in (
+        ("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", state.cache_queries),
+        ("prefix_cache_hits", "Prompt tokens found in the KV cache.", state.cache_hits),
+        ("num_preemptions", "Sequences that lost their blocks to others.", state.preemptions),
+    ):
+        yield families.counter(f"vllm:{name}", words, value)
+
+
+def _steps(families: Families, state: EngineState) -> Iterator[Metric]:
+    yield families.counter("penstock:steps", "Steps applied.", state.steps)
+    yield families.counters(
+        "penstock:step_part_seconds",
+        "compute: the worker's time in steps; dispatch: what they took beyond that; both together "
+        "are the sum of step_seconds. plan, apply: the engine core's own work, much of it while "
+        "the worker computes.",
+        ["part"],
+        _keyed(state.parts),
+    )
+    for name, words, key in (
+        (
+            "penstock:step_seconds",
+            "From a plan sent, or the step before it done if that is later, to the result.",
+            "step_seconds",
+        ),
+        ("penstock:step_sequences", "Sequences in a step.", "step_sequences"),
+        ("vllm:iteration_tokens_total", "Tokens computed in a step.", "iteration_tokens"),
+        (
+            "penstock:recovery_seconds",
+            "From the loss of a worker to the next step done, or to a worker that is ready where "
+            "nothing is to be done.",
+            "recovery_seconds",
+        ),
+    ):
+        yield families.histogram(name, words, state.histograms[key])
+    yield families.counter(
+        "penstock:worker_deaths", "Workers lost, whatever the reason.", state.worker_deaths
+    )
+
+
+def _requests(families: Families, state: EngineState) -> Iterator[Metric]:
+    yield families.counters(
+        "penstock:requests_ended",
+        "Requests that ended, by how the last of their sequences did.",
+        ["end"],
+        _keyed(state.ended),
+    )
+    yield families.counters(
+        "penstock:requests_rejected", "Requests refused.", ["code"], _keyed(state.rejected)
+    )
+    yield families.counter(
+        "penstock:requests_resumed",
+        "Requests accepted that had been accepted before, here or elsewhere.",
+        state.resumed,
+    )
+
+
+def _tenants(families: Families, state: EngineState) -> Iterator[Metric]:
+    tenants, label = state.tenants, ["tenant"]
+    yield families.counters(
+        "penstock:tenant_prompt_tokens",
+        "Prompt tokens of accepted requests, once each.",
+        label,
+        _keyed({name: tenant.prompt_tokens for name, tenant in tenants.items()}),
+    )
+    yield families.counters(
+        "penstock:tenant_generation_tokens",
+        "Tokens generated.",
+        label,
+        _keyed({name: tenant.generation_tokens for name, tenant in tenants.items()}),
+    )
+    yield families.gauges(
+        "penstock:tenant_open_requests",
+        "Requests that have not ended.",
+        label,
+        _keyed({name: tenant.open_requests for name, tenant in tenants.items()}),
+    )
+    if state.fair:
+        yield families.gauges(
+            "penstock:tenant_debt",
+            "What a tenant has been given beyond the least served with work, for its weight, in "
+            "generated tokens.",
+            label,
+            _keyed({name: tenant.debt for name, tenant in tenants.items()}),
+        )
+
+
+def _keyed(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    return {(name,): value for name, value in values.items()}

@@ -1,0 +1,98 @@
+"""What the core counts while it works. Plain numbers: no clock, no lock, nothing that decides.
+
+What needs a count for each token is not here: it is summed up from the open requests when somebody
+asks, and counted for good when a sequence ends.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from penstock.metrics.histogram import Histogram
+from penstock.protocol.common import FinishReason
+from penstock_engine.policies.tenants import ANONYMOUS
+
+MAX_TENANTS = 100
+"""Tenants that are counted by name: the first that came. The rest is `other`."""
+OTHER = "other"
+
+STEP_SECONDS = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300)
+SEQUENCES = tuple(float(2**power) for power in range(13))
+# vLLM's bounds, so that dashboards made for it show the same detail.
+TOKENS = (1.0, 8.0, *(float(2**power) for power in range(4, 15)))
+REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
+
+
+class Counts:
+    """Since the process began. Seconds are of the clock that the core is told.
+
+    dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of
+    workers that are gone.  prompt_tokens, generation_tokens: by tenant; of requests that were
+    accepted here first, and of sequences that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.step_seconds = Histogram(STEP_SECONDS)
+        self.step_sequences = Histogram(SEQUENCES)
+        self.iteration_tokens = Histogram(TOKENS)
+        self.recovery_seconds = Histogram(RECOVERY_SECONDS)
+        self.dispatch_seconds = 0.0
+        self.ended: dict[str, int] = dict.fromkeys(typing.get_args(FinishReason), 0)
+        self.rejected: dict[str, int] = dict.fromkeys(REJECTIONS, 0)
+        self.resumed = 0
+        self.worker_deaths = 0
+        self.swapped_out = self.swapped_in = 0
+        self.prompt_tokens: dict[str, int] = {}
+        self.generation_tokens: dict[str, int] = {}
+        self._dispatch = 0.0
+        self._lost_at: float | None = None
+
+    # ---- steps and workers
+
+    def settled(self, tokens: int, sequences: int, whole: float, computed: float) -> None:
+        """A step was applied that took `whole` seconds, `computed` of them in the worker."""
+        self.step_seconds.observe(whole)
+        self.step_sequences.observe(sequences)
+        self.iteration_tokens.observe(tokens)
+        # Two results in one turn: the second's time is too short by what the first's is too long.
+        self._dispatch += whole - computed
+        if self._dispatch > self.dispatch_seconds:
+            self.dispatch_seconds = self._dispatch
+
+    def lost(self, now: float) -> None:
+        """A worker is gone."""
+        self.worker_deaths += 1
+        if self._lost_at is None:
+            self._lost_at = now
+
+    def recovered(self, now: float) -> None:
+        """Steps get done again, or could if there were work; or they always have."""
+        if self._lost_at is not None:
+            self.recovery_seconds.observe(now - self._lost_at)
+            self._lost_at = None
+
+    # ---- requests
+
+    def accepted(self, tenant: str, prompt: int, *, resumed: bool) -> None:
+        """A request was. One that is resumed has been counted where it was accepted first."""
+        self.resumed += resumed
+        name = self.label(tenant)
+        self.prompt_tokens[name] += 0 if resumed else prompt
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """One of a tenant's sequences has ended, with so many tokens from here."""
+        self.generation_tokens[self.label(tenant)] += tokens
+
+    def label(self, tenant: str) -> str:
+        """What a tenant is called: its name, while there is room for one more."""
+        name = tenant or ANONYMOUS
+        if name not in self.prompt_tokens:
+            if len(self.prompt_tokens) >= MAX_TENANTS:
+                name = OTHER
+            self.prompt_tokens.setdefault(name, 0)
+            self.generation_tokens.setdefault(name, 0)
+        return name

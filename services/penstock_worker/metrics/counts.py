@@ -1,0 +1,35 @@
+"""What the worker's main thread counts, a few additions a step."""
+
+from __future__ import annotations
+
+from penstock.metrics.histogram import Histogram
+from penstock.protocol.to_worker import Plan
+
+STEP_SECONDS = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+"""The engine core's own bounds, so that both can be laid one over the other."""
+
+
+class Counts:
+    """Since the process began; written by the main thread, read by others.
+
+    model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
+    model that is loaded, 0 before.
+    """
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.sessions = 0
+        self.load_seconds = 0.0
+        self.kv_bytes = 0
+        self.tokens = 0
+        self.busy_seconds = 0.0
+        self.step_seconds = Histogram(STEP_SECONDS)
+
+    def stepped(self, plan: Plan, seconds: float) -> None:
+        """A step was computed."""
+        self.tokens += sum([work.count for work in plan.work])
+        self.busy_seconds += seconds
+        self.step_seconds.observe(seconds)

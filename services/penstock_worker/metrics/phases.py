@@ -1,0 +1,55 @@
+"""Where the time of steps goes, seen from outside: the parts that a runner is made of are timed,
+and the runner knows nothing of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Literal, TypeVar, cast, get_args
+
+Phase = Literal["forward", "sample", "masks", "copies"]
+Part = TypeVar("Part")
+
+
+class Phases:
+    """seconds: by phase. Of parts that several threads call at once, each thread's count."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(get_args(Phase), 0.0)
+        self._lock = threading.Lock()
+
+    def watch(self, part: Part, method: str, phase: Phase) -> Part:
+        """The part, whose `method` is timed."""
+        return cast(Part, _Timed(part, method, phase, self))
+
+    def add(self, phase: Phase, seconds: float) -> None:
+        """From any thread."""
+        with self._lock:
+            self.seconds[phase] += seconds
+
+
+class Unwatched(Phases):
+    """Nobody asks: the parts stay as they are."""
+
+    def watch(self, part: Part, method: str, phase: Phase) -> Part:
+        return part
+
+
+class _Timed:
+    """In place of a part; whatever is not its one method is the part's own."""
+
+    def __init__(self, part: object, method: str, phase: Phase, phases: Phases) -> None:
+        self._part = part
+        inner = getattr(part, method)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return inner(*arguments, **keywords)
+            finally:
+                phases.add(phase, time.perf_counter() - begun)
+
+        setattr(self, method, call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)

@@ -1,0 +1,91 @@
+"""The worker's metrics port. Its model computes in the main thread; a step may take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client.core import Metric
+
+from penstock.config import MetricsSettings
+from penstock.metrics.families import CONTENT_TYPE, Families, renderer
+from penstock.metrics.port import Page, Reply, bind, health_page, serving
+from penstock_worker.metrics.counts import Counts
+from penstock_worker.metrics.phases import Phases
+
+LIVE_AGE = 10.0
+READY_AGE = 2.0
+"""Seconds without a turn of the session's thread, beyond the pause between two beats."""
+
+
+class Health:
+    """turned: when the session's thread turned last, by time.monotonic.  longest_wait: seconds that
+    it waits at most.  idle: why no step could be computed now; None: it could."""
+
+    def __init__(
+        self,
+        turned: Callable[[], float],
+        longest_wait: float,
+        idle: Callable[[], str | None],
+    ) -> None:
+        self._turned = turned
+        self._longest_wait = longest_wait
+        self._idle = idle
+
+    def dead(self) -> str | None:
+        """Why the process is as good as dead; None: it lives."""
+        if not threading.main_thread().is_alive():
+            return "the thread that computes has ended"
+        return self._still(LIVE_AGE)
+
+    def unready(self) -> str | None:
+        """Why it serves no engine core now; None: it does."""
+        return self._still(READY_AGE) or self._idle()
+
+    def _still(self, most: float) -> str | None:
+        age = time.monotonic() - self._turned()
+        if age <= most + self._longest_wait:
+            return None
+        return f"the session's thread has not turned for {age:.1f} s"
+
+
+@contextmanager
+def metrics_port(
+    counts: Counts, phases: Phases, health: Health, settings: MetricsSettings, port: int
+) -> Iterator[None]:
+    """Serves it meanwhile. Raises StartupError where the port can't be had."""
+    render = renderer(lambda: families_of(counts, phases))
+    pages: dict[str, Page] = {
+        "/metrics": lambda: Reply(200, render(), CONTENT_TYPE),
+        "/health/live": health_page(health.dead),
+        "/health/ready": health_page(health.unready),
+    }
+    with serving(bind(settings.metrics_host, port, "--worker-metrics-port"), pages):
+        yield
+
+
+def families_of(counts: Counts, phases: Phases) -> Iterator[Metric]:
+    """All of them."""
+    families = Families(counts.model)
+    yield families.histogram(
+        "penstock:worker_step_seconds", "Time that a step took here.", counts.step_seconds
+    )
+    yield families.counters(
+        "penstock:worker_phase_seconds",
+        "Time in parts of steps, each computing thread's own: forward passes, sampling, waiting "
+        "for grammars' masks, copying KV blocks.",
+        ["phase"],
+        {(name,): seconds for name, seconds in phases.seconds.items()},
+    )
+    for name, words, value in (
+        ("busy_seconds", "Time in steps.", counts.busy_seconds),
+        ("tokens", "Tokens computed, of prompts and outputs.", counts.tokens),
+        ("sessions", "Sessions with an engine core.", counts.sessions),
+    ):
+        yield families.counter(f"penstock:worker_{name}", words, value)
+    yield families.gauge(
+        "penstock:worker_load_seconds", "What loading the model took.", counts.load_seconds
+    )
+    yield families.gauge("penstock:worker_kv_bytes", "Memory of the KV pool.", counts.kv_bytes)

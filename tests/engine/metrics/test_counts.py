@@ -1,0 +1,263 @@
+"""What the engine core counts, against what front ends and worker saw in the same histories."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock.protocol.common import Grant
+from penstock.protocol.to_frontend import SequenceOutput
+from penstock.protocol.to_worker import Plan, ToWorker
+from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
+from penstock_engine.metrics.state import EngineState, state_of
+from tests.engine.harness import Front, Harness, RequestScore
+from tests.engine.test_walk import Seeded
+from tests.engine.walker import Walker, make_harness
+
+
+def state(h: Harness) -> EngineState:
+    return state_of(h.core, h.now, 0.0, 0.0)
+
+
+class Watcher:
+    """Counts for itself what passes between a core and its peers."""
+
+    def __init__(self, h: Harness) -> None:
+        self.h = h
+        self.copies: Counter[str] = Counter()
+        self.plans = 0
+        self.last: dict[int, str] = {}
+        """How the last of each request's sequences ended, by its score's id."""
+        self.tokens: Counter[str] = Counter()
+        self._worker_gets, self._take = h._worker_gets, h._take
+        h._worker_gets = self.worker_gets  # type: ignore[method-assign]
+        h._take = self.take  # type: ignore[method-assign]
+
+    def worker_gets(self, message: ToWorker) -> None:
+        if isinstance(message, Plan):
+            self.plans += 1
+            self.copies.update(copy.kind for copy in message.copies)
+        self._worker_gets(message)
+
+    def take(self, request: RequestScore, output: SequenceOutput) -> None:
+        if output.finish is not None:
+            self.last[id(request)] = output.finish
+        self.tokens[request.submit.tenant or "anonymous"] += len(output.tokens)
+        self._take(request, output)
+
+    def requests(self) -> list[RequestScore]:
+        return [r for front in [*self.h.fronts, *self.h.gone] for r in front.requests.values()]
+
+
+@functools.cache
+def watched_walk(seed: int) -> tuple[Walker, Watcher]:
+    choose = Seeded(seed)
+    walker = Walker(make_harness(choose), choose)
+    watcher = Watcher(walker.h)
+    walker.connect()
+    for _ in range(500):
+        walker.walk()
+    return walker, watcher
+
+
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_are_what_the_peers_saw(seed: int) -> None:
+    """Of everything: preemptions, deaths, resumed streams, grammars, deadlines, front ends that
+    leave in mid-stream."""
+    walker, watcher = watched_walk(seed)
+    h = walker.h
+    found = state(h)
+    accepted = [request for request in watcher.requests() if request.accepted]
+    rejected = Counter(r.rejected.code for r in watcher.requests() if r.rejected is not None)
+    assert {code: n for code, n in found.rejected.items() if n} == dict(rejected)
+    assert found.resumed == sum(request.submit.resumed for request in accepted)
+
+    tokens = {name: tenant.generation_tokens for name, tenant in found.tenants.items()}
+    assert {name: n for name, n in tokens.items() if n} == dict(+watcher.tokens)
+    prompts: Counter[str] = Counter()
+    for request in accepted:
+        if not request.submit.resumed:
+            prompts[request.submit.tenant or "anonymous"] += len(request.submit.prompt)
+    counted = {name: tenant.prompt_tokens for name, tenant in found.tenants.items()}
+    assert {name: n for name, n in counted.items() if n} == dict(prompts)
+
+    ended = Counter(watcher.last[id(r)] for r in accepted if is_over(r))
+    ended["abort"] += sum(not is_over(r) for front in h.gone for r in accepted_of(front))
+    assert {end: n for end, n in found.ended.items() if n} == dict(+ended)
+    opened = Counter(
+        request.submit.tenant or "anonymous"
+        for front in h.fronts
+        for request in accepted_of(front)
+        if not is_over(request)
+    )
+    now_open = {name: tenant.open_requests for name, tenant in found.tenants.items()}
+    assert {name: n for name, n in now_open.items() if n} == dict(opened)
+
+    assert found.swapped == {"out": watcher.copies["out"], "in": watcher.copies["in"]}
+    assert found.cache_hits <= found.cache_queries
+    assert sum(found.blocks.values()) == found.blocks_total
+    assert found.histograms["step_seconds"].cumulative()[-1][1] == found.steps <= watcher.plans
+    assert found.histograms["iteration_tokens"].total == h.core.workers.tokens_computed
+    assert found.frontends == len(h.fronts)
+
+
+def is_over(request: RequestScore) -> bool:
+    return all(score.terminal is not None for score in request.sequences.values())
+
+
+def accepted_of(front: Front) -> list[RequestScore]:
+    return [request for request in front.requests.values() if request.accepted]
+
+
+def test_the_histories_hold_what_they_are_for() -> None:
+    totals: Counter[str] = Counter()
+    for seed in SEEDS:
+        found = state(watched_walk(seed)[0].h)
+        totals.update({f"ended {end}": n for end, n in found.ended.items()})
+        totals.update({f"rejected {code}": n for code, n in found.rejected.items()})
+        totals.update(found.swapped)
+        totals.update(
+            resumed=found.resumed,
+            deaths=found.worker_deaths,
+            preemptions=found.preemptions,
+            tenants=len(found.tenants),
+            kept=found.blocks["cached"],
+            hits=found.cache_hits,
+        )
+    elsewhere = {"rejected limited", "rejected unavailable"}
+    assert {name for name, count in totals.items() if not count} <= elsewhere, totals
+
+
+def small(**options: Any) -> tuple[Harness, Front]:
+    h = Harness(**options)
+    return h, h.connect()
+
+
+def test_refusals_that_histories_do_not_meet() -> None:
+    h, front = small()
+    for _ in range(3):
+        h.submit(front, [5, 6, 7], tenant="t", grant=Grant(max_requests=1))
+    h.core.drain(h.now)
+    h.submit(front, [5, 6, 7])
+    found = state(h)
+    assert found.rejected == {"invalid": 0, "overloaded": 0, "limited": 2, "unavailable": 1}
+    assert found.draining
+
+
+def test_recovery_lasts_from_the_loss_to_the_next_step() -> None:
+    h, front = small()
+    h.start_worker()
+    h.submit(front, [5, 6, 7])
+    h.run_step()
+    h.kill_worker()
+    h.now += 1.5
+    h.start_worker()  # It is ready, but what was lost is not yet made good.
+    assert state(h).histograms["recovery_seconds"].cumulative()[-1][1] == 0
+    h.now += 0.5
+    h.run_step()
+    recovery = state(h).histograms["recovery_seconds"]
+    assert (recovery.cumulative()[-1][1], recovery.total) == (1, pytest.approx(2.0))
+    h.run()
+    assert state(h).worker_deaths == 1
+    assert state(h).histograms["recovery_seconds"].cumulative()[-1][1] == 1
+
+
+def test_recovery_without_work_ends_with_a_worker_that_is_ready() -> None:
+    h, _ = small()
+    h.start_worker()
+    h.kill_worker()
+    h.now += 2.0
+    h.start_worker(ready=False)
+    h.kill_worker()  # Twice, before anything could be done: it is one recovery.
+    h.now += 1.0
+    h.start_worker()
+    recovery = state(h).histograms["recovery_seconds"]
+    assert (recovery.cumulative()[-1][1], recovery.total) == (1, pytest.approx(3.0))
+    assert state(h).worker_deaths == 2
+
+
+def test_step_time_is_the_workers_and_the_rest() -> None:
+    h, front = small()
+    h.start_worker()
+    h.submit(front, [5, 6, 7], max_tokens=4, ignore_eos=True)
+    steps = 0
+    while h.plans:
+        h.now += 0.25
+        h.run_step()
+        steps += 1
+    found = state(h)
+    assert found.steps == steps
+    assert found.histograms["step_seconds"].total == pytest.approx(0.25 * steps)
+    assert found.parts["compute"] + found.parts["dispatch"] == pytest.approx(0.25 * steps)
+    assert found.histograms["step_sequences"].total == steps
+    assert found.histograms["iteration_tokens"].total == 3 + (steps - 1)
+
+
+def test_the_oldest_that_waits_for_its_first_step() -> None:
+    h, front = small()
+    assert state(h).oldest_waiting == 0
+    h.submit(front, [5, 6, 7])
+    h.now += 2
+    h.submit(front, [5, 6])
+    h.now += 5
+    found = state(h)
+    assert (found.oldest_waiting, found.waiting, found.waiting_tokens) == (7, 2, 5)
+    assert found.unready == "no worker is connected"
+    h.start_worker()
+    h.run()
+    found = state(h)
+    assert (found.oldest_waiting, found.waiting_tokens, found.unready) == (0, 0, "")
+
+
+def test_a_hundred_tenants_have_names_and_nothing_is_lost() -> None:
+    h, front = small(max_waiting_requests=1000)
+    names = [hashlib.sha256(bytes([n])).hexdigest()[:32] for n in range(MAX_TENANTS + 30)]
+    for name in names:
+        h.submit(front, [5, 6, 7], tenant=name, max_tokens=2, ignore_eos=True)
+    assert state(h).tenants[OTHER].open_requests == 30
+    h.start_worker()
+    h.run()
+    tenants = state(h).tenants
+    assert list(tenants) == [*names[:MAX_TENANTS], OTHER]
+    assert (tenants[names[0]].prompt_tokens, tenants[names[0]].generation_tokens) == (3, 2)
+    assert (tenants[OTHER].prompt_tokens, tenants[OTHER].generation_tokens) == (90, 60)
+    assert all(tenant.open_requests == 0 for tenant in tenants.values())
+
+
+def test_a_debt_is_what_a_tenant_had_more_than_another() -> None:
+    h, front = small(scheduling_policy="fair", max_num_seqs=1)
+    h.start_worker()
+    for tenant, prompt in (("one", [5] * 4), ("other", [6] * 12)):
+        h.submit(front, prompt, tenant=tenant, max_tokens=12, ignore_eos=True)
+    charged = {"one": 0.0, "other": 0.0}
+    most = 0.0
+    while h.plans:
+        plan = h.plan
+        assert plan is not None
+        for work in plan.work:
+            sequence = h.core.scheduler.running[work.slot]
+            assert sequence.table is not None
+            tokens = work.count / 2 if work.count > 1 else 0  # of a prompt: half a token's cost
+            charged[sequence.request.tenant] += tokens + 1 + len(sequence.table.blocks) / 64
+        found = state(h)
+        assert found.fair
+        debts = {name: tenant.debt for name, tenant in found.tenants.items()}
+        live = [name for name, tenant in found.tenants.items() if tenant.open_requests]
+        least = min(charged[name] for name in live)
+        expected = {name: max(0.0, tokens - least) for name, tokens in charged.items()}
+        assert debts == pytest.approx(expected, abs=0.5), charged
+        most = max(most, *debts.values())
+        h.run_step()
+    assert most > 1
+    assert {tenant.debt for tenant in state(h).tenants.values()} == {0.0}, "nobody owes nobody"
+
+
+def test_other_policies_know_no_debts() -> None:
+    assert not state(small()[0]).fair

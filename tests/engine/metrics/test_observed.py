@@ -1,0 +1,120 @@
+"""The core's state as another thread gets it, and what the health checks make of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock_engine.metrics import observed as observed_module
+from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, Health
+from penstock_engine.metrics.observed import FRESH, Observed
+from penstock_engine.metrics.state import state_of
+from tests.engine.harness import Harness
+
+WAIT = 0.125
+
+
+@contextmanager
+def turning(observed: Observed) -> Iterator[None]:
+    """A loop around the core, in another thread."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.01):
+            observed.step(time.monotonic())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def harness() -> Harness:
+    h = Harness()
+    h.now = time.monotonic()
+    h.start_worker()
+    return h
+
+
+def test_the_state_is_of_now_and_at_rest_none_is_made(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments)
+        return state_of(*arguments)
+
+    monkeypatch.setattr(observed_module, "state_of", counted)
+    observed = Observed(harness.core)
+    with turning(observed):
+        time.sleep(0.1)
+        assert made == []
+        first = observed.state(5)
+        assert first is not None
+        assert time.monotonic() - first.now < 1
+        threads = [threading.Thread(target=observed.state, args=(5,)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) <= 2, "who asks more often gets the same again"
+        time.sleep(2 * FRESH)
+        second = observed.state(5)
+        assert second is not None
+        assert second.now > first.now
+
+
+def test_a_loop_that_stands_still_keeps_nobody_waiting_for_ever(harness: Harness) -> None:
+    observed = Observed(harness.core)
+    begun = time.monotonic()
+    assert observed.state(0.2) is None
+    assert time.monotonic() - begun < 2
+
+
+def test_a_core_that_serves_is_ready(harness: Harness) -> None:
+    observed = Observed(harness.core)
+    health = Health(observed, WAIT)
+    with turning(observed):
+        assert health.dead() is None
+        assert health.unready() is None
+        time.sleep(2 * FRESH)
+        harness.core.drain(time.monotonic())
+        assert health.unready() == "the engine core is draining"
+    harness.kill_worker()
+
+
+def test_without_a_worker_it_is_not() -> None:
+    observed = Observed(Harness().core)
+    health = Health(observed, WAIT)
+    with turning(observed):
+        assert health.unready() == "no worker is connected"
+        assert health.dead() is None
+
+
+def test_a_loop_that_is_stuck_is_not_ready_and_in_the_end_not_alive(harness: Harness) -> None:
+    observed = Observed(harness.core)
+    health = Health(observed, WAIT)
+    with turning(observed):
+        assert health.unready() is None
+    for age, ready, alive in (
+        (0.1, True, True),
+        (READY_AGE + WAIT + 0.5, False, True),
+        (LIVE_AGE + WAIT + 0.5, False, False),
+    ):
+        observed.turned = time.monotonic() - age
+        begun = time.monotonic()
+        assert (health.unready() is None) == ready
+        assert (health.dead() is None) == alive
+        assert time.monotonic() - begun < READY_AGE
+        if not ready:
+            assert "has not turned for" in str(health.unready())
