@@ -66,10 +66,10 @@ async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
     assert engine.welcome is not None
     engine.welcome = msgspec.structs.replace(engine.welcome, own_metrics=True)
     assert set(before) - set(await scrape(http)) == {
-        "num_requests_running",
-        "num_requests_waiting",
-        "kv_cache_usage_perc",
-        "num_preemptions_total",
+        "num_requests_running,0",
+        "num_requests_waiting,0",
+        "kv_cache_usage_perc,0",
+        "num_preemptions_total,0",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
     }

@@ -28,12 +28,20 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         welcome = self._service.client.welcome
         label = [welcome.model if welcome is not None else ""]
+        yield from engine_families(self._service.client, label)
         # What the engine core tells by itself would be counted twice.
-        own = welcome is not None and welcome.own_metrics
-        if not own:
-            yield from engine_families(self._service.client, label)
+        if welcome is None or not welcome.own_metrics:
+            yield from self._prefix_cache(label)
         yield from self._counters(label)
         yield from self._histograms(label)
+
+    def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
+        counts = self._service.counts
+        for name, words, value in (
+            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+        ):
+            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
 
     def _counters(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts

@@ -33,7 +33,7 @@ def engine_families(client: CountedClient, label: list[str]) -> Iterator[Metric]
 
 
 def _speaks_for(engine: EngineState) -> bool:
-    own = engine.welcome is not None and getattr(engine.welcome, "own_metrics", False)
+    own = engine.welcome is not None and engine.welcome.own_metrics
     return engine.connected and engine.status_age <= STATUS_MAX_AGE and not own
 
 
