@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="operations of tests/engine/test_walk.py: 20,000, or a million",
     )
     parser.addoption(
+        "--compose",
+        action="store_true",
+        help="tests/deploy/test_compose.py: everything by compose, on this machine's engine",
+    )
+    parser.addoption(
         "--queries",
         action="store_true",
         help="tests/deploy/test_queries.py asks a real Prometheus every query of deploy/",

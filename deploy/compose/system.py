@@ -16,7 +16,8 @@ from deploy.compose.docker import Failed
 BUILD_SECONDS = 3600.0
 READY_SECONDS = 300.0
 OPTIONAL = ("grafana", "prometheus")
-"""Left out, with a word about it, where their image can't be had: nothing that serves needs them."""
+"""Left out, with a word about it, where their image can't be had: nothing that serves needs
+them."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class System:
             time.sleep(0.25)
 
     def _last_words(self, container: Container) -> str:
-        lines = docker.run(["docker", "logs", "--tail", "8", container.id])
+        lines = docker.run(["sh", "-c", f"docker logs --tail 8 {container.id} 2>&1"])
         return f"{container.name} is {container.health or 'not running'}:\n{lines}"
 
     def gateway_state(self, container: Container) -> dict[str, Any]:

@@ -8,6 +8,7 @@ and a gateway never loads what a worker needs.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from penstock.version import __version__
 
 FAILED = 1
 INTERRUPTED = 130
+TERMINATED = 143
 
 _EPILOG = """\
 `penstock COMMAND --help` says more of each.
@@ -34,6 +36,10 @@ Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 130 interrupted.
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if os.getpid() == 1:
+        # A container's first process isn't ended by a signal that it doesn't handle. Until the
+        # command does so itself, there is nothing to tidy up.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     try:
         return _main(words)
     except InvalidRequest as error:

@@ -1,0 +1,180 @@
+"""The compose file and its overrides, without a container engine: they agree with Penstock."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from penstock.cli.commands import BY_NAME
+from penstock.cli.flags import resolve
+from penstock.config import ServeConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = "docker-compose.yml"
+OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/compose.*.yml"))
+OWN = {"prepare", "keys", "gateway", "engine", "worker", "engine-2", "worker-2"}
+ONE_SHOT = {"prepare", "keys"}
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
+ADDED_UP = ("volumes", "secrets", "ports")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def load(*files: str) -> dict[str, Any]:
+    """The files as compose merges them, every variable at its default."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        merged = _merge(merged, yaml.safe_load(_VARIABLE.sub(lambda m: m[2] or "", text)))
+    return merged
+
+
+def _merge(under: Any, over: Any, key: str = "") -> Any:
+    """Compose's rule: mappings are merged, some lists are added up, all else is replaced."""
+    if isinstance(under, dict) and isinstance(over, dict):
+        both = {name: _merge(under[name], over[name], name) for name in under.keys() & over.keys()}
+        return {**under, **over, **both}
+    if isinstance(under, list) and isinstance(over, list) and key in ADDED_UP:
+        return under + over
+    return over
+
+
+def seconds(text: str) -> int:
+    """Compose's `40s`, `2m`."""
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
+TREES = {"base": load(BASE), **{file: load(BASE, file) for file in OVERRIDES}}
+SERVICES = [
+    pytest.param(name, service, id=f"{tree}:{name}")
+    for tree, loaded in TREES.items()
+    for name, service in loaded["services"].items()
+]
+
+
+@pytest.mark.parametrize(("name", "service"), SERVICES)
+def test_every_service_is_confined(name: str, service: dict[str, Any]) -> None:
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert "privileged" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["user"].split(":")[0] not in ("", "0", "root")
+    assert service["mem_limit"]
+    assert service["pids_limit"]
+    assert service["ulimits"]["nofile"]
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service["restart"] == ("no" if name in ONE_SHOT else "unless-stopped")
+    assert "container_name" not in service, "it couldn't be scaled"
+    assert name in ONE_SHOT or service["healthcheck"]["test"]
+
+
+@pytest.mark.parametrize(("name", "service"), SERVICES)
+def test_commands_are_penstocks(name: str, service: dict[str, Any]) -> None:
+    if name not in OWN:
+        return
+    command, *words = service["command"]
+    arguments = BY_NAME[command].parser().parse_args(words)
+    if "config" in vars(arguments):
+        # The file that is mounted there, and not one of this machine.
+        arguments.config = str(ROOT / "deploy/settings.yaml")
+        config = resolve(arguments)
+        grace = seconds(service["stop_grace_period"])
+        assert grace > config.gateway.shutdown_timeout, "what runs is killed before its time"
+
+
+@pytest.mark.parametrize(("name", "service"), SERVICES)
+def test_health_is_asked_where_it_is_told(name: str, service: dict[str, Any]) -> None:
+    if name not in OWN - ONE_SHOT:
+        return
+    *command, url = service["healthcheck"]["test"]
+    assert command == ["CMD", "penstock", "health"]
+    flag = {"gateway": "--port", "engine": "--engine-metrics-port"}.get(
+        name.removesuffix("-2"), "--worker-metrics-port"
+    )
+    assert f"{flag}={urlsplit(url).port}" in service["command"]
+    assert urlsplit(url).path == "/health/ready"
+
+
+@pytest.mark.parametrize(("name", "service"), SERVICES)
+def test_what_is_mounted_is_there(name: str, service: dict[str, Any], request: Any) -> None:
+    tree = TREES[request.node.callspec.id.rpartition(":")[0]]
+    for volume in service.get("volumes", []):
+        source, target = volume.split(":")[:2]
+        assert target.startswith("/")
+        if source.startswith("."):
+            assert (ROOT / source).exists(), f"{name} mounts {source}"
+            assert volume.endswith(":ro"), "nothing writes into the repository"
+        else:
+            assert source in tree["volumes"]
+    for network in service.get("networks", []):
+        assert network in tree["networks"]
+    for other in service.get("depends_on", []):
+        assert other in tree["services"]
+    if "build" in service:
+        stages = (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
+        assert f" AS {service['build']['target']}\n" in stages
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_only_loopback_is_published_and_only_outside_leads_out(tree: dict[str, Any]) -> None:
+    published = {}
+    for name, service in tree["services"].items():
+        for port in service.get("ports", []):
+            published[name] = port
+            assert port.startswith("127.0.0.1:")
+            assert "outside" in service["networks"]
+    assert published.keys() == {"haproxy", "prometheus", "grafana"}
+    outside = {n for n, s in tree["services"].items() if "outside" in s.get("networks", [])}
+    assert outside == {"prepare", *published}
+    inner = [net for name, net in tree["networks"].items() if name != "outside"]
+    assert all(net["internal"] is True for net in inner)
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_each_role_sees_its_own_keys_only(tree: dict[str, Any]) -> None:
+    for name, service in tree["services"].items():
+        mounted = {volume.split(":")[0] for volume in service.get("volumes", [])}
+        keys = {volume for volume in mounted if volume.endswith("-keys")}
+        role = name.removesuffix("-2")
+        if role in ("gateway", "engine", "worker"):
+            assert keys == {f"{role}-keys"}
+        elif name != "keys":
+            assert not keys
+
+
+def test_the_second_engine_is_like_the_first() -> None:
+    tree = TREES["deploy/compose.two-engines.yml"]["services"]
+    for name in ("engine", "worker"):
+        one, two = dict(tree[name]), dict(tree[f"{name}-2"])
+        one.pop("build")
+        words = " ".join(one["command"]).replace("tcp://engine:", "tcp://engine-2:")
+        one["command"] = words.split()
+        one["networks"] = {net: given or {} for net, given in one["networks"].items()}
+        assert two == one
+    assert tree["engine-2"]["networks"]["core"]["aliases"] == ["engines"]
+
+
+def test_every_variable_has_its_default_and_a_word() -> None:
+    said = (ROOT / "deploy/compose.env").read_text(encoding="utf-8")
+    defaults = dict(re.findall(r"(?m)^(\w+)=(.*)$", said))
+    files = [BASE, *OVERRIDES]
+    found = {m[1]: m[2] for f in files for m in _VARIABLE.finditer((ROOT / f).read_text())}
+    # The GPU's worker has a default of its own; files of secrets belong to their override.
+    found = {name: value for name, value in found.items() if not name.endswith("_FILE")}
+    assert found.keys() == defaults.keys()
+    base = {m[1]: m[2] for m in _VARIABLE.finditer((ROOT / BASE).read_text())}
+    assert {name: value or "" for name, value in base.items()} == {n: defaults[n] for n in base}
+
+
+def test_the_default_model_is_penstocks() -> None:
+    assert TREES["base"]["services"]["prepare"]["command"][1] == ServeConfig().engine.model.model
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    package = re.search(r'ARG MODEL_PACKAGES="(\S+)"', dockerfile)
+    assert package is not None
+    assert package[1] in made
