@@ -18,7 +18,7 @@ GATE_WARPS = 4
 ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""
 
-SAMPLING_BLOCK = 4096
+SAMPLING_BLOCK = 2048
 """Logits of a row that its program reads at once, for sampling and log-probabilities."""
 SAMPLING_WARPS = 16
 
@@ -73,13 +73,16 @@ def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> Attenti
     """batch_invariant: the same tiles for decode and prefill, so that a token recomputed in a chunk
     has the bits of its decode on any hardware.  Else decode packs 16 rows, the least that a tensor
     core takes, and the two agree as far as the hardware's narrow and wide products do.
+
+    A load of keys waits for one of the block table, and each of the two takes its share of the
+    stages: decode needs 5 to keep two tiles of keys on their way.
     """
     keys = 64 if head_dim <= 128 else 32
     stages = 3 if head_dim <= 128 else 2
     if batch_invariant:
         same = AttentionTiles(64, keys, KEY_SPLIT, 4, stages)
         return AttentionChoice(same, same)
-    few = AttentionTiles(16, keys, KEY_SPLIT, 4, stages)
+    few = AttentionTiles(16, keys, KEY_SPLIT, 4, stages + 2)
     many = AttentionTiles(128 if head_dim <= 128 else 64, keys, KEY_SPLIT, 8, stages)
     return AttentionChoice(few, many)
 
