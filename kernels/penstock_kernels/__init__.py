@@ -1,1 +1,2 @@
-"""Compute kernels. `reference` is slow, obvious torch; faster backends share its signatures."""
+"""Compute kernels. `reference` is slow, obvious torch; `cpu` (C++) and `triton` (CUDA) share its
+meaning."""

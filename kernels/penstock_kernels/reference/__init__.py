@@ -15,6 +15,7 @@ Tests check it for each op, on odd sizes, in float32 and bfloat16, with one and 
 
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.edits import Edits, edit_row
+from penstock_kernels.reference.gelu_mul import gelu_mul
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
@@ -39,6 +40,7 @@ __all__ = [
     "SamplingCuts",
     "apply_rope",
     "edit_row",
+    "gelu_mul",
     "inverse_frequencies",
     "linear",
     "linear_scaled",

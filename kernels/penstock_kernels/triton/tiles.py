@@ -1,0 +1,108 @@
+"""Tile sizes, warps and pipeline stages of every kernel, in one place.
+
+They are part of the numbers: another value may give other bits.  So they follow from the model's
+shape and the mode, never from the batch, and nothing is tuned while serving.  Chosen for Hopper (228
+KiB of shared memory and 64 K registers per SM) from the bytes that a tile keeps; still to be
+measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+
+GATE_BLOCK = 1024
+GATE_WARPS = 4
+
+ROTARY_HEADS = 8
+"""Heads that one program of rope_write rotates."""
+
+SAMPLING_BLOCK = 2048
+"""Logits of a row that its program reads at once, for sampling and log-probabilities."""
+SAMPLING_WARPS = 16
+
+EDIT_BLOCK = 2048
+EDIT_WARPS = 4
+
+COPY_BLOCK = 4096
+"""Bytes that one program of a block copy moves."""
+COPY_WARPS = 4
+
+
+def row_block(size: int) -> int:
+    """The block that holds a row of `size` elements whole."""
+    return triton.next_power_of_2(size)
+
+
+def row_warps(block: int) -> int:
+    """About 16 elements a thread, at most 16 warps."""
+    return min(16, max(1, block // 512))
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """rows: (query, head) pairs of a query tile, a power of two and at least 16.  keys: per inner
+    tile.  split: keys per split, a multiple of `keys`.  Bits depend on all three."""
+
+    rows: int
+    keys: int
+    split: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """few: for sequences with at most split_queries new tokens (decode), a program for each split
+    of the keys.  many: for longer chunks, a program for all splits of a query tile.
+
+    A query's bits are the same in both where their tiles are equal in rows, keys, split and warps.
+    """
+
+    few: AttentionTiles
+    many: AttentionTiles
+    split_queries: int = 16
+
+
+KEY_SPLIT = 512
+"""A split's partial result is group x head_dim float32: 1 to 3 % of the keys and values read."""
+
+
+def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> AttentionChoice:
+    """batch_invariant: the same tiles for decode and prefill, so that a token recomputed in a chunk
+    has the bits of its decode on any hardware.  Else decode packs 16 rows, the least that a tensor
+    core takes, and the two agree as far as the hardware's narrow and wide products do.
+
+    A load of keys waits for one of the block table, and each of the two takes its share of the
+    stages: decode needs 5 to keep two tiles of keys on their way.
+    """
+    keys = 64 if head_dim <= 128 else 32
+    stages = 3 if head_dim <= 128 else 2
+    if batch_invariant:
+        same = AttentionTiles(64, keys, KEY_SPLIT, 4, stages)
+        return AttentionChoice(same, same)
+    few = AttentionTiles(16, keys, KEY_SPLIT, 4, stages + 2)
+    many = AttentionTiles(128 if head_dim <= 128 else 64, keys, KEY_SPLIT, 8, stages)
+    return AttentionChoice(few, many)
+
+
+@dataclass(frozen=True)
+class MatmulTiles:
+    """rows x columns of the output per program, `inner` inputs at a time."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+
+
+INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
+"""The one shape of the batch-invariant product, whatever the number of rows: 64 is the height of a
+Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64 programs."""
+
+WEIGHT_ONLY = MatmulTiles(16, 64, 128, 4, 3)
+"""For few rows: weights are read once for each 16 rows.  inner is cut to the scales' group."""
+
+FP8 = MatmulTiles(64, 64, 128, 4, 3)

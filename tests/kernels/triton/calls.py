@@ -1,0 +1,84 @@
+"""A call of each op in the shapes of Llama-3.1-8B and Qwen3-0.6B, for the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+
+from penstock_kernels.triton import attention, attention_plan, gated, rms_norm, rope_write, tiles
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+CPU = torch.device("cpu")
+
+
+def rows(*sizes: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.zeros(sizes).to(dtype)
+
+
+def norms() -> None:
+    rms_norm.rms_norm(rows(2, 4096), rows(4096), 1e-5)
+    rms_norm.add_rms_norm(rows(2, 1024), rows(2, 1024), rows(1024), 1e-5)
+
+
+def gates() -> None:
+    gated.silu_mul(rows(2, 2 * 14336))
+    gated.gelu_mul(rows(2, 2 * 1024))
+
+
+def rotary(cache: torch.dtype = BF16, *, norm: bool = False) -> None:
+    qkv = rows(2, 48, 128)
+    caches = rows(64, 8, 128, dtype=cache).transpose(0, 1), rows(64, 8, 128, dtype=cache)
+    rope_write.rope_write(
+        qkv[:, :32],
+        qkv[:, 32:40],
+        qkv[:, 40:],
+        rows(64, 64, dtype=torch.float32),
+        rows(64, 64, dtype=torch.float32),
+        torch.zeros(2, dtype=torch.int64),
+        torch.zeros(2, dtype=torch.int64),
+        caches[0],
+        caches[1].transpose(0, 1),
+        norms=rope_write.HeadNorms(rows(128), rows(128), 1e-6) if norm else None,
+    )
+
+
+def attend(
+    head_dim: int = 128,
+    cache: torch.dtype = BF16,
+    reach: attention.Reach = attention.FULL,
+    *,
+    group: int = 4,
+    invariant: bool = False,
+) -> None:
+    choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
+    plan = attention_plan.plan_attention(
+        [np.arange(64), np.arange(64)],
+        np.array([1, 100]),
+        np.array([1000, 1000]),
+        block_size=16,
+        group=group,
+        choice=choice,
+        device=CPU,
+    )
+    caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
+    attention.paged_attention(
+        rows(101, 8 * group, head_dim), *caches, plan, head_dim**-0.5, reach=reach
+    )
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "norms": norms,
+    "gates": gates,
+    "rotary": rotary,
+    "rotary-fp8": partial(rotary, FP8, norm=True),
+    "attention": attend,
+    "attention-fp8": partial(attend, cache=FP8),
+    "attention-invariant": partial(attend, invariant=True),
+    "attention-window": partial(attend, reach=attention.Reach(window=1024, soft_cap=50.0)),
+    "attention-64": partial(attend, 64, group=3),
+    "attention-96": partial(attend, 96, group=1),
+    "attention-256": partial(attend, 256, group=8),
+}

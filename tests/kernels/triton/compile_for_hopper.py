@@ -1,0 +1,103 @@
+"""Compiles for sm_90 what a call would launch, on a machine without a GPU.
+
+`python -m tests.kernels.triton.compile_for_hopper [NAME…]` prints, for each kernel of each call in
+`calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't compile or
+asks for more than an SM has.  Not under TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction, mangle_type
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHARED_BYTES = 227 << 10
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+
+
+class Compiler:
+    """Stands in for launches. Mutates nothing that a launch would."""
+
+    def __init__(self) -> None:
+        self.seen: set[object] = set()
+        self.failed: list[str] = []
+
+    def run(self, kernel: JITFunction, *args: Any, **kwargs: Any) -> None:
+        for reserved in ("grid", "warmup"):
+            kwargs.pop(reserved)
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        bound = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+        signature, constants, attributes = {}, {}, {}
+        for place, parameter in enumerate(kernel.params):
+            value = bound[parameter.name]
+            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+                signature[parameter.name] = "constexpr"
+                constants[parameter.name] = value
+                continue
+            signature[parameter.name] = mangle_type(value)
+            whole = value.data_ptr() if isinstance(value, torch.Tensor) else value
+            if isinstance(whole, int) and whole % 16 == 0:
+                attributes[(place,)] = [["tt.divisibility", 16]]
+        key = (kernel.fn.__name__, repr(signature), repr(constants), repr(attributes))
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        source = ASTSource(kernel, signature, constants, attributes)
+        built = triton.compile(source, target=HOPPER, options=options)
+        self.report(kernel.fn.__name__, built)
+
+    def report(self, name: str, built: Any) -> None:
+        usage = resources(built.asm["cubin"])
+        shared = built.metadata.shared
+        wgmma = built.asm["ptx"].count("wgmma.mma_async")
+        mma = built.asm["ptx"].count("mma.sync")
+        print(
+            f"  {name}: {usage['REG']} registers, {usage['LOCAL'] + usage['STACK']} bytes spilled, "
+            f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}",
+            flush=True,
+        )
+        if shared > SHARED_BYTES:
+            self.failed.append(f"{name} wants {shared} bytes of shared memory")
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    line = next(line for line in said.splitlines() if "REG:" in line)
+    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
+    return {name: int(value) for name, value in pairs if value.isdigit()}
+
+
+def main(names: list[str]) -> int:
+    from tests.kernels.triton.calls import CALLS
+
+    compiler = Compiler()
+    JITFunction.run = lambda kernel, *args, **kwargs: compiler.run(kernel, *args, **kwargs)
+    chosen: dict[str, Callable[[], object]] = {
+        name: call for name, call in CALLS.items() if not names or name in names
+    }
+    for name, call in chosen.items():
+        print(name, flush=True)
+        call()
+    for line in compiler.failed:
+        print("FAILED", line)
+    return 1 if compiler.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
