@@ -33,7 +33,8 @@ class Dispatch:
     """Places requests on sessions, which tell it what happens to them.
 
     connected: set while there is a session with an engine core that may be used.  due: generations
-    with a sink that this turn has given something.  routed, moved, renumbered, live: see EngineClient.
+    with a sink that this turn has given something.  routed, moved, renumbered, live: see
+    EngineClient.
     """
 
     def __init__(
