@@ -75,6 +75,29 @@ async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
     }
 
 
+async def test_each_engine_core_has_a_label(
+    http: httpx.AsyncClient, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = engine.engines
+    busy = status(running=7, blocks_free=0)
+    second = msgspec.structs.replace(first, index=1, status=busy)
+    silent = msgspec.structs.replace(first, index=2, status_age=3.0, ready=False)
+    engines = [first, second, silent]
+    monkeypatch.setattr(FakeEngineClient, "engines", property(lambda self: engines))
+    engine.routed.update({(0, "prefix"): 3, (1, "load"): 2})
+    engine.moved, engine.renumbered = 4, 1
+    found = await scrape(http)
+    running = {name: n for name, n in found.items() if name.startswith("num_requests_running")}
+    assert running == {"num_requests_running,0": 2, "num_requests_running,1": 7}
+    assert found["kv_cache_usage_perc,1"] == 1
+    assert found["penstock:engines,known"] == found["penstock:engines,connected"] == 3
+    assert found["penstock:engines,ready"] == 2
+    assert found["penstock:routed_requests_total,0,prefix"] == 3
+    assert found["penstock:routed_requests_total,1,load"] == 2
+    assert found["penstock:moved_requests_total"] == 4
+    assert found["penstock:renumbered_requests_total"] == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_requests_are_counted(
     http: httpx.AsyncClient, engine: FakeEngineClient, stream: bool

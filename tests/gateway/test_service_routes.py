@@ -59,6 +59,10 @@ async def test_status(http: httpx.AsyncClient, engine: FakeEngineClient) -> None
     assert state["status_age"] == pytest.approx(0.1)
     assert state["gateway"]["connected"] is True
     assert state["gateway"]["open_requests"] == 0
+    [one] = state["engines"]
+    assert (one["endpoint"], one["boot"], one["blocks_used"]) == ("ipc:///fake", "b00t", 40)
+    assert (one["connected"], one["ready"], one["waiting"], one["running"]) == (True, True, 1, 2)
+    assert state["boot"] == "b00t"
     engine.connected = False
     state = (await http.get("/status")).json()
     assert state["engine"] is None

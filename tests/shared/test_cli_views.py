@@ -98,6 +98,9 @@ def test_status_says_it_in_words(monkeypatch) -> None:
     assert "ready\n" in text
     assert "75 of 100 (75 %) of 16 tokens, 40 cached" in text
     assert "1 worker, 2 front ends" in text
+    several = state()
+    several.raw["engines"] = [{"ready": True}, {"ready": False}]
+    assert "2 engine cores (1 ready), 1 worker, 2 front ends" in _table(Address(), several)
     down = State({"ready": False, "reason": "the worker is loading the model"})
     assert "not ready: the worker is loading the model" in _table(Address(), down)
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config import CacheSettings, EngineConfig, RecordSettings, ServeConfig, WorkerSettings
 from penstock.errors import InvalidRequest, StartupError
-from penstock.supervisor import listener
+from penstock.supervisor import listener, replicas
+from penstock.supervisor.replicas import make_replicas, share
 from penstock.supervisor.report import Report
 from penstock.supervisor.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
 
@@ -111,3 +113,39 @@ async def test_the_end_of_the_reports_reader_is_noticed() -> None:
 def test_a_report_needs_an_open_descriptor() -> None:
     with pytest.raises(InvalidRequest, match="--report-fd 987"):
         Report(987)
+
+
+def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "usable_cores", lambda: 7.0)
+    cache = CacheSettings(kv_memory_fraction=0.6, host_kv_gib=3.0)
+    config = EngineConfig(cache=cache, record=RecordSettings(record_dir="/rec"))
+    parts = [share(config, number, 3) for number in range(3)]
+    assert [part.worker.threads for part in parts] == [3, 2, 2]
+    assert sum(part.cache.kv_memory_fraction for part in parts) == pytest.approx(0.6)
+    assert sum(part.cache.host_kv_gib for part in parts) == pytest.approx(3.0)
+    assert [part.record.record_dir for part in parts] == [f"/rec/engine-{n}" for n in range(3)]
+    # There is at least one thread, and what was said of each holds.
+    assert share(config, 8, 9).worker.threads == 1
+    given = EngineConfig(worker=WorkerSettings(threads=5))
+    assert share(given, 1, 2).worker.threads == 5
+    assert share(config, 0, 1) == config
+
+
+def test_engine_cores_have_places_of_their_own(tmp_path: Path) -> None:
+    runtime = RuntimeDir.create(tmp_path)
+    try:
+        [one] = make_replicas(ServeConfig(), runtime, tmp_path, None, 7.0)
+        assert (one.engine.name, one.worker.name) == ("engine", "worker 0")
+        assert one.engine.grace == 7.0
+        assert "--index" not in one.engine.arguments
+        two = make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, None, 7.0)
+        names = [(each.engine.name, each.worker.name) for each in two]
+        assert names == [("engine 0", "worker 0"), ("engine 1", "worker 1")]
+        assert len({each.frontends for each in two}) == 2
+        places = "ipc:///a,ipc:///b"
+        given = make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, places, 7.0)
+        assert [each.frontends for each in given] == ["ipc:///a", "ipc:///b"]
+        with pytest.raises(StartupError, match="has 1 places, --data-parallel-size is 2"):
+            make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, "ipc:///a", 7.0)
+    finally:
+        runtime.remove()

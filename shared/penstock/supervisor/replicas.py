@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from penstock.bench.machine import usable_cores
 from penstock.config import EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.supervisor.child import ChildSpec
@@ -42,7 +43,10 @@ def make_replicas(
 
 def _places(runtime: RuntimeDir, count: int, given: str | None) -> list[str]:
     if given is None:
-        return [runtime.endpoint(_named("frontend", n, count)) for n in range(count)]
+        if count == 1:
+            return [runtime.endpoint("frontend")]
+        # No longer than that: there is a bound on the paths of sockets.
+        return [runtime.endpoint(f"front{number}") for number in range(count)]
     places = given.split(",")
     if len(places) != count:
         raise StartupError(
@@ -64,7 +68,7 @@ def _replica(
     settings = msgspec.structs.replace(config, engine=share(config.engine, number, count))
     file = runtime.path / f"engine-{number}.json"
     file.write_bytes(msgspec.json.encode(settings))
-    workers = runtime.endpoint(_named("worker", number, count))
+    workers = runtime.endpoint("worker" if count == 1 else f"worker{number}")
     common = ("--config", str(file), *(("--index", str(number)) if count > 1 else ()))
     engine = ("engine", *common, "--model-dir", str(model_dir))
     endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", workers)
@@ -77,10 +81,6 @@ def _replica(
     )
 
 
-def _named(role: str, number: int, count: int) -> str:
-    return role if count == 1 else f"{role}{number}"
-
-
 def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
     """The settings of one of `count` engine cores: its part of threads and memory, and places of
     its own. What was said of one engine core (`--threads`, `--num-kv-blocks`) holds for each."""
@@ -88,7 +88,7 @@ def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
         return engine
     worker, cache, record = engine.worker, engine.cache, engine.record
     if worker.threads is None:
-        cores = len(os.sched_getaffinity(0))
+        cores = math.ceil(usable_cores())
         threads = max(1, cores // count + (number < cores % count))
         worker = msgspec.structs.replace(worker, threads=threads)
     cache = msgspec.structs.replace(
