@@ -1,4 +1,4 @@
-"""The health checks of engine core and worker: frozen, alone, and where there is no port for them."""
+"""The health checks of engine core and worker: frozen, alone, and without a port to be had."""
 
 from __future__ import annotations
 
