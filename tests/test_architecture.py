@@ -59,6 +59,11 @@ def test_the_engine_core_loads_no_tokeniser_and_no_web_server() -> None:
     assert not loaded & {"tokenizers", "jinja2", "uvicorn", "fastapi", "huggingface_hub", "numpy"}
 
 
+@pytest.mark.parametrize("process", ["penstock_engine", "penstock_worker"])
+def test_metrics_cost_nothing_where_nobody_asks_for_them(process: str) -> None:
+    assert not loaded_after(f"import {process}.process") & {"prometheus_client", "http"}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_source_file_keeps_the_rules(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

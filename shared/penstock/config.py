@@ -223,7 +223,7 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ports with /metrics, /health/live and /health/ready; the gateways have theirs anyway."""
+    """Ports for /metrics and health checks; gateways have theirs anyway."""
 
     engine_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,

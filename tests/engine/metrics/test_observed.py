@@ -6,14 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.config import RecordSettings
+from penstock_engine.commands import replay_all
 from penstock_engine.metrics import observed as observed_module
 from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, Health
 from penstock_engine.metrics.observed import FRESH, Observed
 from penstock_engine.metrics.state import state_of
+from penstock_engine.record.recorder import recording
 from tests.engine.harness import Harness
 
 WAIT = 0.125
@@ -91,6 +95,27 @@ def test_a_core_that_serves_is_ready(harness: Harness) -> None:
         harness.core.drain(time.monotonic())
         assert health.unready() == "the engine core is draining"
     harness.kill_worker()
+
+
+def test_a_recording_of_an_observed_core_is_replayed(tmp_path: Path) -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as recorded:
+        h.core = observed = Observed(recorded)  # type: ignore[assignment]
+        h.settle()
+        asking = threading.Thread(target=lambda: states.append(observed.state(5)))
+        states: list[Any] = []
+        asking.start()
+        for _ in range(3):
+            h.submit(front, [5, 6, 7], max_tokens=5, ignore_eos=True)
+        h.run()
+        while asking.is_alive():
+            h.settle()
+    assert states[0] is not None
+    shown: list[str] = []
+    assert replay_all([str(tmp_path)], shown.append), shown
+    assert "all decisions alike" in shown[0]
 
 
 def test_without_a_worker_it_is_not() -> None:
