@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import yaml
 
+from deploy.local import NotThere
+
 ADMIN = "admin-key-for-prometheus"
 TENANTS = {"alice": "key-of-alice", "bob": "key-of-bob", "carol": "key-of-carol"}
 LIMITED = "key-of-one-with-limits"
@@ -73,11 +75,11 @@ class Traffic:
             thread.join(90)
 
     def wait_served(self, seconds: float) -> None:
-        """Until ten more answers have come. Raises TimeoutError."""
+        """Until ten more streams have ended. Raises NotThere."""
         wanted, deadline = self.served + 10, time.monotonic() + seconds
         while self.served < wanted:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{wanted - self.served} answers of 10 did not come")
+                raise NotThere(f"{wanted - self.served} streams of 10 did not end in {seconds:g} s")
             time.sleep(0.1)
 
     def _repeat(self, kind: Any) -> None:

@@ -18,7 +18,10 @@ VARIANTS = {
     "one fixed gateway": {"PENSTOCK_GATEWAY_1": "127.0.0.1:8001"},
     "four fixed gateways": {f"PENSTOCK_GATEWAY_{i}": f"127.0.0.1:800{i}" for i in (1, 2, 3, 4)},
     "bounded by source": {"PENSTOCK_PER_SOURCE": "64"},
-    "few connections": {"PENSTOCK_LB_MAXCONN": "100"},
+    "few connections, large requests": {
+        "PENSTOCK_LB_MAXCONN": "100",
+        "PENSTOCK_LB_BUFFER": "131072",
+    },
     "patient": {"PENSTOCK_STREAM_TIMEOUT": "2h", "PENSTOCK_HARD_STOP": "10m"},
     "TLS beside plain HTTP": {"PENSTOCK_TLS_CERT": "CERTIFICATE"},
     "TLS only": {"PENSTOCK_TLS_CERT": "CERTIFICATE", "PENSTOCK_TLS_ONLY": "1"},

@@ -1,4 +1,4 @@
-"""The soak run's reader sees what is missing, and its memory figures are medians of the right time."""
+"""The soak run's reader sees what is missing; its memory figures are medians of the right time."""
 
 from __future__ import annotations
 
