@@ -85,7 +85,7 @@ class Fleet:
                 self.score.equal += 1
             else:
                 self.score.different.append(
-                    f"{reading.request.name}: {self._twins[number]} became {answer}"
+                    f"{self._requests[number].name}: {self._twins[number]} became {answer}"
                 )
 
     def position(self) -> Position:
