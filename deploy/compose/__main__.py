@@ -100,6 +100,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
 
 def _check(system: System, url: str, report: Report, arguments: argparse.Namespace) -> None:
     from deploy.compose.check import Amount, Check
+    from loadtest.chaos.reading import Broken
 
     amount = Amount(
         streams=arguments.streams,
@@ -112,7 +113,7 @@ def _check(system: System, url: str, report: Report, arguments: argparse.Namespa
     report.findings = check.findings
     try:
         check.run()
-    except (Failed, TimeoutError) as error:
+    except (Failed, TimeoutError, Broken) as error:
         # What was seen so far is told too.
         check.findings.wrong.append(f"it could not go on: {error}")
     report.seconds |= check.findings.seconds

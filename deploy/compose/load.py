@@ -38,21 +38,6 @@ class RetryingFleet(Fleet):
         super().__init__(url, requests)
         self.cuts: list[Cut] = []
 
-    async def _repeat(self, number: int) -> None:
-        while not self._over:
-            try:
-                answer = await self._read(number)
-            except Broken as error:
-                self.score.broken.append(f"{self._requests[number].name}: {error}")
-                continue
-            if answer == self._twins[number]:
-                self.score.equal += 1
-            else:
-                twin = self._twins[number]
-                self.score.different.append(
-                    f"{self._requests[number].name}: {twin} became {answer}"
-                )
-
     async def _read(self, number: int) -> Answer:
         for attempt in range(TRIES):
             reading = self._readings[number] = Reading(self._requests[number])

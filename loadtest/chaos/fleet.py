@@ -48,7 +48,7 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         """Raises Broken where not even the undisturbed streams come through."""
-        undisturbed = [Reading(request).run(self._client) for request in self._requests]
+        undisturbed = [self._read(number) for number in range(len(self._requests))]
         self._twins = await asyncio.gather(*undisturbed)
         self._tasks = [
             asyncio.create_task(self._repeat(number)) for number in range(len(self._requests))
@@ -68,20 +68,24 @@ class Fleet:
         await asyncio.gather(*self._tasks, return_exceptions=kind is not None)
         await self._client.aclose()
 
+    async def _read(self, number: int) -> Answer:
+        """One stream, to its end. Raises Broken."""
+        reading = self._readings[number] = Reading(self._requests[number])
+        return await reading.run(self._client)
+
     async def _repeat(self, number: int) -> None:
         while not self._over:
-            reading = self._readings[number] = Reading(self._requests[number])
             try:
-                answer = await reading.run(self._client)
+                answer = await self._read(number)
             except Broken as error:
-                self.score.broken.append(f"{reading.request.name}: {error}")
+                self.score.broken.append(f"{self._requests[number].name}: {error}")
                 await asyncio.sleep(0.2)
                 continue
             if answer == self._twins[number]:
                 self.score.equal += 1
             else:
                 self.score.different.append(
-                    f"{reading.request.name}: {self._twins[number]} became {answer}"
+                    f"{self._requests[number].name}: {self._twins[number]} became {answer}"
                 )
 
     def position(self) -> Position:
