@@ -11,6 +11,7 @@ export class Keeping {
   #kept;
   #busy = new Map();
   #timers = new Map();
+  #forgotten = new Set();
   unkept = new Set();
 
   /** kept: called after each write. */
@@ -38,7 +39,21 @@ export class Keeping {
     return write;
   }
 
+  /** Keeps it no more: it was deleted, and an answer that ends later doesn't bring it back. */
+  async forget(id) {
+    this.#forgotten.add(id);
+    await this.#busy.get(id);
+    this.#busy.delete(id);
+    this.unkept.delete(id);
+  }
+
+  /** Takes that back. */
+  remember(id) {
+    this.#forgotten.delete(id);
+  }
+
   async #write(conversation) {
+    if (this.#forgotten.has(conversation.id)) return;
     try {
       const whole = await this.#store.save(conversation.record);
       // What changed meanwhile is later than what was written.
