@@ -187,6 +187,36 @@ def test_two_tabs_add_to_each_other(
     assert len(chat.kept()) == 2
 
 
+def test_an_edit_stays_open_while_another_tab_writes(
+    chat: Chat, open_tab: Callable[..., Tab], server: Server
+) -> None:
+    chat.send(FRANCE)
+    other = Chat(open_tab(chat.page.url, beside=chat.tab))
+    other.page.locator(".message").nth(1).wait_for()
+    other.page.locator(".message.user").hover()
+    other.page.locator(".message.user").get_by_role("button", name="Edit").click()
+    other.page.locator(".edit textarea").fill("half a thou")
+    chat.send(RIVER)
+    other.page.locator(".message").nth(3).wait_for()
+    assert other.page.locator(".edit textarea").input_value() == "half a thou"
+
+
+def test_what_is_deleted_in_mid_answer_stays_deleted(chat: Chat, server: Server) -> None:
+    chat.parameters(max_tokens="4000")
+    chat.send(LONG, wait=False)
+    chat.grown(20)
+    row = chat.page.locator("#conversations li").first
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    chat.page.locator("#empty").wait_for()
+    wait_until(lambda: open_requests(server) == 0, 10)
+    chat.page.wait_for_timeout(2500)  # Longer than what is kept later waits.
+    assert chat.kept() == []
+    chat.page.get_by_role("button", name="Undo").click()
+    chat.page.locator(".message").nth(1).wait_for()
+    assert len(chat.kept()) == 1
+
+
 def test_a_schema_is_kept_to_and_a_wrong_one_is_not_sent(chat: Chat) -> None:
     schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}}
     schema |= {"required": ["city"], "additionalProperties": False}

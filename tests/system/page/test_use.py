@@ -228,6 +228,7 @@ def test_on_a_phone(open_tab: Callable[..., Tab], server: Server) -> None:
     page = chat.page
     wide = "[document.documentElement, document.body].some((e) => e.scrollWidth > innerWidth)"
     assert not page.evaluate(wide)
+    assert page.evaluate("document.getElementById('scroller').scrollTop") == 0
     text = "A" * 300 + "\n\n```\n" + "x" * 400 + "\n```\n\n| " + " | ".join("abcdefghij") + " |\n|"
     text += "---|" * 10 + "\n" + "| wordy cell " * 10 + "|"
     nodes = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]

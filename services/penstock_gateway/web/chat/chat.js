@@ -49,7 +49,10 @@ export class Chat {
     connectFiles(store, () => this.#list());
     store.onChange((id) => this.#changedElsewhere(id));
     addEventListener("pagehide", () => {
-      for (const { conversation, node } of this.#running.values()) this.#keepOpen(conversation, node);
+      for (const { conversation, node } of this.#running.values()) {
+        conversation.touch(node);
+        this.keeping.leave(conversation);
+      }
     });
     if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
   }
@@ -227,11 +230,6 @@ export class Chat {
   #keepSoon(conversation, node) {
     node.rev += 1;
     this.keeping.soon(conversation);
-  }
-
-  #keepOpen(conversation, node) {
-    conversation.touch(node);
-    this.keeping.now(conversation);
   }
 
   #tell(conversation, node) {

@@ -6,7 +6,7 @@ const EXAMPLES = [
   ["Explain", "Explain in three sentences how a hydroelectric dam makes electricity."],
   ["Write", "Write a short, friendly note that thanks a neighbour for watering the plants."],
   ["Compare", "Compare a stack and a queue in a small table, with one everyday example of each."],
-  ["Code", "Write a Python function that returns the n-th Fibonacci number, with a docstring."],
+  ["Code", "Write a Python function that returns the nth Fibonacci number, with a docstring."],
 ];
 
 /** take: called with the text of the example that was pressed. */

@@ -5,6 +5,7 @@ import { download } from "./files.js";
 import { notify } from "./notices.js";
 
 const EVERY = 2000;
+const LEFT = "penstock.left.";
 
 export class Keeping {
   #store;
@@ -52,6 +53,15 @@ export class Keeping {
     this.#forgotten.delete(id);
   }
 
+  /** Keeps it while the page goes away: no write to a database comes to its end then. */
+  leave(conversation) {
+    try {
+      localStorage.setItem(LEFT + conversation.id, JSON.stringify(conversation.record));
+    } catch {
+      // Full: what was kept in the last two seconds' turn is there.
+    }
+  }
+
   async #write(conversation) {
     if (this.#forgotten.has(conversation.id)) return;
     try {
@@ -67,5 +77,18 @@ export class Keeping {
       });
     }
     this.#kept();
+  }
+}
+
+/** Puts into the store what pages left that went away in the middle of an answer. */
+export async function takeUp(store) {
+  try {
+    for (const name of Object.keys(localStorage).filter((each) => each.startsWith(LEFT))) {
+      const record = JSON.parse(localStorage.getItem(name));
+      localStorage.removeItem(name);
+      if (record) await store.save(record);
+    }
+  } catch (error) {
+    notify(`The end of an answer could not be kept: ${error.message}`, { bad: true });
   }
 }
