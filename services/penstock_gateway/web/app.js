@@ -3,6 +3,7 @@
 import { headers } from "./chat/api.js";
 import { Chat } from "./chat/chat.js";
 import { at, icon, make } from "./chat/dom.js";
+import { takeUp } from "./chat/keeping.js";
 import { Store } from "./chat/store.js";
 
 const THEME = "penstock.theme";
@@ -98,7 +99,9 @@ async function start() {
     event.preventDefault(); // What follows the # is the view.
     at("message").focus();
   });
-  chat = new Chat(await Store.open());
+  const store = await Store.open();
+  await takeUp(store);
+  chat = new Chat(store);
   addEventListener("hashchange", route);
   document.addEventListener("keydown", keys);
   await route();

@@ -1,9 +1,9 @@
 /** The chat: what its buttons do, and which conversation is shown. */
 
 import { Composer } from "./composer.js";
-import { Conversation } from "./conversation.js";
+import { Conversation, merged } from "./conversation.js";
 import { KeyDialog, SettingsDialog } from "./dialogs.js";
-import { at, make } from "./dom.js";
+import { showExamples } from "./examples.js";
 import { connectFiles, download } from "./files.js";
 import { Generation } from "./generation.js";
 import { Keeping } from "./keeping.js";
@@ -14,12 +14,6 @@ import { Sidebar } from "./sidebar.js";
 import { Transcript } from "./transcript.js";
 
 const LAST = "penstock.settings";
-const EXAMPLES = [
-  ["Explain", "Explain in three sentences how a hydroelectric dam makes electricity."],
-  ["Write", "Write a short, friendly note that thanks a neighbour for watering the plants."],
-  ["Compare", "Compare a stack and a queue in a small table, with one everyday example of each."],
-  ["Code", "Write a Python function that returns the n-th Fibonacci number, with a docstring."],
-];
 
 export class Chat {
   #running = new Map();
@@ -51,13 +45,14 @@ export class Chat {
         if (record) download([record], record.title);
       },
     });
-    at("examples").append(...EXAMPLES.map(([name, text]) => make("li", {}, make("button", {
-      type: "button", on: { click: () => this.composer.put(text) },
-    }, make("strong", { text: name }), make("span", { text })))));
+    showExamples((text) => this.composer.put(text));
     connectFiles(store, () => this.#list());
     store.onChange((id) => this.#changedElsewhere(id));
     addEventListener("pagehide", () => {
-      for (const { conversation, node } of this.#running.values()) this.#keepOpen(conversation, node);
+      for (const { conversation, node } of this.#running.values()) {
+        conversation.touch(node);
+        this.keeping.leave(conversation);
+      }
     });
     if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
   }
@@ -76,6 +71,7 @@ export class Chat {
         this.fresh();
         return;
       }
+      if (!location.hash.endsWith(id)) return; // Something else was chosen meanwhile.
       this.current = running ?? new Conversation(record);
     }
     this.#draw();
@@ -116,7 +112,8 @@ export class Chat {
       return;
     }
     if (id !== this.current.id || this.#running.has(id)) return;
-    this.current = new Conversation(record);
+    // Not another object: a message that is being edited here stays open.
+    this.current.record = merged(record, this.current.record);
     this.#draw();
   }
 
@@ -138,13 +135,15 @@ export class Chat {
     return true;
   }
 
+  /** Returns whether the text was taken. */
   edit(node, text) {
     const { current } = this;
-    if (this.#running.has(current.id) || !this.#request()) return;
+    if (this.#running.has(current.id) || !this.#request()) return false;
     const other = current.add(node.parent, node.role, text);
     if (node.role === "user") this.#generate(current.add(other.id, "assistant", "", "open"));
     else this.#settle();
     this.composer.focus();
+    return true;
   }
 
   regenerate(node) {
@@ -233,11 +232,6 @@ export class Chat {
     this.keeping.soon(conversation);
   }
 
-  #keepOpen(conversation, node) {
-    conversation.touch(node);
-    this.keeping.now(conversation);
-  }
-
   #tell(conversation, node) {
     if (conversation.id !== this.current.id) {
       notify(`The answer in “${conversation.title}” has ended.`);
@@ -261,11 +255,13 @@ export class Chat {
 
   async removeConversation(id) {
     this.#running.get(id)?.stop();
+    await this.keeping.forget(id);
     const record = await this.store.load(id);
     await this.store.remove(id);
     if (id === this.current.id) this.fresh();
     this.#list();
     notify(`Deleted “${record?.title || "Untitled"}”.`, { one: "removed", action: ["Undo", async () => {
+      this.keeping.remember(id);
       await this.keeping.now(new Conversation(record));
       location.hash = `#chat/${id}`;
     }] });

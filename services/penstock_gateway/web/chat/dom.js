@@ -25,7 +25,7 @@ const PATHS = {
   close: "M6 6l12 12M18 6L6 18",
   plus: "M12 5v14M5 12h14",
   send: "M12 19V5M6 11l6-6 6 6",
-  stop: "M8 8h8v8H8z",
+  stop: "M6.5 6.5h11v11h-11z",
   copy: "M9 9h10v10H9zM15 9V5H5v10h4",
   check: "M5 13l4 4L19 7",
   edit: "M5 19h3L19 8l-3-3L5 16zM14 7l3 3",

@@ -5,12 +5,14 @@ import { download } from "./files.js";
 import { notify } from "./notices.js";
 
 const EVERY = 2000;
+const LEFT = "penstock.left.";
 
 export class Keeping {
   #store;
   #kept;
   #busy = new Map();
   #timers = new Map();
+  #forgotten = new Set();
   unkept = new Set();
 
   /** kept: called after each write. */
@@ -38,7 +40,30 @@ export class Keeping {
     return write;
   }
 
+  /** Keeps it no more: it was deleted, and an answer that ends later doesn't bring it back. */
+  async forget(id) {
+    this.#forgotten.add(id);
+    await this.#busy.get(id);
+    this.#busy.delete(id);
+    this.unkept.delete(id);
+  }
+
+  /** Takes that back. */
+  remember(id) {
+    this.#forgotten.delete(id);
+  }
+
+  /** Keeps it while the page goes away: no write to a database comes to its end then. */
+  leave(conversation) {
+    try {
+      localStorage.setItem(LEFT + conversation.id, JSON.stringify(conversation.record));
+    } catch {
+      // Full: what was kept in the last two seconds' turn is there.
+    }
+  }
+
   async #write(conversation) {
+    if (this.#forgotten.has(conversation.id)) return;
     try {
       const whole = await this.#store.save(conversation.record);
       // What changed meanwhile is later than what was written.
@@ -52,5 +77,18 @@ export class Keeping {
       });
     }
     this.#kept();
+  }
+}
+
+/** Puts into the store what pages left that went away in the middle of an answer. */
+export async function takeUp(store) {
+  try {
+    for (const name of Object.keys(localStorage).filter((each) => each.startsWith(LEFT))) {
+      const record = JSON.parse(localStorage.getItem(name));
+      localStorage.removeItem(name);
+      if (record) await store.save(record);
+    }
+  } catch (error) {
+    notify(`The end of an answer could not be kept: ${error.message}`, { bad: true });
   }
 }

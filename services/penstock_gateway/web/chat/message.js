@@ -113,7 +113,7 @@ export class MessageView {
   }
 
   #makeProblem({ message, status, code, until }) {
-    const words = make("p", {}, make("strong", { text: status ? `Error ${status}` : "Error" }), ` ${message}`);
+    const words = make("p", {}, make("strong", { text: status ? `Error ${status}:` : "Error:" }), ` ${message}`);
     const retry = make("button", { type: "button", class: "primary", on: { click: () => this.acts.retry(this.node) } });
     const box = make("div", { class: "problem" }, words, make("div", { class: "problem-foot" }, retry));
     if (status === 401) {
@@ -149,8 +149,7 @@ export class MessageView {
       submit: (event) => {
         event.preventDefault();
         if (!area.value.trim()) return;
-        done();
-        acts.edit(node, area.value);
+        if (acts.edit(node, area.value)) done();
       },
       keydown: (event) => {
         if (event.key === "Escape") {

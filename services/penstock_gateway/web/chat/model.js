@@ -39,6 +39,7 @@ export class Model {
   #show(instead) {
     const place = at("model");
     place.textContent = instead || this.name;
+    at("model-too").textContent = this.name; // where the bar has no room for it
     place.title = this.limit ? `${this.limit.toLocaleString("en")} tokens of context` : "";
     place.classList.toggle("amiss", Boolean(instead));
     this.used(this.#tokens);

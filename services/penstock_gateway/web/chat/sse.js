@@ -14,10 +14,8 @@ export class EventParser {
   feed(bytes) {
     const events = [];
     let text = this.#decoder.decode(bytes, { stream: true });
-    if (this.#afterReturn && text) {
-      if (text[0] === "\n") text = text.slice(1);
-      this.#afterReturn = false;
-    }
+    if (!text) return events; // half a character, or nothing
+    if (this.#afterReturn && text[0] === "\n") text = text.slice(1);
     let from = 0;
     for (const { 0: end, index } of text.matchAll(/\r\n|\n|\r/g)) {
       this.#take(this.#line + text.slice(from, index), events);

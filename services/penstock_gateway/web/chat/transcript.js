@@ -94,7 +94,8 @@ export class Transcript {
   }
 
   #follow() {
-    if (this.#stuck) this.scroller.scrollTop = this.scroller.scrollHeight;
+    // What an empty conversation shows is read from its top.
+    if (this.#stuck) this.scroller.scrollTop = this.#views.length ? this.scroller.scrollHeight : 0;
     this.#mark();
   }
 

@@ -1,0 +1,258 @@
+"""The chat in a real Chromium, on a real system: what is shown and kept is what the API says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.page.driving import Chat, Tab, answered, assistant, export_file, user
+from tests.system.serving import Server, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+FRANCE = "What is the capital of France?"
+RIVER = "Name a river."
+LONG = "Count from one to five hundred, each number in words."
+
+
+def open_requests(server: Server) -> int:
+    status = httpx.get(f"{server.url}/status", timeout=10).json()
+    return int(status["gateway"]["open_requests"]) + int(status["engine"]["running"])
+
+
+def test_an_answer_is_the_apis_and_is_accounted_for(chat: Chat, server: Server) -> None:
+    expected = answered(server.url, [user(FRANCE)])
+    assert len(expected) > 20
+    chat.send(FRANCE)
+    assert chat.contents() == [("user", FRANCE), ("assistant", expected)]
+    assert chat.bodies() == [FRANCE, expected]
+    account = chat.last().locator(".account")
+    assert "tokens/s" in account.inner_text()
+    account.locator("summary").click()
+    assert "Server: prepare" in account.inner_text() or "Server: compute" in account.inner_text()
+    follow_up = answered(server.url, [user(FRANCE), assistant(expected), user(RIVER)])
+    chat.send(RIVER)
+    assert chat.contents()[2:] == [("user", RIVER), ("assistant", follow_up)]
+    assert chat.page.locator("#model").inner_text() == server.model
+    assert "of 8,192 tokens" in chat.page.locator("#used").inner_text()
+
+
+def test_stop_ends_the_request_and_keeps_what_came(chat: Chat, server: Server) -> None:
+    chat.parameters(max_tokens="4000")
+    chat.send(LONG, wait=False)
+    chat.grown(20)
+    chat.page.get_by_role("button", name="Stop the answer").click()
+    chat.ended()
+    wait_until(lambda: open_requests(server) == 0, 10)
+    shown = chat.bodies()[-1]
+    assert len(shown) >= 20
+    assert "Stopped" in chat.last().inner_text()
+    whole = answered(server.url, [user(LONG)], max_tokens=400)
+    stopped = chat.contents()[-1][1]
+    assert whole.startswith(stopped[:400])
+    # The rest is the rest: the same words follow that would have followed.
+    chat.parameters(max_tokens="8")
+    chat.page.get_by_role("button", name="Continue").click()
+    chat.ended()
+    longer = chat.contents()[-1][1]
+    assert longer.startswith(stopped)
+    assert len(longer) > len(stopped)
+
+
+def test_an_edit_and_another_answer_are_branches(chat: Chat, server: Server) -> None:
+    chat.send(FRANCE)
+    first = chat.contents()[-1][1]
+    question = chat.page.locator(".message.user").first
+    question.hover()
+    question.get_by_role("button", name="Edit").click()
+    chat.page.get_by_label("Your message", exact=True).locator("visible=true").fill(RIVER)
+    chat.page.get_by_role("button", name="Send", exact=True).first.click()
+    chat.ended()
+    assert chat.bodies() == [RIVER, answered(server.url, [user(RIVER)])]
+    assert "2 / 2" in chat.page.locator(".message").first.inner_text()
+    chat.page.get_by_role("button", name="Previous version").click()
+    assert chat.bodies() == [FRANCE, first]
+    chat.last().get_by_role("button", name="Regenerate").click()
+    chat.ended()
+    assert chat.bodies() == [FRANCE, first]  # The likeliest tokens again.
+    assert "2 / 2" in chat.last().inner_text()
+    assert len(chat.contents()) == 5
+    # What is deleted comes back.
+    chat.last().get_by_role("button", name="Delete").click()
+    assert "2 / 2" not in chat.last().inner_text()
+    assert len(chat.bodies()) == 2
+    chat.page.get_by_role("button", name="Undo").click()
+    assert "2 / 2" in chat.last().inner_text()
+
+
+def test_conversations_are_kept_named_searched_and_deleted(chat: Chat) -> None:
+    chat.send(FRANCE)
+    chat.page.get_by_role("button", name="New conversation").click()
+    chat.send(RIVER)
+    assert chat.titles() == [RIVER, FRANCE]
+    shown = chat.bodies()
+    chat.tab.load(chat.page.reload)
+    chat.page.locator(".message").nth(1).wait_for()
+    assert chat.bodies() == shown
+    assert chat.titles() == [RIVER, FRANCE]
+    # The parameters are the conversation's own.
+    chat.page.get_by_role("button", name="Parameters").click()
+    assert chat.page.get_by_label("Longest answer").input_value() == "24"
+    chat.page.keyboard.press("Escape")
+    row = chat.page.locator("#conversations li").last
+    row.hover()
+    row.get_by_role("button", name="Rename").click()
+    name = chat.page.get_by_label("Name of the conversation")
+    name.fill("Capitals")
+    name.press("Enter")
+    chat.page.get_by_role("link", name="Capitals").wait_for()
+    chat.page.get_by_label("Search conversations").fill("capit")
+    assert chat.titles() == ["Capitals"]
+    chat.page.get_by_role("link", name="Capitals").click()
+    chat.page.locator(".message .body", has_text=FRANCE).wait_for()
+    row = chat.page.locator("#conversations li").first
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    chat.page.locator("#empty").wait_for()
+    assert len(chat.kept()) == 1
+    chat.page.get_by_role("button", name="Undo").click()
+    chat.page.locator(".message .body", has_text=FRANCE).wait_for()
+    assert len(chat.kept()) == 2
+
+
+def test_an_export_is_what_an_import_takes(chat: Chat, tmp_path: Path) -> None:
+    chat.send(FRANCE)
+    with chat.page.expect_download() as download:
+        chat.page.get_by_role("button", name="Export all").click()
+    file = tmp_path / "all.json"
+    download.value.save_as(file)
+    (written,) = json.loads(file.read_text())["conversations"]
+    before = chat.contents()
+    assert [(n["role"], n["content"]) for n in written["nodes"].values()] == before
+    chat.page.get_by_label("File of conversations").set_input_files(file)
+    chat.page.locator(".notice", has_text="Imported 1 conversation").wait_for()
+    one, other = chat.kept()
+    assert one["id"] != other["id"]
+    assert [n["content"] for n in one["nodes"].values()] == [
+        n["content"] for n in other["nodes"].values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"{}", "format"),
+        (b'{"format": "penstock-conversations", "conversations": [1]}', "conversations[0]"),
+        (export_file([{"role": "system", "content": "x"}]), "role must be"),
+        (export_file([{"role": "user", "content": 7}]), "content must be a text"),
+        (export_file([{"id": "__proto__", "role": "user", "content": "x"}]), "no id"),
+    ],
+)
+def test_a_file_that_is_no_export_says_why(
+    open_tab: Callable[..., Tab], server: Server, content: bytes, words: str
+) -> None:
+    chat = Chat(open_tab(server.url))
+    chat.page.get_by_label("File of conversations").set_input_files(
+        {"name": "x.json", "mimeType": "application/json", "buffer": content}
+    )
+    notice = chat.page.locator(".notice.bad")
+    notice.wait_for()
+    assert words in notice.inner_text()
+    assert chat.kept() == []
+
+
+def test_two_tabs_add_to_each_other(
+    chat: Chat, open_tab: Callable[..., Tab], server: Server
+) -> None:
+    chat.send(FRANCE)
+    other = Chat(open_tab(chat.page.url, beside=chat.tab))
+    other.page.locator(".message").nth(1).wait_for()
+    # Both write below the same answer at the same time.
+    chat.send(RIVER, wait=False)
+    other.send("Name a tree.", wait=False)
+    chat.ended()
+    other.ended()
+    contents = [content for role, content in chat.contents() if role == "user"]
+    assert sorted(contents) == sorted([FRANCE, RIVER, "Name a tree."])
+    assert [role for role, _ in chat.contents()].count("assistant") == 3
+    # A conversation of the one is in the other's list; its deletion harms nothing else.
+    other.page.get_by_role("button", name="New conversation").click()
+    other.send("Name a bird.")
+    chat.page.get_by_role("link", name="Name a bird.").wait_for()
+    assert len(chat.kept()) == 2
+
+
+def test_an_edit_stays_open_while_another_tab_writes(
+    chat: Chat, open_tab: Callable[..., Tab], server: Server
+) -> None:
+    chat.send(FRANCE)
+    other = Chat(open_tab(chat.page.url, beside=chat.tab))
+    other.page.locator(".message").nth(1).wait_for()
+    other.page.locator(".message.user").hover()
+    other.page.locator(".message.user").get_by_role("button", name="Edit").click()
+    other.page.locator(".edit textarea").fill("half a thou")
+    chat.send(RIVER)
+    other.page.locator(".message").nth(3).wait_for()
+    assert other.page.locator(".edit textarea").input_value() == "half a thou"
+
+
+def test_what_is_deleted_in_mid_answer_stays_deleted(chat: Chat, server: Server) -> None:
+    chat.parameters(max_tokens="4000")
+    chat.send(LONG, wait=False)
+    chat.grown(20)
+    row = chat.page.locator("#conversations li").first
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    chat.page.locator("#empty").wait_for()
+    wait_until(lambda: open_requests(server) == 0, 10)
+    chat.page.wait_for_timeout(2500)  # Longer than what is kept later waits.
+    assert chat.kept() == []
+    chat.page.get_by_role("button", name="Undo").click()
+    chat.page.locator(".message").nth(1).wait_for()
+    assert len(chat.kept()) == 1
+
+
+def test_a_schema_is_kept_to_and_a_wrong_one_is_not_sent(chat: Chat) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}}
+    schema |= {"required": ["city"], "additionalProperties": False}
+    chat.parameters(schema=json.dumps(schema), max_tokens="40")
+    chat.send(FRANCE)
+    assert json.loads(chat.contents()[-1][1])["city"] in ("Paris", "Rome")
+    chat.page.get_by_role("button", name="Parameters").click()
+    box = chat.page.get_by_label("JSON schema of the answer")
+    box.fill("{")
+    assert box.get_attribute("aria-invalid") == "true"
+    chat.page.get_by_role("button", name="Done").click()
+    assert chat.page.get_by_role("dialog").is_visible()
+    assert chat.page.evaluate("document.activeElement.id") == "field-schema"
+
+
+def test_a_refused_request_shows_its_error_and_is_sent_again(chat: Chat, server: Server) -> None:
+    chat.parameters(max_tokens="100000")
+    chat.send(FRANCE)
+    problem = chat.page.locator(".problem")
+    assert "Error 400" in problem.inner_text()
+    assert "8192 tokens" in problem.inner_text()
+    chat.tab.excuse("400 (Bad Request)")
+    chat.parameters(max_tokens="24")
+    problem.get_by_role("button", name="Retry").click()
+    chat.ended()
+    assert chat.bodies() == [FRANCE, answered(server.url, [user(FRANCE)])]
+    assert problem.count() == 0
+
+
+def test_the_live_view_is_its_own(chat: Chat) -> None:
+    chat.page.get_by_role("link", name="Live").click()
+    chat.page.locator("#live").wait_for()
+    chat.tab.until("() => document.getElementById('live').children.length > 0")
+    assert chat.page.locator("#chat").is_hidden()
+    chat.page.get_by_role("link", name="Chat").click()
+    assert chat.page.locator("#live").is_hidden()
+    assert chat.box.is_visible()
+    if chat.tab.complaints:  # Where the live view isn't there.
+        chat.tab.excuse("404")

@@ -1,0 +1,170 @@
+"""When something is in the way: a key, a limit, a gateway that dies, a storage that is full."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateway import keyring
+from tests.system.page.driving import Chat, Tab, user
+from tests.system.serving import Server, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+KEY = "sk-page"
+FRANCE = "What is the capital of France?"
+LONG = "Count from one to five hundred, each number in words."
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A system whose one key may have one request open at a time."""
+    keys = keyring.write(
+        tmp_path_factory.mktemp("keys") / "keys.json", keyring.key(KEY, max_concurrent=1)
+    )
+    running = Server("--api-keys", keys)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def with_key(tab: Tab, remember: bool = False) -> Chat:
+    """Gives the key to the dialog that has opened by itself."""
+    chat = Chat(tab)
+    dialog = chat.page.get_by_role("dialog", name="API key")
+    dialog.wait_for()
+    chat.page.get_by_label("Key", exact=True).fill(KEY)
+    chat.page.get_by_label("Remember it on this device").set_checked(remember)
+    chat.page.get_by_role("button", name="Save").click()
+    dialog.wait_for(state="hidden")
+    chat.page.get_by_text("Context of").wait_for()
+    tab.excuse("401 (Unauthorized)")
+    return chat
+
+
+def test_a_key_is_asked_for_and_forgotten_or_remembered(
+    open_tab: Callable[..., Tab], guarded: Server
+) -> None:
+    tab = open_tab(guarded.url)
+    chat = with_key(tab)
+    chat.parameters(temperature="0", max_tokens="8")
+    chat.send(FRANCE)
+    assert chat.contents()[-1][1]
+    other = open_tab(guarded.url, beside=tab)
+    with_key(other, remember=True)
+    third = Chat(open_tab(guarded.url, beside=tab))
+    third.page.get_by_text("Context of").wait_for()
+    # It goes when it is emptied.
+    third.page.get_by_role("button", name="API key").click()
+    assert third.page.get_by_label("Key", exact=True).input_value() == KEY
+    third.page.get_by_label("Key", exact=True).fill("")
+    third.page.get_by_role("button", name="Save").click()
+    third.page.get_by_text("An API key is needed").wait_for()
+    assert third.page.evaluate("localStorage.getItem('penstock.key')") is None
+    third.tab.excuse("401 (Unauthorized)")
+    third.page.get_by_role("button", name="Cancel").click()
+    third.send(FRANCE)
+    assert "Error 401" in third.page.locator(".problem").inner_text()
+    third.tab.excuse("401 (Unauthorized)")
+
+
+def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) -> None:
+    chat = with_key(open_tab(guarded.url))
+    chat.parameters(temperature="0", max_tokens="8")
+    body = {"messages": [user(LONG)], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    url, headers = f"{guarded.url}/v1/chat/completions", keyring.bearer(KEY)
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as other:
+        lines = other.iter_lines()  # Held: the stream ends with it.
+        next(lines)
+        chat.send(FRANCE)
+        problem = chat.page.locator(".problem")
+        assert "Error 429" in problem.inner_text()
+        assert "rate_limit_exceeded" in problem.inner_text()
+        chat.tab.excuse("429 (Too Many Requests)")
+        retry = problem.get_by_role("button", name="Retry")
+        assert "Retry in" in retry.inner_text()
+        assert retry.is_disabled()
+    retry.click(timeout=60_000)  # When the time is over, by the page's own clock.
+    chat.ended()
+    assert problem.count() == 0
+    assert len(chat.contents()) == 2
+    assert chat.contents()[-1][1]
+
+
+def test_a_gateway_that_dies_costs_no_word(open_tab: Callable[..., Tab], guarded: Server) -> None:
+    chat = with_key(open_tab(guarded.url))
+    chat.parameters(temperature="0", max_tokens="2000")
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    shown = chat.bodies()[-1]
+    (gateway,) = [pid for title, pid in guarded.children().items() if "gateway" in title]
+    os.kill(gateway, signal.SIGKILL)
+    chat.ended()
+    chat.tab.complaints.clear()
+    assert chat.bodies()[-1].startswith(shown)
+    assert "connection to the server was lost" in chat.page.locator(".problem").inner_text()
+    kept = chat.contents()[-1][1]
+    chat.tab.load(chat.page.reload)
+    wait_until(guarded.ready, 60)
+    chat.tab.load(chat.page.reload)
+    chat.tab.complaints.clear()
+    chat.page.locator(".problem").wait_for()
+    assert chat.contents()[-1][1] == kept
+    chat.parameters(max_tokens="8")
+    chat.page.get_by_role("button", name="Retry").click()
+    chat.ended()
+    # Another version beside the one that was cut off.
+    assert "2 / 2" in chat.last().inner_text()
+    assert [role for role, _ in chat.contents()] == ["user", "assistant", "assistant"]
+
+
+def test_a_full_storage_is_said_and_loses_nothing(chat: Chat, tmp_path: Path) -> None:
+    """The browser's own limit, set to almost nothing."""
+    session = chat.tab.profile.new_cdp_session(chat.page)
+    origin = chat.page.evaluate("location.origin")
+    session.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": 1000})
+    chat.send(FRANCE)
+    notice = chat.page.locator(".notice.bad")
+    notice.wait_for()
+    assert "not kept" in notice.inner_text()
+    shown = chat.bodies()
+    assert shown[0] == FRANCE
+    assert shown[1]
+    with chat.page.expect_download() as download:
+        notice.get_by_role("button", name="Export it").click()
+    download.value.save_as(tmp_path / "kept.json")
+    assert FRANCE in (tmp_path / "kept.json").read_text()
+    session.send("Storage.overrideQuotaForOrigin", {"origin": origin})
+    chat.send("Name a river.")
+    assert [content for role, content in chat.contents() if role == "user"] == [
+        FRANCE,
+        "Name a river.",
+    ]
+
+
+def test_a_reload_in_mid_answer_keeps_what_came(chat: Chat) -> None:
+    chat.parameters(max_tokens="2000")
+    chat.send(LONG, wait=False)
+    chat.grown(40)
+    shown = chat.bodies()[-1][:40]
+    chat.tab.load(chat.page.reload)
+    chat.page.locator(".message").nth(1).wait_for()
+    assert chat.bodies()[-1].startswith(shown)
+    assert "Not finished" in chat.last().inner_text()
+
+
+def test_without_a_server_the_page_says_so(chat: Chat) -> None:
+    chat.page.route("**/v1/**", lambda route: route.abort())
+    chat.send(FRANCE)
+    assert "can't be reached" in chat.page.locator(".problem").inner_text()
+    chat.page.unroute("**/v1/**")
+    chat.page.get_by_role("button", name="Retry").click()
+    chat.ended()
+    assert chat.contents()[-1][1]
+    chat.tab.excuse("ERR_FAILED")
