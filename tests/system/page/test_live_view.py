@@ -31,7 +31,7 @@ CHROMIUM = "/usr/bin/chromium"
 WAIT = 60.0
 STREAMS = 12
 SECRET = "the-porcupine-sleeps-at-noon"
-GENERATED = "[data-readout=generated] + .sub"
+GENERATED = "[data-readout=generated] + .lv-sub"
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 
 
@@ -66,7 +66,7 @@ class View:
 
     @property
     def words(self) -> str:
-        return self.text(".strip .words")
+        return self.text(".lv-words")
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).first.text_content() or ""
@@ -184,9 +184,10 @@ def test_under_load_it_says_what_status_says(
                 .map((each) => [each.dataset.total, Number(each.textContent.replaceAll(",", ""))])),
               running: document.querySelector("[data-readout=running]").textContent,
               waiting: document.querySelector("[data-readout=waiting]").textContent,
-              names: [...document.querySelectorAll(".batch tbody th")].map((th) => th.textContent),
+              names: [...document.querySelectorAll(".lv-batch tbody th")]
+                .map((each) => each.textContent),
               open: document.querySelector("[data-gateway=open]").textContent,
-              generated: document.querySelector("[data-readout=generated] + .sub").textContent,
+              generated: document.querySelector("[data-readout=generated] + .lv-sub").textContent,
             })"""
         )
         # The engine core tells its status every half second.
@@ -205,7 +206,7 @@ def test_under_load_it_says_what_status_says(
     assert before["tokens_generated"] < generated <= after["tokens_generated"]
     view.until(lambda: view.number("[data-readout=running]") == 0)
     assert SECRET not in view.page.content()
-    assert view.page.locator(".batch .empty").is_visible()
+    assert view.page.locator(".lv-batch .lv-empty").is_visible()
 
 
 def check_map(view: View, server: Server) -> None:
@@ -228,10 +229,10 @@ def check_reading_by_keys(view: View) -> None:
     """Both drawings can be read without a mouse, and say what they show in words."""
     page = view.page
     for name, says in (("blocks", "KV blocks: "), ("steps", "last ")):
-        canvas = page.locator(f".{name}-plot canvas")
+        canvas = page.locator(f".lv-{name}-plot canvas")
         assert says in (canvas.get_attribute("aria-label") or "")
-        reading = page.locator(f".{name}-plot output")
-        page.locator(f".{name}-plot").scroll_into_view_if_needed()
+        reading = page.locator(f".lv-{name}-plot output")
+        page.locator(f".lv-{name}-plot").scroll_into_view_if_needed()
         canvas.focus()
         page.keyboard.press("Home")
         first = reading.text_content()
@@ -294,14 +295,46 @@ def test_on_a_phone_in_the_dark_and_without_motion(
         """() => ({
           wide: Math.max(document.documentElement.scrollWidth,
                          document.querySelector(".live").scrollWidth),
-          animation: getComputedStyle(document.querySelector(".lamp")).animationName,
-          panel: getComputedStyle(document.querySelector(".panel")).backgroundColor,
+          animation: getComputedStyle(document.querySelector(".lv-lamp")).animationName,
+          panel: getComputedStyle(document.querySelector(".lv-panel")).backgroundColor,
         })"""
     )
     assert style["wide"] <= 360
     assert style["animation"] == "none"
     red, green, blue = (int(part) for part in style["panel"][4:-1].split(","))
     assert max(red, green, blue) < 80
+
+
+def test_of_several_engines_one_is_chosen(server: Server, open_view: Callable[..., View]) -> None:
+    """What a gateway of two engines would send, made of what this one sends."""
+    state = json.loads(first_event(server, skip=1))
+    one = state["engines"][0]
+    busy = {**one["snapshot"], "batch": {**one["snapshot"]["batch"], "running": 7}, "boot": "b2"}
+    gone = {"connected": False, "snapshot": None, "reason": "it was killed"}
+    state["engines"] = [
+        {**one, "engine": "tcp://a:1"},
+        {**one, "engine": "tcp://b:1", "snapshot": busy},
+        {**one, "engine": "tcp://c:1", **gone},
+    ]
+    event = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+
+    view = open_view(server.url)
+    view.live()
+    assert not view.page.get_by_role("combobox", name="Engine", exact=True).is_visible()
+    view.page.route(
+        "**/live", lambda route: route.fulfill(body=event, content_type="text/event-stream")
+    )
+    view.page.get_by_role("button", name="Pause").click()
+    view.page.get_by_role("button", name="Resume").click()
+    choice = view.page.get_by_role("combobox", name="Engine", exact=True)
+    choice.wait_for()
+    assert view.number("[data-readout=running]") == 0
+    choice.select_option("tcp://b:1")
+    assert view.number("[data-readout=running]") == 7
+    # It stays chosen when more comes.
+    view.until(lambda: view.page.locator(".live").get_attribute("data-boot") == "b2")
+    assert choice.input_value() == "tcp://b:1"
+    view.page.unroute_all()
 
 
 def test_it_says_when_engine_or_gateway_is_gone_and_comes_back(
@@ -314,7 +347,7 @@ def test_it_says_when_engine_or_gateway_is_gone_and_comes_back(
     os.kill(server.child("engine"), signal.SIGKILL)
     view.until(lambda: view.is_state("gone"))
     assert "engine core is gone" in view.words
-    assert view.page.locator(".panels").is_visible(), "the last of it stays, faded"
+    assert view.page.locator(".lv-panels").is_visible(), "the last of it stays, faded"
     view.until(lambda: view.is_state("live"))
     assert view.page.locator(".live").get_attribute("data-boot") != first
     os.kill(server.child("gateway 0"), signal.SIGKILL)

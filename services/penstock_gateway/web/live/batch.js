@@ -1,7 +1,7 @@
 /** The running batch: a row for each slot that is taken. */
 
 import { panel, write } from "./dom.js";
-import { age, percent, tenant, whole } from "./format.js";
+import { age, count, percent, tenant, whole } from "./format.js";
 import { Table } from "./table.js";
 
 export function batchPanel() {
@@ -15,17 +15,17 @@ export function batchPanel() {
       { title: "Request", head: true, mono: true, text: name, hint: (row) => `${name(row)}; ${row.cached} prompt tokens from the cache, ${row.preemptions} preemptions` },
       { title: "Tenant", lesser: true, text: (row) => tenant(row.tenant), hint: (row) => row.tenant },
       { title: "Phase", text: (row) => row.phase, mark: (row) => row.phase },
-      { title: "Progress", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of what may come` },
+      { title: "Tokens", long: "Tokens: computed of those to compute, or generated of those that may come", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of the tokens ${row.phase === "prefill" ? "computed" : "that may come"}` },
       { title: "Blocks", number: true, lesser: true, long: "KV blocks held", text: (row) => whole(row.blocks) },
       { title: "Age", number: true, text: (row) => age(row.age) },
     ],
   });
   body.append(table.node);
 
-  function update({ batch }) {
+  function update({ batch, steps }) {
     const hidden = batch.running - batch.rows.length;
     const some = hidden > 0 ? `, the first ${whole(batch.rows.length)} shown` : "";
-    write(note, `${whole(batch.running)} of ${whole(batch.slots)} slots, ${whole(batch.prefilling)} in prefill${some}`);
+    write(note, `${whole(batch.running)} of ${whole(batch.slots)} slots, ${whole(batch.prefilling)} in prefill, ${count(steps.preemptions, "preemption")} so far${some}`);
     table.update(batch.rows);
   }
   return { node, update };
@@ -36,8 +36,8 @@ export const name = (row) => (row.sequence ? `${row.request} #${row.sequence}` :
 
 const progress = (row) =>
   row.phase === "prefill"
-    ? `${whole(row.computed)} of ${whole(row.tokens)} computed`
-    : `${whole(row.emitted)} of ${whole(row.most - row.prompt)} generated`;
+    ? `${whole(row.computed)} of ${whole(row.tokens)}`
+    : `${whole(row.emitted)} of ${whole(row.most - row.prompt)}`;
 
 const part = (row) =>
   row.phase === "prefill" ? row.computed / Math.max(1, row.tokens) : row.emitted / Math.max(1, row.most - row.prompt);

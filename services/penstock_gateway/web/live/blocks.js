@@ -21,11 +21,11 @@ export function blocksPanel() {
 
   const swatches = Object.fromEntries(STATES.map(([kind]) => [kind, swatch(kind)]));
   const totals = Object.fromEntries(STATES.map(([kind]) => [kind, make("dd", { "data-total": kind })]));
-  const legend = make("dl", { class: "legend" }, ...STATES.map(([kind, title, hint]) =>
+  const legend = make("dl", { class: "lv-legend" }, ...STATES.map(([kind, title, hint]) =>
     make("div", { title: hint }, make("dt", {}, swatches[kind], make("span", { text: title })), totals[kind]),
   ));
-  const host = make("p", { class: "remark" });
-  const none = make("p", { class: "empty", text: "No worker is ready: there is no pool." });
+  const host = make("p", { class: "lv-remark" });
+  const none = make("p", { class: "lv-empty", text: "No worker is ready: there is no pool." });
   const plot = new Plot({
     name: "blocks", label: "Map of the KV blocks", draw, find, tell, move,
   });

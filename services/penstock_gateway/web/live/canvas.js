@@ -17,8 +17,8 @@ export class Plot {
     this.canvas = make("canvas", {
       tabindex: 0, role: "img", "aria-label": label, "aria-describedby": `live-${name}-reading`,
     });
-    this._tip = make("output", { class: "tip", id: `live-${name}-reading`, "aria-live": "polite", hidden: true });
-    this.node = make("div", { class: `plot ${name}-plot` }, this.canvas, this._tip);
+    this._tip = make("output", { class: "lv-tip", id: `live-${name}-reading`, "aria-live": "polite", hidden: true });
+    this.node = make("div", { class: `lv-plot lv-${name}-plot` }, this.canvas, this._tip);
     this._observer = new ResizeObserver(() => this.redraw());
     this._observer.observe(this.node);
     this._listen();
@@ -96,7 +96,7 @@ export const colourOf = (element) => getComputedStyle(element).backgroundColor;
 
 /** A swatch of a legend: a key to a colour, and where the drawing takes it from. */
 export function swatch(kind) {
-  return make("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
+  return make("span", { class: "lv-swatch", "data-kind": kind, "aria-hidden": "true" });
 }
 
 /** The round number at or above a value, for the end of an axis. */

@@ -30,11 +30,11 @@ export function write(node, text) {
 /** A panel with a heading. Returns its node, its body, and the place for a remark in its head. */
 export function panel(name, title) {
   const id = `live-${name}`;
-  const note = make("p", { class: "note" });
-  const body = make("div", { class: "body" });
+  const note = make("p", { class: "lv-note" });
+  const body = make("div", { class: "lv-body" });
   const node = make(
     "section",
-    { class: `panel ${name}`, "aria-labelledby": id },
+    { class: `lv-panel lv-${name}`, "aria-labelledby": id },
     make("header", {}, make("h2", { id, text: title }), note),
     body,
   );

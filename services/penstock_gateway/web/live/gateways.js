@@ -16,7 +16,7 @@ const FACTS = [
 export function gatewaysPanel() {
   const { node, body, note } = panel("gateways", "Gateways");
   const values = Object.fromEntries(FACTS.map(([key]) => [key, make("dd", { "data-gateway": key })]));
-  const facts = make("dl", { class: "facts", "aria-label": "The gateway that this page is of" },
+  const facts = make("dl", { class: "lv-facts", "aria-label": "The gateway that this page is of" },
     ...FACTS.map(([key, title]) => make("div", {}, make("dt", { text: title }), values[key])));
   const which = make("h3", { text: "This gateway" });
   const table = new Table({

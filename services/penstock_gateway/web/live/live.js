@@ -38,22 +38,22 @@ class LiveView {
   }
 
   _build() {
-    this._lamp = make("span", { class: "lamp", "aria-hidden": "true" });
-    this._words = make("span", { class: "words", role: "status", "aria-live": "polite" });
+    this._lamp = make("span", { class: "lv-lamp", "aria-hidden": "true" });
+    this._words = make("span", { class: "lv-words", role: "status", "aria-live": "polite" });
     this._select = make("select", { id: "live-engine" });
-    this._selectBox = make("label", { class: "engine", for: "live-engine", hidden: true }, make("span", { text: "Engine" }), this._select);
-    this._facts = make("p", { class: "about" });
-    this._pause = make("button", { type: "button", class: "pause", "aria-pressed": "false", text: "Pause" });
+    this._selectBox = make("div", { class: "lv-engine", hidden: true }, make("label", { for: "live-engine", text: "Engine" }), this._select);
+    this._facts = make("p", { class: "lv-about" });
+    this._pause = make("button", { type: "button", class: "lv-pause", "aria-pressed": "false", text: "Pause" });
     this._gateways = gatewaysPanel();
     this._readouts = readouts();
     this._panels = [this._readouts, stepsPanel(), blocksPanel(), batchPanel(), queuePanel(), tenantsPanel(), this._gateways];
     const [figures, ...rest] = this._panels.map((panel) => panel.node);
-    this._shown = make("div", { class: "shown" }, figures, make("div", { class: "panels" }, ...rest));
+    this._shown = make("div", { class: "lv-shown" }, figures, make("div", { class: "lv-panels" }, ...rest));
     this.node = make(
       "div",
       { class: "live", "data-state": "connecting" },
-      make("h1", { class: "unseen", text: "Live view" }),
-      make("header", { class: "strip" }, make("p", { class: "state" }, this._lamp, this._words), this._facts, this._selectBox, this._pause),
+      make("h1", { class: "lv-unseen", text: "Live view" }),
+      make("header", { class: "lv-strip" }, make("p", { class: "lv-state" }, this._lamp, this._words), this._facts, this._selectBox, this._pause),
       this._shown,
     );
     this._pause.addEventListener("click", () => this._setPaused(!this._paused));
@@ -128,7 +128,7 @@ class LiveView {
     this._showChoice();
     const engine = this._engine();
     const snapshot = engine && (engine.snapshot ?? this._last.get(engine.engine));
-    this._shown.classList.toggle("nothing", !snapshot);
+    this._shown.classList.toggle("lv-nothing", !snapshot);
     if (snapshot) {
       for (const panel of this._panels) panel.update(snapshot);
       this.node.dataset.boot = snapshot.boot;

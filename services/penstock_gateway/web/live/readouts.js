@@ -19,14 +19,14 @@ const FIGURES = [
 
 export function readouts() {
   const figures = FIGURES.map(([key, title, text]) => {
-    const value = make("span", { class: "value", "data-readout": key, text: "–" });
+    const value = make("span", { class: "lv-value", "data-readout": key, text: "–" });
     const line = makeSvg("polyline", { points: "" });
-    const spark = makeSvg("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, preserveAspectRatio: "none", "aria-hidden": "true", class: "spark" }, line);
-    const less = make("span", { class: "sub" });
-    const node = make("div", { class: "readout" }, make("dt", { text: title }), make("dd", {}, value, less), spark);
+    const spark = makeSvg("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, preserveAspectRatio: "none", "aria-hidden": "true", class: "lv-spark" }, line);
+    const less = make("span", { class: "lv-sub" });
+    const node = make("div", { class: "lv-readout" }, make("dt", { text: title }), make("dd", {}, value, less), spark);
     return { key, text, value, line, less, node };
   });
-  const node = make("dl", { class: "readouts", "aria-label": "Key figures" }, ...figures.map((figure) => figure.node));
+  const node = make("dl", { class: "lv-readouts", "aria-label": "Key figures" }, ...figures.map((figure) => figure.node));
   let history = [];
   let boot = "";
 
@@ -73,7 +73,7 @@ function notes({ queue, batch, blocks, steps }) {
     kv: blocks ? `of ${whole(blocks.total)} blocks` : "no pool",
     generated: `${short(steps.tokens_generated)} tokens`,
     computed: `${short(steps.tokens_computed)} tokens`,
-    step: steps.preemptions ? `${short(steps.preemptions)} preemptions` : `${short(steps.total)} steps`,
+    step: `${short(steps.total)} steps`,
   };
 }
 

@@ -83,7 +83,7 @@ function dataOf(event) {
 async function refusal(reply) {
   const error = new Error("refused");
   error.refused = true;
-  error.wait = 1000 * Number(reply.headers.get("retry-after") ?? 4);
+  error.wait = 1000 * Number(reply.headers.get("retry-after") ?? 2);
   try {
     error.reason = (await reply.json()).error.message;
   } catch {

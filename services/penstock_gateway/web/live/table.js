@@ -16,16 +16,16 @@ export class Table {
       make("th", { scope: "col", class: classes(column), abbr: column.long, text: column.title, title: column.long }),
     );
     this._body = make("tbody");
-    this._empty = make("p", { class: "empty", text: empty });
+    this._empty = make("p", { class: "lv-empty", text: empty });
     const table = make(
       "table",
       {},
-      make("caption", { class: "unseen", text: caption }),
+      make("caption", { class: "lv-unseen", text: caption }),
       make("thead", {}, make("tr", {}, ...this._heads)),
       this._body,
     );
-    this._scroller = make("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": caption }, table);
-    this.node = make("div", { class: "tabled" }, this._scroller, this._empty);
+    this._scroller = make("div", { class: "lv-scroller", tabindex: 0, role: "region", "aria-label": caption }, table);
+    this.node = make("div", { class: "lv-tabled" }, this._scroller, this._empty);
     this.update([]);
   }
 
@@ -55,8 +55,8 @@ export class Table {
 
   _make() {
     const cells = this._columns.map((column, index) => {
-      const text = make("span", { class: "text" });
-      const bar = column.bar ? make("span", { class: "bar", "aria-hidden": "true" }) : null;
+      const text = make("span", { class: "lv-text" });
+      const bar = column.bar ? make("span", { class: "lv-bar", "aria-hidden": "true" }) : null;
       const head = column.head;
       const node = make(head ? "th" : "td", { scope: head ? "row" : null, class: classes(column) }, bar, text);
       node.hidden = this._heads[index].hidden;
@@ -85,5 +85,5 @@ export class Table {
 
 function classes(column) {
   const names = ["number", "mono", "wide", "lesser"].filter((name) => column[name]);
-  return names.length ? names.join(" ") : null;
+  return names.length ? names.map((name) => `lv-${name}`).join(" ") : null;
 }
