@@ -123,6 +123,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             pooling=self.pooling,
+            digest=self.model.digest,
         )
 
 

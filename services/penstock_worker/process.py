@@ -8,6 +8,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock import logs
 from penstock.config import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
@@ -38,10 +40,17 @@ THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 cores that the gateway and the engine core need."""
 
 
-def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = None) -> None:
+def main(
+    engine_endpoint: str,
+    rank: int,
+    transport: TransportSettings | None = None,
+    *,
+    model_dir: str | None = None,
+) -> None:
     """Serves the engine core until it says Stop, or SIGTERM or SIGINT comes.
 
     Dials again for as long as it lives; weights stay loaded while the engine core restarts.
+    model_dir: where this worker finds the model; None: where the engine core does.
     Raises one of FINAL, after telling the engine, when the model can't be served here.
     """
     for name, value in THREADING.items():
@@ -49,7 +58,7 @@ def main(engine_endpoint: str, rank: int, transport: TransportSettings | None = 
     session = EngineSession(engine_endpoint, rank, transport or TransportSettings())
     leaving = Leaving()
     session.start()
-    worker = Worker(session)
+    worker = Worker(session, model_dir)
     try:
         _preload()
         if not leaving.asked:
@@ -96,8 +105,9 @@ def _preload() -> None:
 class Worker:
     """Takes what the session hears and does it."""
 
-    def __init__(self, session: EngineSession) -> None:
+    def __init__(self, session: EngineSession, model_dir: str | None = None) -> None:
         self._session = session
+        self._model_dir = model_dir
         session.aside = self._take_aside
         self._placement = Placement()
         self._loaded: Loaded | None = None
@@ -164,6 +174,8 @@ class Worker:
         from penstock_worker.loading import load, same_model
 
         self._forget()
+        if self._model_dir is not None:
+            setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         if self._loaded is None or not same_model(self._loaded, setup):
             self.close()  # Frees its memory before the next is measured.
             self._placement.keep_to(setup.numa_node)

@@ -98,7 +98,12 @@ def _worker(arguments: argparse.Namespace) -> int:
     from penstock_worker.process import main
 
     config = resolve(arguments)
-    main(arguments.engine_endpoint, arguments.rank, config.engine.transport)
+    main(
+        arguments.engine_endpoint,
+        arguments.rank,
+        config.engine.transport,
+        model_dir=arguments.model_dir,
+    )
     return 0
 
 

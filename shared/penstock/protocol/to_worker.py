@@ -17,6 +17,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     numa_node: None means any.  host_kv_bytes: memory for the host tier, 0 for none.
     grammar_mask_budget_ms: that a step's logits may wait for masks.
     pooling: how vectors are made; None: the model generates text.
+    digest: of the model that the engine core serves; empty: it doesn't say.
     """
 
     version: int
@@ -36,6 +37,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     host_kv_bytes: int = 0
     grammar_mask_budget_ms: float = 10.0
     pooling: PoolingConfig | None = None
+    digest: str = ""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
