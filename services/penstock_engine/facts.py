@@ -131,6 +131,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             pooling=self.pooling,
             served_name=self.served_name,
+            digest=self.model.digest,
         )
 
 

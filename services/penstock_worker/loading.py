@@ -55,6 +55,11 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
     threads = setup.threads or usable_threads()
     torch.set_num_threads(1)  # The threads of a backend each compute alone.
     prepared = load_manifest(setup.model_dir)
+    if setup.digest and prepared.digest != setup.digest:
+        raise StartupError(
+            f"{setup.model_dir} holds another model ({prepared.name}, {prepared.digest[:12]}) than"
+            f" the engine core serves ({setup.digest[:12]})"
+        )
     if setup.pooling is not None:
         return _load_pooling(prepared, setup, threads, begun, phases)
     recipe = choose(prepared, setup, threads)

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock import logs
 from penstock.config import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
@@ -40,7 +42,6 @@ THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Read by the OpenMP library when it is loaded.  Its idle threads would else spin between steps, on
 cores that the gateway and the engine core need."""
 
-
 NO_METRICS = MetricsSettings()
 
 
@@ -50,10 +51,12 @@ def main(
     transport: TransportSettings | None = None,
     *,
     metrics: MetricsSettings = NO_METRICS,
+    model_dir: str | None = None,
 ) -> None:
     """Serves the engine core until it says Stop, or SIGTERM or SIGINT comes.
 
     Dials again for as long as it lives; weights stay loaded while the engine core restarts.
+    model_dir: where this worker finds the model; None: where the engine core does.
     Raises one of FINAL, after telling the engine, when the model can't be served here; StartupError
     also where the metrics port can't be had.
     """
@@ -62,7 +65,7 @@ def main(
     transport = transport or TransportSettings()
     session = EngineSession(engine_endpoint, rank, transport)
     port = metrics.worker_metrics_port
-    worker = Worker(session, Unwatched() if port is None else Phases())
+    worker = Worker(session, Unwatched() if port is None else Phases(), model_dir)
     with _observing(worker, session, transport, metrics, rank):
         _work(worker, session)
     log.info("worker stopped")
@@ -134,10 +137,13 @@ def _preload() -> None:
 class Worker:
     """Takes what the session hears and does it. phases: what a runner's parts are timed by."""
 
-    def __init__(self, session: EngineSession, phases: Phases) -> None:
+    def __init__(
+        self, session: EngineSession, phases: Phases, model_dir: str | None = None
+    ) -> None:
         self.counts = Counts()
         self.phases = phases
         self._session = session
+        self._model_dir = model_dir
         session.aside = self._take_aside
         self._placement = Placement()
         self._loaded: Loaded | None = None
@@ -219,6 +225,8 @@ class Worker:
         self._forget()
         self.counts.model = setup.served_name
         self.counts.sessions += 1
+        if self._model_dir is not None:
+            setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         if self._loaded is None or not same_model(self._loaded, setup):
             self.close()  # Frees its memory before the next is measured.
             self._placement.keep_to(setup.numa_node)

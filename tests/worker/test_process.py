@@ -49,7 +49,8 @@ from penstock.config import TransportSettings
 from penstock_worker.process import FINAL, main
 logs.setup("worker 0")
 try:
-    main(sys.argv[1], 0, TransportSettings(beat_interval=0.2, peer_timeout=2.0))
+    transport = TransportSettings(beat_interval=0.2, peer_timeout=2.0)
+    main(sys.argv[1], 0, transport, model_dir=sys.argv[2] or None)
 except FINAL as error:
     print(error, file=sys.stderr)
     sys.exit(78)
@@ -59,12 +60,14 @@ except FINAL as error:
 class Engine:
     """The engine's end of the worker's session, and the worker's process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model_dir: str = "") -> None:
         self.endpoint = f"ipc://{folder}/worker"
         self._context = zmq.Context()
         self.bind(b"12345678")
         self.worker = subprocess.Popen(
-            [sys.executable, "-c", START, self.endpoint], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", START, self.endpoint, model_dir],
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def bind(self, boot: bytes) -> None:
@@ -187,6 +190,29 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
     assert engine.hear(Result).slots == result.slots
     engine.send(Stop())
     assert engine.exit_code()[0] == 0
+
+
+def test_a_folder_of_its_own_takes_the_place_of_the_engines(tmp_path: Path, setup: Setup) -> None:
+    """As on another machine, where the engine core's path leads nowhere."""
+    own = Engine(tmp_path, model_dir=setup.model_dir)
+    try:
+        away = msgspec.structs.replace(setup, model_dir="/nowhere", digest="0" * 64)
+        assert own.set_up(away).num_kv_blocks == 2000
+        own.send(Stop())
+        assert own.exit_code()[0] == 0
+    finally:
+        own.close()
+
+
+def test_another_model_than_the_engines_is_refused(engine: Engine, setup: Setup) -> None:
+    """The same path may hold something else by now: a link that was changed, another volume."""
+    engine.hear(WorkerHello)
+    engine.send(msgspec.structs.replace(setup, digest="f" * 64))
+    fault = engine.hear(Fault)
+    assert fault.final
+    assert "holds another model (tiny, 000000000000)" in fault.message
+    code, _ = engine.exit_code()
+    assert code == 78
 
 
 def test_a_plan_that_does_not_fit_is_a_fault_and_a_new_session(

@@ -50,6 +50,11 @@ def worker(parser: Parser) -> None:
         "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
     )
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="Rank in its group.")
+    parser.add_argument(
+        "--model-dir",
+        metavar="FOLDER",
+        help="This worker's own prepared folder; default: the engine core's, by the same path.",
+    )
     flags.add_settings(parser, flags.TRANSPORT, *flags.WORKER_METRICS)
     _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("worker"))

@@ -100,7 +100,13 @@ def _worker(arguments: argparse.Namespace) -> int:
     from penstock_worker.process import main
 
     engine = resolve(arguments).engine
-    main(arguments.engine_endpoint, arguments.rank, engine.transport, metrics=engine.metrics)
+    main(
+        arguments.engine_endpoint,
+        arguments.rank,
+        engine.transport,
+        metrics=engine.metrics,
+        model_dir=arguments.model_dir,
+    )
     return 0
 
 

@@ -18,6 +18,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     grammar_mask_budget_ms: that a step's logits may wait for masks.
     pooling: how vectors are made; None: the model generates text.
     served_name: what requests call the model; a worker's metrics have it as a label.
+    digest: of the model that the engine core serves; empty: it doesn't say.
     """
 
     version: int
@@ -38,6 +39,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     grammar_mask_budget_ms: float = 10.0
     pooling: PoolingConfig | None = None
     served_name: str = ""
+    digest: str = ""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

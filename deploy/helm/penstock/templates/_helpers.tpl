@@ -1,0 +1,184 @@
+{{- define "penstock.name" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* Of a component: dict "root" $ "component" "gateway". */ -}}
+{{- define "penstock.selector" -}}
+app.kubernetes.io/name: penstock
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "penstock.labels" -}}
+{{ include "penstock.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
+{{- end -}}
+
+{{- define "penstock.image" -}}
+{{- printf "%s-%s:%s" .root.Values.image.repository .component (default .root.Chart.AppVersion .root.Values.image.tag) | quote -}}
+{{- end -}}
+
+{{- /* Where an init container puts the model, in the volume of each pod. Another model has another
+       name: what an engine that runs has open stays as it is. */ -}}
+{{- define "penstock.modelDir" -}}
+{{- printf "/models/model-%s" (.Values.model.name | sha256sum | trunc 12) -}}
+{{- end -}}
+
+{{- define "penstock.transport" -}}
+- --config=/etc/penstock/config.yaml
+{{- if .Values.curve.enabled }}
+- --curve-dir=/run/secrets/curve
+{{- else }}
+- --allow-plain-tcp
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "penstock.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* What a pod has whatever it runs: dict "root" $ "component" … "values" … */ -}}
+{{- define "penstock.placement" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- include "penstock.podSecurity" .root | nindent 2 }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "penstock.selector" . | nindent 8 }}
+{{- end -}}
+
+{{- define "penstock.annotations" -}}
+{{- if eq .component "gateway" }}
+checksum/config: {{ toYaml .root.Values.config | sha256sum }}
+{{- else }}
+{{- /* What is the gateways' alone restarts no engine. */}}
+checksum/config: {{ toYaml (get .root.Values.config "engine") | sha256sum }}
+{{- end }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.commonMounts" -}}
+- {name: config, mountPath: /etc/penstock, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.curve.enabled }}
+- {name: curve, mountPath: /run/secrets/curve, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.commonVolumes" -}}
+- name: config
+  configMap: {name: {{ include "penstock.name" .root }}-config}
+- name: tmp
+  emptyDir: {sizeLimit: 1Gi}
+{{- if .root.Values.curve.enabled }}
+- name: curve
+  secret:
+    secretName: {{ include "penstock.name" .root }}-curve-{{ .component }}
+    # Secret keys that everybody may read are refused; the group is fsGroup.
+    defaultMode: 0440
+    items:
+      - {key: {{ .component }}.key_secret, path: {{ .component }}.key_secret}
+      {{- if eq .component "engine" }}
+      - {key: frontends.gateway.key, path: frontends/gateway.key}
+      - {key: workers.worker.key, path: workers/worker.key}
+      {{- else }}
+      - {key: engine.key, path: engine.key}
+      {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.prepare" -}}
+- name: prepare
+  image: {{ include "penstock.image" (dict "root" . "component" "prepare") }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - prepare
+    - {{ .Values.model.name | quote }}
+    - --cache-dir=/models
+    - --copy-weights
+    - --link={{ include "penstock.modelDir" . }}
+  {{- if .Values.model.hubToken.existingSecret }}
+  env:
+    - name: HF_TOKEN
+      valueFrom:
+        secretKeyRef:
+          name: {{ .Values.model.hubToken.existingSecret }}
+          key: {{ .Values.model.hubToken.key }}
+  {{- end }}
+  securityContext:
+    {{- include "penstock.containerSecurity" . | nindent 4 }}
+  resources:
+    {{- toYaml .Values.model.prepareResources | nindent 4 }}
+  volumeMounts:
+    - {name: models, mountPath: /models}
+    - {name: tmp, mountPath: /tmp}
+{{- end -}}
+
+{{- define "penstock.sharedModels" -}}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ default (printf "%s-models" (include "penstock.name" .)) .Values.model.storage.existingClaim }}
+{{- end -}}
+
+{{- define "penstock.ownModels" -}}
+persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}
+volumeClaimTemplates:
+  - metadata: {name: models}
+    spec:
+      accessModes: [ReadWriteOnce]
+      {{- with .Values.model.storage.storageClass }}
+      storageClassName: {{ . }}
+      {{- end }}
+      resources:
+        requests: {storage: {{ .Values.model.storage.size }}}
+{{- end -}}
+
+{{- /* Health of an engine or worker: dict "port" … "startup" seconds. */ -}}
+{{- define "penstock.probes" -}}
+startupProbe:
+  httpGet: {path: /health/live, port: metrics}
+  periodSeconds: 5
+  failureThreshold: {{ div .startup 5 }}
+livenessProbe:
+  httpGet: {path: /health/live, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /health/ready, port: metrics}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end -}}

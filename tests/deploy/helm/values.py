@@ -1,0 +1,74 @@
+"""Ways to use the chart: values that people give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VALUES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "two engines on CPUs": {
+        "engines": 2,
+        "image": {"repository": "registry.example/team/penstock", "tag": "1.2.3"},
+        "model": {"storage": {"mode": "shared", "size": "5Gi", "storageClass": "nfs"}},
+        "gateway": {
+            "replicas": 4,
+            "autoscaling": {"enabled": True, "metric": "CPU"},
+            "extraArgs": ["--keepalive-interval=5"],
+            "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "llm"}],
+        },
+        "config": {
+            "engine": {"worker": {"threads": 8}, "scheduler": {"max_waiting_tokens": 8_000_000}},
+            "gateway": {"otlp_traces_endpoint": "http://otel:4318/v1/traces"},
+        },
+    },
+    "GPUs": {
+        "engines": 3,
+        "model": {
+            "name": "Qwen/Qwen3-8B",
+            "storage": {"mode": "shared", "existingClaim": "models"},
+            "hubToken": {"existingSecret": "hub", "key": "token"},
+        },
+        "worker": {
+            "gpu": {"count": 1},
+            "runtimeClassName": "nvidia",
+            "resources": {"requests": None, "limits": {"memory": "64Gi"}},
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        },
+    },
+    "keys and curve": {
+        "fullnameOverride": "llm-service",
+        "apiKeys": {"existingSecret": "api-keys", "key": "keys.yaml"},
+        "curve": {"create": False},
+        "image": {"pullSecrets": [{"name": "registry"}]},
+        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+        "gateway": {"shutdownTimeout": 600, "podAnnotations": {"team": "search"}},
+    },
+    "plain network, nothing that can be left out": {
+        "curve": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "gateway": {"service": {"type": "LoadBalancer", "port": 8080, "annotations": {"a/b": "c"}}},
+        "config": {"engine": None},
+    },
+    "ingress and monitors": {
+        "apiKeys": {"existingSecret": "api-keys"},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "host": "llm.example.org",
+            "tlsSecret": "certificate",
+        },
+        "serviceMonitor": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "gatewayKey": {"existingSecret": "admin-key", "key": "api-key"},
+        },
+        "gateway": {
+            "autoscaling": {"enabled": True, "matchLabels": {"service": "prod"}, "maxReplicas": 40}
+        },
+    },
+    "custom metric by pods": {
+        "gateway": {"autoscaling": {"enabled": True, "metric": "Pods", "name": "waiting"}}
+    },
+}
