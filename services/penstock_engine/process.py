@@ -22,6 +22,7 @@ from penstock.config import EngineConfig
 from penstock.errors import StartupError
 from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
+from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
 from penstock.transport.hub import Hub
 from penstock_engine.core import EngineCore
@@ -52,10 +53,11 @@ def main(
         recording(EngineCore(facts), config.record) as core,
         _wakeup() as wakeup,
         zmq.Context() as context,
+        gatekeeper(context, config.transport),
         _bound(frontend_endpoint),
         _bound(worker_endpoint),
-        closing(_hub(context, frontend_endpoint, FromFrontend, config, boot)) as frontends,
-        closing(_hub(context, worker_endpoint, FromWorker, config, boot)) as workers,
+        closing(_hub(context, frontend_endpoint, "frontends", config, boot)) as frontends,
+        closing(_hub(context, worker_endpoint, "workers", config, boot)) as workers,
     ):
         log.info(
             "engine listening",
@@ -152,11 +154,11 @@ class Loop:
 
 
 def _hub(
-    context: zmq.Context[Any], endpoint: str, messages: Any, config: EngineConfig, boot: bytes
+    context: zmq.Context[Any], endpoint: str, peers: Peers, config: EngineConfig, boot: bytes
 ) -> Hub[Any]:
-    decoder = msgspec.msgpack.Decoder(messages)
+    decoder: Any = msgspec.msgpack.Decoder(FromFrontend if peers == "frontends" else FromWorker)
     try:
-        return Hub(context, endpoint, decoder, config.transport, boot)
+        return Hub(context, endpoint, decoder, config.transport, boot, peers)
     except zmq.ZMQError as error:
         raise StartupError(f"can't listen at {endpoint}: {error}") from error
 

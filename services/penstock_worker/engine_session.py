@@ -59,16 +59,21 @@ class EngineSession:
     """inbox: Heard, for the main thread.  activity: what it does.
 
     aside: called by this thread with each message first; whether that has taken it, so that it
-    doesn't wait behind a step.
+    doesn't wait behind a step.  Raises StartupError for an endpoint that may not be dialled.
     """
 
     def __init__(self, endpoint: str, rank: int, settings: TransportSettings) -> None:
         self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.activity = Activity()
         self.aside: Callable[[Heard], bool] = lambda heard: False
-        self._settings = settings
-        self._endpoint = endpoint
-        self._rank = rank
+        self._context = zmq.Context()
+        self._link: Link[ToWorker] = Link(
+            self._context,
+            endpoint,
+            msgspec.msgpack.Decoder(ToWorker),
+            lambda: WorkerHello(list(PROTOCOL_VERSIONS), rank, os.getpid()),
+            settings,
+        )
         self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
         self._session = 0
         self._next_progress = 0.0
@@ -96,18 +101,11 @@ class EngineSession:
 
     def _run(self) -> None:
         try:
-            with zmq.Context() as context:
-                link: Link[ToWorker] = Link(
-                    context,
-                    self._endpoint,
-                    msgspec.msgpack.Decoder(ToWorker),
-                    lambda: WorkerHello(list(PROTOCOL_VERSIONS), self._rank, os.getpid()),
-                    self._settings,
-                )
+            with self._context:
                 try:
-                    self._loop(link)
+                    self._loop(self._link)
                 finally:
-                    link.close()
+                    self._link.close()
         except BaseException:
             # Without this thread the process is deaf: better that it dies and is started again.
             log.error("the session thread failed", exception=True)

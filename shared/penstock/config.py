@@ -195,6 +195,16 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")
     ] = 67_108_864
+    curve_dir: Annotated[
+        str | None,
+        Meta(
+            description="This role's folder of CurveZMQ keys (`penstock curve-keys`), for tcp://"
+            " endpoints; default: none."
+        ),
+    ] = None
+    allow_plain_tcp: Annotated[
+        bool, Meta(description="Use tcp:// between machines without keys, in plain.")
+    ] = False
 
 
 class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,8 +43,14 @@ def endpoint(tmp_path: Path) -> str:
 class Wire:
     """A hub and what its owner saw; answers every Hello."""
 
-    def __init__(self, context: zmq.Context, endpoint: str, boot: bytes = BOOT) -> None:
-        self.hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), FAST, boot)
+    def __init__(
+        self,
+        context: zmq.Context,
+        endpoint: str,
+        boot: bytes = BOOT,
+        settings: TransportSettings = FAST,
+    ) -> None:
+        self.hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), settings, boot)
         self.events: list[Event] = []
 
     def poll(self) -> None:

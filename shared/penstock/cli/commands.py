@@ -53,6 +53,7 @@ COMMANDS = (
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
     Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
     Command("prepare", PARTS, "make a model's prepared folder", "process_arguments:prepare"),
+    Command("curve-keys", PARTS, "make keys for processes on several hosts", "curve_keys:add"),
     Command("config-table", PARTS, "print the reference table of all flags", "table:add"),
     Command("completion", PARTS, "print a shell's completion script", "completion:add"),
 )

@@ -10,6 +10,7 @@ import msgspec
 import zmq
 
 from penstock.config import TransportSettings
+from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.lane import Lane
 from penstock.transport.wire import (
@@ -42,8 +43,9 @@ class Hub(Generic[Incoming]):
     where it can still be reached.  A frame of an unknown or ended session is answered by BYE and
     never acted on, so a process that was frozen learns what happened meanwhile.
 
-    boot: 8 bytes that name this life of the engine.  Raises zmq.ZMQError where the endpoint can't
-    be bound.
+    boot: 8 bytes that name this life of the engine.  peers: who dials here, which says whose keys
+    are allowed where the transport is secured.  Raises zmq.ZMQError where the endpoint can't be
+    bound, and StartupError as `curve.server_curve` does.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Hub(Generic[Incoming]):
         decoder: msgspec.msgpack.Decoder[Incoming],
         settings: TransportSettings,
         boot: bytes,
+        peers: Peers = "frontends",
     ) -> None:
+        curve = server_curve(endpoint, settings, peers)
         if len(boot) != len(NO_BOOT) or boot == NO_BOOT:
             raise ValueError(f"boot must be {len(NO_BOOT)} bytes, not all zero")
         self._decoder = decoder
@@ -66,6 +70,8 @@ class Hub(Generic[Incoming]):
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         set_common_options(self.socket, settings)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if curve is not None:
+            curve.secure(self.socket)
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError:

@@ -10,6 +10,7 @@ import msgspec
 import zmq
 
 from penstock.config import TransportSettings
+from penstock.transport.curve import client_curve
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.lane import Lane
 from penstock.transport.wire import (
@@ -39,7 +40,7 @@ class Link(Generic[Incoming]):
     owner calls `poll` when `socket` is readable and at the latest after `wait_hint` seconds.
 
     On this side `session` in events is b"": there is only one.  last_reason: why the last session,
-    or the last attempt at one, ended.
+    or the last attempt at one, ended.  Raises StartupError as `curve.client_curve` does.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Link(Generic[Incoming]):
     ) -> None:
         self._context = context
         self._endpoint = endpoint
+        self._curve = client_curve(endpoint, settings)
         self._decoder = decoder
         self._encoder = msgspec.msgpack.Encoder()
         self._hello = hello
@@ -153,6 +155,8 @@ class Link(Generic[Incoming]):
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
             # A routing id may not begin with a zero byte.
             socket.setsockopt(zmq.ROUTING_ID, b"\x01" + os.urandom(15))
+            if self._curve is not None:
+                self._curve.secure(socket)
             socket.connect(self._endpoint)
             self.socket = socket
         if self._lane is None:
