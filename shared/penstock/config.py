@@ -228,11 +228,11 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     engine_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="The engine core's; 0 picks a free one; default: none."),
+        Meta(description="The engine core's; of several, N has this port + N; 0: free; default: none."),
     ] = None
     worker_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="The workers': worker N has this port + N, 0 a free one; default: none."),
+        Meta(description="The workers': worker N has this port + N; 0: a free one; default: none."),
     ] = None
     metrics_host: Annotated[
         str, Meta(description="Address of both; they ask for no key, so keep it private.")

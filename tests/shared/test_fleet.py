@@ -12,7 +12,7 @@ import pytest
 
 from penstock import SamplingParams
 from penstock.client import EngineClient
-from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
+from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 from tests.shared.test_client import collect, until
@@ -268,7 +268,7 @@ async def test_limits_are_those_that_all_keep(scene):
 async def test_a_name_brings_engines_and_takes_them_away(scene):
     answer: list[str] = []
     client = EngineClient(
-        "dns://engines:5570", name="test", settings=FAST, resolver=lambda host, port: list(answer)
+        "dns://localhost:5570", name="test", settings=FAST, resolver=lambda host, port: list(answer)
     )
     client._fleet._interval = 0.05
     scene.client = client
@@ -303,7 +303,7 @@ async def test_a_name_brings_engines_and_takes_them_away(scene):
 async def test_more_addresses_than_are_dialled(scene):
     places = [f"ipc://{scene.folder}/{n}" for n in range(200)]
     client = EngineClient(
-        "dns://engines:5570", name="test", settings=FAST, resolver=lambda host, port: places
+        "dns://localhost:5570", name="test", settings=FAST, resolver=lambda host, port: places
     )
     scene.client = client
     await client.start()
@@ -332,3 +332,9 @@ async def test_several_sequences_move_as_one(scene):
         1: "whole",
         2: "half",
     }
+
+
+@pytest.mark.parametrize("place", ["tcp://10.0.0.1:5570", "dns://engine:5570"])
+async def test_a_network_in_plain_is_refused_at_once(place):
+    with pytest.raises(StartupError, match="there is no --curve-dir"):
+        EngineClient(f"ipc:///run/a,{place}", name="test")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
     CounterMetricFamily,
+    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -45,6 +46,11 @@ class Collector:
 
     def _counters(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts
+        gauge = GaugeMetricFamily(
+            "penstock:gateway_open_requests", f"Requests being answered. {OURS}", labels=_LABEL
+        )
+        gauge.add_metric(label, self._service.open_requests)
+        yield gauge
         for name, words, value in (
             ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
             ("generation_tokens", "Generated tokens.", counts.generation_tokens),

@@ -25,6 +25,7 @@ from penstock.config import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
+from penstock.transport.curve import needs_keys
 
 log = logs.get(__name__)
 
@@ -35,6 +36,7 @@ class Dispatch:
     connected: set while there is a session with an engine core that may be used.  due: generations
     with a sink that this turn has given something.  routed, moved, renumbered, live: see
     EngineClient.
+    Raises StartupError where an endpoint may not be dialled, see `transport.curve.needs_keys`.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Dispatch:
         routing: Routing,
         resolver: Resolver,
     ) -> None:
+        for place in (*endpoints.fixed, *(f"tcp://{n.host}:{n.port}" for n in endpoints.names)):
+            needs_keys(place, settings)  # Here and at once, not when a name has an address.
         self._name = name
         self._settings = settings
         self._routing = routing

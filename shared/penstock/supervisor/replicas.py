@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.bench.machine import usable_cores
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config import EngineConfig, MetricsSettings, ServeConfig
 from penstock.errors import StartupError
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.runtime_dir import RuntimeDir
@@ -100,4 +100,23 @@ def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
     if record.record_dir is not None:
         folder = str(Path(record.record_dir) / f"engine-{number}")
         record = msgspec.structs.replace(record, record_dir=folder)
-    return msgspec.structs.replace(engine, worker=worker, cache=cache, record=record)
+    return msgspec.structs.replace(
+        engine,
+        worker=worker,
+        cache=cache,
+        record=record,
+        metrics=_own_ports(engine.metrics, number),
+    )
+
+
+def _own_ports(metrics: MetricsSettings, number: int) -> MetricsSettings:
+    """The ports given are the first engine core's and its worker's; the others' follow them."""
+    changed = {
+        name: port + number
+        for name in ("engine_metrics_port", "worker_metrics_port")
+        if (port := getattr(metrics, name))  # 0 is any free one for each.
+    }
+    past = [port for port in changed.values() if port > 65_535]
+    if past:
+        raise StartupError(f"engine core {number} would have the metrics port {past[0]}")
+    return msgspec.structs.replace(metrics, **changed)
