@@ -22,15 +22,14 @@ them."""
 
 @dataclass(frozen=True)
 class Container:
-    """pid: of its first process, as the engine counts them. health: "" if nothing asks."""
+    """pid: of its first process, as the engine counts them.  probe: its health check's command."""
 
     id: str
     name: str
     service: str
     pid: int
     running: bool
-    health: str
-    started: str
+    probe: tuple[str, ...]
 
 
 @dataclass
@@ -102,15 +101,16 @@ class System:
         return sorted(found, key=lambda each: each.name)
 
     def wait_ready(self, *services: str, seconds: float = READY_SECONDS) -> float:
-        """Until every container of the services runs and says it is healthy. Returns the seconds;
-        raises Failed with the last lines of what isn't."""
+        """Until every container of the services runs and its health check, made now, says so: what
+        the engine knows may be as old as the check's interval. Returns the seconds; raises Failed
+        with the last lines of what isn't."""
         begun = time.monotonic()
         while True:
             waiting = [
                 each
                 for service in services
                 for each in self.containers(service)
-                if not each.running or each.health not in ("", "healthy")
+                if not _is_healthy(each)
             ]
             if not waiting:
                 return time.monotonic() - begun
@@ -120,7 +120,8 @@ class System:
 
     def _last_words(self, container: Container) -> str:
         lines = docker.run(["sh", "-c", f"docker logs --tail 8 {container.id} 2>&1"])
-        return f"{container.name} is {container.health or 'not running'}:\n{lines}"
+        state = "not healthy" if container.running else "not running"
+        return f"{container.name} is {state}:\n{lines}"
 
     def gateway_state(self, container: Container) -> dict[str, Any]:
         """GET /status of one gateway, asked from inside. Raises Failed."""
@@ -148,6 +149,16 @@ def _size(image: str) -> int:
     return int(docker.inspect(image)[0]["Size"])
 
 
+def _is_healthy(container: Container) -> bool:
+    if not container.running:
+        return False
+    try:
+        docker.docker("exec", container.id, *container.probe, timeout=30)
+    except Failed:
+        return False
+    return True
+
+
 def _container(raw: dict[str, Any]) -> Container:
     state = raw["State"]
     return Container(
@@ -156,6 +167,5 @@ def _container(raw: dict[str, Any]) -> Container:
         service=raw["Config"]["Labels"]["com.docker.compose.service"],
         pid=state["Pid"],
         running=state["Running"] and not state.get("Restarting", False),
-        health=state.get("Health", {}).get("Status", ""),
-        started=state["StartedAt"],
+        probe=tuple(raw["Config"].get("Healthcheck", {}).get("Test", ["CMD", "true"])[1:]),
     )
