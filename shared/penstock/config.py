@@ -228,7 +228,7 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     engine_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="The engine core's; of several, N has this port + N; 0: free; default: none."),
+        Meta(description="The engine core's; of several, N has port + N; 0: free; default: none."),
     ] = None
     worker_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,

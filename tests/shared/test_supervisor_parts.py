@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import CacheSettings, EngineConfig, RecordSettings, ServeConfig, WorkerSettings
+from penstock.config import (
+    CacheSettings,
+    EngineConfig,
+    MetricsSettings,
+    RecordSettings,
+    ServeConfig,
+    WorkerSettings,
+)
 from penstock.errors import InvalidRequest, StartupError
 from penstock.supervisor import listener, replicas
 from penstock.supervisor.replicas import make_replicas, share
@@ -129,6 +136,16 @@ def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     given = EngineConfig(worker=WorkerSettings(threads=5))
     assert share(given, 1, 2).worker.threads == 5
     assert share(config, 0, 1) == config
+
+
+def test_metrics_ports_follow_one_another() -> None:
+    given = MetricsSettings(engine_metrics_port=9100, worker_metrics_port=0)
+    parts = [share(EngineConfig(metrics=given), number, 3).metrics for number in range(3)]
+    assert [part.engine_metrics_port for part in parts] == [9100, 9101, 9102]
+    assert [part.worker_metrics_port for part in parts] == [0, 0, 0]
+    last = EngineConfig(metrics=MetricsSettings(worker_metrics_port=65_535))
+    with pytest.raises(StartupError, match="engine core 1 would have the metrics port 65536"):
+        share(last, 1, 2)
 
 
 def test_engine_cores_have_places_of_their_own(tmp_path: Path) -> None:
