@@ -26,13 +26,14 @@ class Blow:
 
     first, all: seconds until the first stream, and every one, gained something again, or had ended.
     open_there: requests that went through a killed gateway or load balancer, else None.  cuts:
-    streams that broke and were begun anew.
+    streams that broke and were begun anew.  refused: that got a 503 before they began.
     """
 
     victim: str
     first: float
     all: float
     cuts: int
+    refused: int
     open_there: int | None
 
 
@@ -80,7 +81,11 @@ async def strike(system: System, fleet: RetryingFleet, container: Container, ima
     await fleet.wait_moved(position, len(position), RECOVERY_SECONDS)
     # The kill itself takes a moment to be carried out, and streams break in that moment.
     cuts = fleet.cuts_since(struck - 5.0)
-    return Blow(container.service, first, first + everyone, len(cuts), there)
+    # A stream counts once, however often it was tried while there was nobody. One that was refused
+    # before it began was not cut: while no gateway is ready, that is the answer.
+    refused = {cut.request for cut in cuts if cut.reason.startswith("503 ")}
+    broken = {cut.request for cut in cuts if not cut.reason.startswith("503 ")}
+    return Blow(container.service, first, first + everyone, len(broken), len(refused), there)
 
 
 async def restart_each(system: System, fleet: RetryingFleet, *services: str) -> Restart:

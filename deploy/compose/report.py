@@ -42,13 +42,14 @@ class Report:
 
 def _findings(found: Findings) -> list[str]:
     lines = [
-        "| killed (SIGKILL) | first stream goes on, s | all go on, s | streams cut | open there |",
-        "|---|---:|---:|---:|---:|",
+        "| killed (SIGKILL) | first goes on, s | all go on, s | cut | refused | open there |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for blow in found.blows:
         there = "–" if blow.open_there is None else str(blow.open_there)
         lines.append(
-            f"| {blow.victim} | {blow.first:.1f} | {blow.all:.1f} | {blow.cuts} | {there} |"
+            f"| {blow.victim} | {blow.first:.1f} | {blow.all:.1f} | {blow.cuts} | {blow.refused} "
+            f"| {there} |"
         )
     lines += [
         "",
