@@ -16,7 +16,6 @@ from penstock_kernels.triton.numerics import INTERPRETED, round_to
 from penstock_kernels.triton.tiles import FP8, row_block, row_warps
 
 
-
 @triton.jit
 def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)

@@ -32,8 +32,17 @@ class TopLogProbs:
 
 @triton.jit
 def _log_probs(
-    logits, given, own, ids, top, found, vocab, count, BLOCK: tl.constexpr, COUNT_BLOCK: tl.constexpr
-):  # fmt: skip
+    logits,
+    given,
+    own,
+    ids,
+    top,
+    found,
+    vocab,
+    count,
+    BLOCK: tl.constexpr,
+    COUNT_BLOCK: tl.constexpr,
+):
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocab
     peak = tl.full((), float("-inf"), tl.float32)

@@ -47,7 +47,9 @@ def pack(weight: Tensor, *, bits: int, group: int) -> PackedWeights:
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}; it must be 4 or 8")
     if group not in GROUPS or weight.shape[1] % group:
-        raise ValueError(f"group is {group}; it must be one of {GROUPS} and divide {weight.shape[1]}")
+        raise ValueError(
+            f"group is {group}; it must be one of {GROUPS} and divide {weight.shape[1]}"
+        )
     most = 127 if bits == 8 else 7
     groups = weight.float().unflatten(1, (-1, group))
     scales = (groups.abs().amax(-1) / most).clamp(min=torch.finfo(torch.float32).tiny)
@@ -102,7 +104,7 @@ def _weight_only(
     dtype: tl.constexpr = x.dtype.element_ty
     acc = tl.zeros([ROWS, COLUMNS], tl.float32)
     none = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for group in range(0, groups):
+    for group in range(groups):
         scale = tl.load(scales + scale_place + group, mask=in_columns, other=0.0).to(tl.float32)
         zero = tl.full([COLUMNS], 8.0 if BITS == 4 else 0.0, tl.float32)
         if ZEROS:
@@ -112,7 +114,9 @@ def _weight_only(
             raw = tl.load(levels + byte_place, mask=in_columns[:, None], other=0)
             low = _levels((raw & 15).to(tl.float32) - zero[:, None], dtype)
             high = _levels((raw >> 4).to(tl.float32) - zero[:, None], dtype)
-            first = tl.load(x_place + group * GROUP + half[None, :], mask=in_rows[:, None], other=0.0)
+            first = tl.load(
+                x_place + group * GROUP + half[None, :], mask=in_rows[:, None], other=0.0
+            )
             second = tl.load(
                 x_place + group * GROUP + HALF + half[None, :], mask=in_rows[:, None], other=0.0
             )
@@ -121,7 +125,9 @@ def _weight_only(
             level_place = column.to(tl.int64)[:, None] * inputs + group * GROUP + whole[None, :]
             raw = tl.load(levels + level_place, mask=in_columns[:, None], other=0)
             level = _levels(raw.to(tl.float32) - zero[:, None], dtype)
-            some = tl.load(x_place + group * GROUP + whole[None, :], mask=in_rows[:, None], other=0.0)
+            some = tl.load(
+                x_place + group * GROUP + whole[None, :], mask=in_rows[:, None], other=0.0
+            )
             part = tile_dot(some, tl.trans(level), none)
         acc = tl.fma(part, tl.broadcast_to(scale[None, :], part.shape), acc)
     if BIAS:

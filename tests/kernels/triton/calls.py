@@ -96,9 +96,7 @@ def logits() -> None:
     biases = torch.zeros(3, dtype=torch.int32), half, row
     edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
     edits.count_tokens(seen, half, number)
-    sampling.sample_rows(
-        raw, sampling.SamplingRows(row, half, row, row, number, number, number)
-    )
+    sampling.sample_rows(raw, sampling.SamplingRows(row, half, row, row, number, number, number))
     for count in (0, 1, 20):
         log_probs.log_probs(raw, number, count)
     philox.uniform(number, number, number)

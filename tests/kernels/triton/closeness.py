@@ -16,8 +16,8 @@ UNITS = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 def assert_close(ours: Tensor, wanted: Tensor, *, floats: int = 16, roundings: int = 1) -> None:
     """Equal up to one unit of the dtype in the last place, and `floats` units of float32's.
 
-    wanted: on the CPU, of the same dtype.  roundings: to the dtype on the way; each but the last may
-    be off by a unit of the largest number."""
+    wanted: on the CPU, of the same dtype.  roundings: to the dtype on the way; each but the last
+    may be off by a unit of the largest number."""
     if ours.dtype != wanted.dtype or ours.shape != wanted.shape:
         raise AssertionError(f"{ours.dtype} {ours.shape} is not {wanted.dtype} {wanted.shape}")
     far = (ours.cpu().double() - wanted.double()).abs()

@@ -7,7 +7,6 @@ only: processes that other tests start don't inherit it.
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import sys
 import warnings
@@ -28,6 +27,7 @@ if DEVICE.type == "cpu":
         importlib.import_module("triton.experimental.gluon")
         for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
             importlib.import_module(f"penstock_kernels.triton.{module.name}")
+        import tests.kernels.triton.rounding_kernels  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

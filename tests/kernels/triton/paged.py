@@ -34,9 +34,7 @@ class Case:
     cache: torch.dtype | None = None
 
 
-def sequence(
-    seed: int, length: int, shape: tuple[int, int, int], dtype: torch.dtype
-) -> Sequence:
+def sequence(seed: int, length: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Sequence:
     """shape: heads, KV heads, head size."""
     generator = torch.Generator().manual_seed(seed)
     heads, kv_heads, dim = shape

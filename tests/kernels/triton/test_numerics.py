@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 
-from penstock_kernels.triton.numerics import round_to
-
-
-@triton.jit
-def _round(x, out, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, round_to(tl.load(x + at), out.dtype.element_ty))
-
-
-@triton.jit
-def _widen(x, out, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(x + at).to(tl.float32))
+from tests.kernels.triton.rounding_kernels import round_all, widen_all
 
 
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
@@ -29,13 +15,13 @@ def test_rounding(kept: torch.dtype, device: torch.device) -> None:
     x = (torch.randn(4096, generator=generator) * scales).clamp(-448, 448)
     x[:8] = torch.tensor([0.0, -0.0, 448.0, 2.0**-10, 3 * 2.0**-10, 1 + 2**-8, 1 + 3 * 2**-8, 17.0])
     out = torch.empty(4096, dtype=kept, device=device)
-    _round[(1,)](x.to(device), out, 4096)
+    round_all[(1,)](x.to(device), out, 4096)
     assert torch.equal(out.cpu().float(), x.to(kept).float())
 
 
 def test_every_fp8_number_is_read(device: torch.device) -> None:
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     out = torch.empty(256, device=device)
-    _widen[(1,)](numbers.to(device), out, 256)
+    widen_all[(1,)](numbers.to(device), out, 256)
     finite = ~numbers.float().isnan()  # The interpreter reads the two NaNs as 480.
     assert torch.equal(out.cpu()[finite], numbers.float()[finite])

@@ -66,19 +66,19 @@ def logits_of(kind: str, rows: int, vocab: int) -> Tensor:
             logits[0] = 0.0
             logits[1, ::2], logits[1, 1::2] = 0.0, -0.0
         case "holes":
-            logits[:, :: 3] = float("-inf")
-            logits[0, :-1] = float("-inf")
+            logits[:, ::3] = float("-inf")
+            logits[0, :-1], logits[0, -1] = float("-inf"), 1.0
     return logits
 
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "holes"])
-@pytest.mark.parametrize(("rows", "vocab"), [(40, 601), (3, 5000), (3, 2)])
+@pytest.mark.parametrize(("rows", "vocab"), [(14, 601), (2, 2500), (3, 2)])
 def test_draws(kind: str, rows: int, vocab: int, device: torch.device) -> None:
     logits, wants = logits_of(kind, rows, vocab), asked(rows, vocab + len(kind))
     tokens = sample_rows(logits.to(device), on(device, wants)).tolist()
     assert tokens == expected(logits, wants)
-    alone = slice(2, 3)
-    assert sample_rows(logits[alone].to(device), on(device, wants, alone)).tolist() == tokens[2:3]
+    alone = slice(1, 2)
+    assert sample_rows(logits[alone].to(device), on(device, wants, alone)).tolist() == tokens[1:2]
 
 
 def test_what_is_not_finite(device: torch.device) -> None:
@@ -105,7 +105,13 @@ def test_edits_are_the_reference(device: torch.device) -> None:
     logits[1, 7] = float("-inf")
     biases: list[dict[int, float]] = [{}, {7: 5.0, 2099: -1e300, 3: 1e300}, {}, {0: -0.25}, {}]
     held = [{}, {3: 1, 9: 0, 2099: 4}, {5: 2}, {}, {int(i): 1 for i in rng.integers(0, VOCAB, 50)}]
-    numbers = [(0.0, 0.0, 1.0), (0.5, 0.25, 1.3), (-2.0, 0.1, 1.0), (1.0, 1.0, 2.0), (0.0, 1.5, 0.7)]
+    numbers = [
+        (0.0, 0.0, 1.0),
+        (0.5, 0.25, 1.3),
+        (-2.0, 0.1, 1.0),
+        (1.0, 1.0, 2.0),
+        (0.0, 1.5, 0.7),
+    ]
     seen = torch.zeros(6, VOCAB, dtype=torch.int32)
     seen_rows = torch.tensor([-1, 4, 0, 1, 2], dtype=torch.int32)
     for slot, counts in zip(seen_rows.tolist(), held, strict=True):
@@ -127,7 +133,9 @@ def test_edits_are_the_reference(device: torch.device) -> None:
         logits.to(device), EditRows(*(part.to(device) for part in vars(edits).values()))
     ).cpu()
     for row in range(5):
-        wanted = reference.edit_row(logits[row], reference.Edits(biases[row], held[row], *numbers[row]))
+        wanted = reference.edit_row(
+            logits[row], reference.Edits(biases[row], held[row], *numbers[row])
+        )
         if mask_rows[row] >= 0:
             wanted = wanted.masked_fill(~allowed[mask_rows[row]], float("-inf"))
         # A device may fuse the penalties' float64 steps, which can move float32's last bit.
