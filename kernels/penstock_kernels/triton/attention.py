@@ -197,9 +197,7 @@ def _attend(
             place = (part + tl.program_id(2)) * PARTIAL_ROWS + row
             tl.store(partial_peaks + place, top, mask=real)
             tl.store(partial_weights + place, total, mask=real)
-            tl.store(
-                partial_values + place[:, None] * HEAD_DIM + column[None, :], mixed, mask=mask
-            )
+            tl.store(partial_values + place[:, None] * HEAD_DIM + column[None, :], mixed, mask=mask)
     else:
         top = tl.full([ROWS], LOWEST, tl.float32)
         total = tl.zeros([ROWS], tl.float32)

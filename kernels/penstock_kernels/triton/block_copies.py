@@ -1,6 +1,7 @@
 """Copies of whole KV blocks: within the pool (a fork), and to and from a staging buffer (a swap).
 
-Bytes are moved as they are, whatever they mean.
+Bytes are moved as they are, whatever they mean.  Block numbers come from the host, so these
+launches are not for CUDA graphs.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ def gather_blocks(blocks: Tensor, sources: list[int], staging: Tensor) -> None:
     """staging[i] = blocks[:, sources[i]]. staging: [at least len(sources), parts, width], of the
     same dtype, contiguous: one copy takes it to the host.  Mutates staging."""
     numbers = _numbers(sources, blocks.device)
-    _launch(blocks, staging.transpose(0, 1), numbers, _numbers(list(range(len(sources))), blocks.device))
+    _launch(
+        blocks, staging.transpose(0, 1), numbers, _numbers(list(range(len(sources))), blocks.device)
+    )
 
 
 def scatter_blocks(staging: Tensor, blocks: Tensor, targets: list[int]) -> None:
     """blocks[:, targets[i]] = staging[i]: the inverse of gather_blocks. Mutates blocks.
     targets: distinct."""
     numbers = _numbers(targets, blocks.device)
-    _launch(staging.transpose(0, 1), blocks, _numbers(list(range(len(targets))), blocks.device), numbers)
+    _launch(
+        staging.transpose(0, 1), blocks, _numbers(list(range(len(targets))), blocks.device), numbers
+    )
 
 
 def independent_runs(sources: list[int], targets: list[int]) -> list[list[int]]:
@@ -109,5 +114,7 @@ def _launch(source: Tensor, target: Tensor, sources: Tensor, targets: Tensor) ->
 
 def _as_bytes(blocks: Tensor) -> Tensor:
     if blocks.stride(2) != 1:
-        raise ValueError(f"a block's elements must lie together, not with strides {blocks.stride()}")
+        raise ValueError(
+            f"a block's elements must lie together, not with strides {blocks.stride()}"
+        )
     return blocks.view(torch.uint8)

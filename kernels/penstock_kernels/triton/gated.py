@@ -28,9 +28,7 @@ def _gate_mul(gate_up, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     if GELU:
         bent = _GELU_SLOPE * (gate + _GELU_CUBE * (gate * gate * gate))
     open_part = gate / (1.0 + tl.exp(-bent))
-    tl.store(
-        out + row * size + column, round_to(open_part * up, out.dtype.element_ty), mask=inside
-    )
+    tl.store(out + row * size + column, round_to(open_part * up, out.dtype.element_ty), mask=inside)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

@@ -32,8 +32,17 @@ class TopLogProbs:
 
 @triton.jit
 def _log_probs(
-    logits, given, own, ids, top, found, vocab, count, BLOCK: tl.constexpr, COUNT_BLOCK: tl.constexpr
-):  # fmt: skip
+    logits,
+    given,
+    own,
+    ids,
+    top,
+    found,
+    vocab,
+    count,
+    BLOCK: tl.constexpr,
+    COUNT_BLOCK: tl.constexpr,
+):
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocab
     peak = tl.full((), float("-inf"), tl.float32)
@@ -49,10 +58,11 @@ def _log_probs(
     log_total = tl.log(total).to(tl.float32)
     token = tl.load(given + row)
     held = (token >= 0) & (token < vocab)
-    x = tl.load(logits + token, mask=held, other=float("-inf"))
-    tl.store(own + row, (x - peak) - log_total)
+    chosen = tl.load(logits + token, mask=held, other=float("-inf"))
+    tl.store(own + row, (chosen - peak) - log_total)
     if count > 0:
-        limit, above = threshold(logits, logits, vocab, count.to(tl.float64), True, BLOCK)
+        wanted = tl.full((), 0.0, tl.float64) + count  # A count of 1 comes as a constant.
+        limit, above = threshold(logits, logits, vocab, wanted, True, BLOCK)
         ties = count - above.to(tl.int32)
         seen = tl.full((), 0, tl.int32)
         stored = tl.full((), 0, tl.int32)
@@ -61,22 +71,22 @@ def _log_probs(
             inside = at < vocab
             x = tl.load(logits + at, mask=inside, other=float("-inf"))
             kept, seen = kept_entries(order_key(x), inside, limit, ties, seen)
-            place = stored + tl.cumsum(kept.to(tl.int32), 0) - 1
-            tl.store(found + row * count + place, at.to(tl.int64), mask=kept)
+            slot = stored + tl.cumsum(kept.to(tl.int32), 0) - 1
+            tl.store(found + row * count + slot, at.to(tl.int64), mask=kept)
             stored += tl.sum(kept.to(tl.int32), 0)
         tl.debug_barrier()
         place = tl.arange(0, COUNT_BLOCK)
         real = place < count
-        token = tl.load(found + row * count + place, mask=real, other=0)
-        x = tl.load(logits + token, mask=real, other=float("-inf"))
-        key = tl.where(real, order_key(x), -1)
+        top_id = tl.load(found + row * count + place, mask=real, other=0)
+        likely = tl.load(logits + top_id, mask=real, other=float("-inf"))
+        key = tl.where(real, order_key(likely), -1)
         # They were found by rising id, so of equal ones the earlier comes first.
         ahead = (key[None, :] > key[:, None]) | (
             (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
         )
         rank = tl.sum(ahead.to(tl.int32), 1)
-        tl.store(ids + row * count + rank, token, mask=real)
-        tl.store(top + row * count + rank, (x - peak) - log_total, mask=real)
+        tl.store(ids + row * count + rank, top_id, mask=real)
+        tl.store(top + row * count + rank, (likely - peak) - log_total, mask=real)
 
 
 def log_probs(logits: Tensor, given: Tensor, count: int) -> TopLogProbs:

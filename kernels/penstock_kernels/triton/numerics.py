@@ -27,9 +27,8 @@ def round_to(x, dtype: tl.constexpr):
         x = tl.where(x == x, tl.minimum(tl.maximum(x, -_FP8_MAX), _FP8_MAX), x)
         if INTERPRETED:
             x = _fp8_grid(x)
-    if INTERPRETED:
-        if dtype == tl.bfloat16:
-            x = _bfloat16_grid(x)
+    if INTERPRETED and dtype == tl.bfloat16:
+        x = _bfloat16_grid(x)
     return x.to(dtype)
 
 

@@ -1,7 +1,7 @@
 """Rotary positions of queries and keys, and the write of keys and values into the paged cache.
 
-One kernel: a program has up to ROTARY_HEADS heads of one row, all of them query, key or value heads.
-A head is normalised (where the family does that) and rotated by itself.
+One kernel: a program has up to ROTARY_HEADS heads of one row, all of them query, key or value
+heads.  A head is normalised (where the family does that) and rotated by itself.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def rope_write(
     check_caches(key_cache, value_cache)
     for name, heads_of in (("query", query), ("key", key), ("value", value)):
         if heads_of.stride()[1:] != (head_dim, 1):
-            raise ValueError(f"{name}: the heads of a row must lie together, not {heads_of.stride()}")
+            raise ValueError(
+                f"{name}: the heads of a row must lie together, not {heads_of.stride()}"
+            )
     out = torch.empty(rows, heads, head_dim, dtype=query.dtype, device=query.device)
     if not rows:
         return out

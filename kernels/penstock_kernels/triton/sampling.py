@@ -153,9 +153,7 @@ def _sample(
         least = tl.load(min_ps + row)
         if (least > 0.0) | (top_p < 1.0):
             total = _cut(logits, weights, vocab, least, limit, ties, BLOCK)
-        draw = draw_uniform(
-            tl.load(seeds + row), tl.load(sequences + row), tl.load(indices + row)
-        )
+        draw = draw_uniform(tl.load(seeds + row), tl.load(sequences + row), tl.load(indices + row))
         token = _place(weights, vocab, draw * total, BLOCK)
     tl.store(tokens + row, token.to(tl.int64))
 

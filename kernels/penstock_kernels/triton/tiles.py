@@ -1,8 +1,8 @@
 """Tile sizes, warps and pipeline stages of every kernel, in one place.
 
 They are part of the numbers: another value may give other bits.  So they follow from the model's
-shape and the mode, never from the batch, and nothing is tuned while serving.  Chosen for Hopper (228
-KiB of shared memory and 64 K registers per SM) from the bytes that a tile keeps; still to be
+shape and the mode, never from the batch, and nothing is tuned while serving.  Chosen for Hopper
+(228 KiB of shared memory and 64 K registers per SM) from the bytes that a tile keeps; still to be
 measured.
 """
 
@@ -102,7 +102,7 @@ INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """The one shape of the batch-invariant product, whatever the number of rows: 64 is the height of a
 Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64 programs."""
 
-WEIGHT_ONLY = MatmulTiles(16, 64, 128, 4, 3)
-"""For few rows: weights are read once for each 16 rows.  inner is cut to the scales' group."""
+WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
+"""For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
 FP8 = MatmulTiles(64, 64, 128, 4, 3)

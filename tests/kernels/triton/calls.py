@@ -8,7 +8,22 @@ from functools import partial
 import numpy as np
 import torch
 
-from penstock_kernels.triton import attention, attention_plan, gated, rms_norm, rope_write, tiles
+from penstock_kernels.triton import (
+    attention,
+    attention_plan,
+    block_copies,
+    edits,
+    fp8_linear,
+    gated,
+    linear,
+    log_probs,
+    philox,
+    rms_norm,
+    rope_write,
+    sampling,
+    tiles,
+    weight_only,
+)
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CPU = torch.device("cpu")
@@ -69,6 +84,48 @@ def attend(
     )
 
 
+VOCAB = 128256
+
+
+def logits() -> None:
+    row, half = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int32)
+    number = torch.zeros(2, dtype=torch.int64)
+    raw = rows(2, VOCAB, dtype=torch.float32)
+    seen = torch.zeros(2, VOCAB, dtype=torch.int32)
+    masks = torch.zeros(2, VOCAB // 32, dtype=torch.int32)
+    biases = torch.zeros(3, dtype=torch.int32), half, row
+    edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
+    edits.count_tokens(seen, half, number)
+    sampling.sample_rows(raw, sampling.SamplingRows(row, half, row, row, number, number, number))
+    for count in (0, 1, 20):
+        log_probs.log_probs(raw, number, count)
+    philox.uniform(number, number, number)
+
+
+def copies() -> None:
+    blocks = rows(8, 64, 2048)
+    block_copies.copy_blocks(rows(1, 64, 2048), [0], [1])
+    block_copies.copy_blocks(blocks, [0, 2], [1, 3])
+    block_copies.gather_blocks(blocks, [0, 2], rows(2, 8, 2048))
+
+
+def products(dtype: torch.dtype = BF16) -> None:
+    for count in (1, 2):  # Triton makes a constant of an argument that is 1.
+        linear.linear(rows(count, 4096, dtype=dtype), rows(6144, 4096, dtype=dtype))
+
+
+def quantised(bits: int, group: int) -> None:
+    packed = weight_only.pack(rows(256, 4096), bits=bits, group=group)
+    for count in (1, 2):
+        weight_only.weight_only_linear(rows(count, 4096), packed)
+
+
+def fp8() -> None:
+    scales = rows(256, dtype=torch.float32)
+    for count in (1, 2):
+        fp8_linear.fp8_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), scales)
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
@@ -81,4 +138,13 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-64": partial(attend, 64, group=3),
     "attention-96": partial(attend, 96, group=1),
     "attention-256": partial(attend, 256, group=8),
+    "logits": logits,
+    "copies": copies,
+    "linear": products,
+    "linear-float32": partial(products, torch.float32),
+    "int8-32": partial(quantised, 8, 32),
+    "int8-128": partial(quantised, 8, 128),
+    "int4-32": partial(quantised, 4, 32),
+    "int4-128": partial(quantised, 4, 128),
+    "fp8": fp8,
 }

@@ -1,13 +1,15 @@
 """On a machine without CUDA these kernels run in Triton's interpreter, on CPU tensors.
 
-Triton reads TRITON_INTERPRET while its decorators run, so the variable is set for the imports only:
-processes that other tests start don't inherit it.
+Triton reads TRITON_INTERPRET while its decorators run, so the variable is set for these imports
+only: processes that other tests start don't inherit it.
 """
 
 from __future__ import annotations
 
-import os
+import importlib
+import pkgutil
 import sys
+import warnings
 
 import pytest
 import torch
@@ -17,17 +19,28 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     if "triton" in sys.modules and not sys.modules["triton"].knobs.runtime.interpret:
         raise RuntimeError("triton was imported before TRITON_INTERPRET could be set")
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
-    import penstock_kernels.triton
-    import penstock_kernels.triton.kernels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        import penstock_kernels.triton
 
-    if before is None:
-        del os.environ["TRITON_INTERPRET"]
-    else:
-        os.environ["TRITON_INTERPRET"] = before
+        # The interpreter imports it at the first launch, and it looks at the variable too.
+        importlib.import_module("triton.experimental.gluon")
+        for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
+            importlib.import_module(f"penstock_kernels.triton.{module.name}")
+        import tests.kernels.triton.rounding_kernels  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _quiet_numpy() -> None:
+    """The interpreter computes in numpy, which warns of exp's overflow and of inf - inf."""
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton.runtime.interpreter")
 
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     return DEVICE
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param

@@ -1,0 +1,108 @@
+"""Sequences in a shuffled, dirty cache, and attention over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_kernels.triton.attention import FULL, Reach, paged_attention
+from penstock_kernels.triton.attention_plan import plan_attention
+from penstock_kernels.triton.rope_write import UNSCALED, KVScales
+from penstock_kernels.triton.tiles import AttentionChoice
+
+
+@dataclass
+class Sequence:
+    """A sequence's own tensors: everything that its attention may depend on."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of computing. choice: the tiles."""
+
+    choice: AttentionChoice
+    block_size: int = 16
+    reach: Reach = FULL
+    scales: KVScales = UNSCALED
+    cache: torch.dtype | None = None
+
+
+def sequence(seed: int, length: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Sequence:
+    """shape: heads, KV heads, head size."""
+    generator = torch.Generator().manual_seed(seed)
+    heads, kv_heads, dim = shape
+
+    def draw(count: int) -> Tensor:
+        return torch.randn(length, count, dim, generator=generator).to(dtype)
+
+    return Sequence(draw(heads), draw(kv_heads), draw(kv_heads))
+
+
+def run_step(
+    work: list[tuple[Sequence, int, int]], case: Case, device: torch.device
+) -> list[Tensor]:
+    """Attention of (sequence, start, count) in one call; results on the CPU."""
+    size = case.block_size
+    blocks = [-(-(start + count) // size) for _, start, count in work]
+    shuffled = np.random.default_rng(len(work)).permutation(sum(blocks) + 2)
+    first = work[0][0]
+    _, kv_heads, dim = first.key.shape
+    kept = case.cache or first.key.dtype
+    slots = len(shuffled) * size
+    # By slot, then head, as a worker has it; not-a-number wherever nobody wrote.
+    keys = torch.full((slots, kv_heads, dim), float("nan"))
+    values, tables, used = keys.clone(), [], 0
+    for (one, start, count), need in zip(work, blocks, strict=True):
+        table = shuffled[used : used + need]
+        used += need
+        at = np.arange(start + count)
+        place = torch.from_numpy(table[at // size] * size + at % size)
+        keys[place] = one.key[: start + count].float() / case.scales.key
+        values[place] = one.value[: start + count].float() / case.scales.value
+        tables.append(table)
+    counts = np.array([count for _, _, count in work])
+    query = torch.cat([one.query[start : start + count] for one, start, count in work])
+    plan = plan_attention(
+        tables,
+        counts,
+        np.array([start + count for _, start, count in work]),
+        block_size=size,
+        group=query.shape[1] // kv_heads,
+        choice=case.choice,
+        device=device,
+    )
+    padding = torch.full((2, *query.shape[1:]), float("nan"), dtype=query.dtype)
+    caches = [rows.to(kept).to(device).transpose(0, 1) for rows in (keys, values)]
+    out = paged_attention(
+        torch.cat((query, padding)).to(device),
+        *caches,
+        plan,
+        query.shape[2] ** -0.5,
+        reach=case.reach,
+        scales=case.scales,
+    ).cpu()
+    assert not out[len(query) :].any()
+    return list(out[: len(query)].split(counts.tolist()))
+
+
+def dense(one: Sequence, reach: Reach = FULL) -> Tensor:
+    """In float64, every query of the sequence."""
+    length, heads, dim = one.query.shape
+    group = heads // one.key.shape[1]
+    key = one.key.double().repeat_interleave(group, 1)
+    value = one.value.double().repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", one.query.double(), key) * dim**-0.5
+    if reach.soft_cap:
+        scores = reach.soft_cap * torch.tanh(scores / reach.soft_cap)
+    hidden = torch.ones(length, length).triu(1).bool()
+    if reach.window:
+        hidden |= torch.ones(length, length).tril(-reach.window).bool()
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, value)

@@ -1,0 +1,20 @@
+"""Kernels that test_numerics.py launches; conftest.py imports them for the interpreter."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock_kernels.triton.numerics import round_to
+
+
+@triton.jit
+def round_all(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, round_to(tl.load(x + at), out.dtype.element_ty))
+
+
+@triton.jit
+def widen_all(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at).to(tl.float32))

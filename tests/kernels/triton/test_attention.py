@@ -1,0 +1,125 @@
+"""Paged attention against dense float64 attention, and against itself in other company and chunks.
+
+Splits and tiles are smaller than those that serve, so that short sequences have several.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from penstock_kernels.triton.attention import FULL, Reach
+from penstock_kernels.triton.rope_write import KVScales
+from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
+from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
+
+pytestmark = pytest.mark.timeout(300)
+
+TILES = AttentionTiles(16, 32, 64, 4, 2)
+SAME = AttentionChoice(TILES, TILES, split_queries=3)
+WIDE = AttentionChoice(TILES, AttentionTiles(64, 32, 64, 4, 2), split_queries=3)
+SHAPES = [(3, 1, 64), (2, 2, 80), (4, 1, 96), (8, 1, 128), (2, 2, 192), (6, 2, 256)]
+BOUNDS = {torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+"""Absolute, for standard normal values.  bfloat16 keeps 8 bits of weights and result."""
+
+
+def error(part: torch.Tensor, one: Sequence, start: int, reach: Reach = FULL) -> float:
+    wanted = dense(one, reach)[start : start + len(part)]
+    return float((part.double() - wanted).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [(shape, torch.bfloat16) for shape in SHAPES]
+    + [(SHAPES[0], torch.float32), (SHAPES[5], torch.float32), (SHAPES[1], torch.float16)],
+    ids=str,
+)
+def test_prefill_and_decode(
+    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    """One of each in a call, at a split's edge and past it."""
+    prefilled, decoded = sequence(1, 66, shape, dtype), sequence(2, 130, shape, dtype)
+    case = Case(WIDE)
+    parts = run_step([(prefilled, 0, 66), (decoded, 129, 1), (decoded, 126, 2)], case, device)
+    assert error(parts[0], prefilled, 0) < BOUNDS[dtype]
+    assert error(parts[1], decoded, 129) < BOUNDS[dtype]
+    assert error(parts[2], decoded, 126) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("reach", [Reach(1), Reach(40), Reach(64, 3.0), Reach(0, 3.0)], ids=str)
+def test_window_and_soft_cap(reach: Reach, device: torch.device) -> None:
+    one = sequence(3, 135, (4, 2, 64), torch.float32)
+    case = Case(WIDE, 32, reach)
+    parts = run_step([(one, 100, 35), (one, 134, 1), (one, 30, 3)], case, device)
+    for part, start in zip(parts, (100, 134, 30), strict=True):
+        assert error(part, one, start, reach) < BOUNDS[torch.float32], start
+
+
+def test_fp8_cache(device: torch.device) -> None:
+    """Against dense attention over what an FP8 cache can hold."""
+    one = sequence(4, 70, (6, 2, 64), torch.bfloat16)
+    scales = KVScales(0.5, 0.25)
+    for rows, scale in ((one.key, scales.key), (one.value, scales.value)):
+        rows.copy_((rows.float() / scale).to(torch.float8_e4m3fn).float() * scale)
+    case = Case(WIDE, 16, FULL, scales, torch.float8_e4m3fn)
+    parts = run_step([(one, 0, 40), (one, 69, 1)], case, device)
+    assert error(parts[0], one, 0) < BOUNDS[torch.bfloat16]
+    assert error(parts[1], one, 69) < BOUNDS[torch.bfloat16]
+
+
+def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
+    one = sequence(5, 40, (2, 1, 64), torch.bfloat16)
+    (part,) = run_step([(one, 30, 10)], Case(WIDE, cache=torch.float32), device)
+    assert error(part, one, 30) < BOUNDS[torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    ("shape", "reach", "dtype"),
+    [
+        ((3, 1, 64), FULL, torch.float32),
+        ((2, 2, 80), Reach(37, 5.0), torch.float32),
+        ((4, 1, 128), FULL, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_bits_depend_on_the_sequence_alone(
+    shape: tuple[int, int, int], reach: Reach, dtype: torch.dtype, device: torch.device
+) -> None:
+    """However it is chunked, decode included, whatever the block size, whoever else is there."""
+    one, length = sequence(6, 131, shape, dtype), 131
+    (whole,) = run_step([(one, 0, length)], Case(SAME, 16, reach), device)
+    for start in (0, 1, 62, 63, 64, 65, 127, 128, 130):
+        (part,) = run_step([(one, start, 1)], Case(SAME, 32, reach), device)
+        assert torch.equal(part, whole[start : start + 1]), start
+    for start, count in ((60, 2), (63, 3), (0, 7), (50, 40), (100, 31)):
+        others = [(sequence(70 + count, 30, shape, dtype), 25 - count % 3, 5) for _ in range(2)]
+        work = [others[0], (one, start, count), others[1]]
+        part = run_step(work, Case(SAME, 16, reach), device)[1]
+        assert torch.equal(part, whole[start : start + count]), (start, count)
+
+
+def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) -> None:
+    """The number of splits that a launch has room for follows from the longest."""
+    shape, dtype = (4, 1, 64), torch.bfloat16
+    one = sequence(8, 90, shape, dtype)
+    (alone,) = run_step([(one, 89, 1)], Case(SAME), device)
+    long = sequence(9, 300, shape, dtype)
+    short = sequence(10, 3, shape, dtype)
+    for place in range(3):
+        work = [(long, 299, 1), (short, 2, 1)]
+        work.insert(place, (one, 89, 1))
+        assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 64), (8, 2, 128)], ids=str)
+def test_the_tiles_that_serve(shape: tuple[int, int, int], device: torch.device) -> None:
+    """Over a split's edge at 512; batch_invariant gives a chunk the bits of decode."""
+    one = sequence(11, 530, shape, torch.bfloat16)
+    for invariant in (False, True):
+        case = Case(attention_choice(shape[2], batch_invariant=invariant))
+        (chunk,) = run_step([(one, 505, 20)], case, device)
+        (decoded,) = run_step([(one, 513, 1)], case, device)
+        assert error(decoded, one, 513) < BOUNDS[torch.bfloat16]
+        assert error(chunk, one, 505) < BOUNDS[torch.bfloat16]
+        if invariant:
+            assert torch.equal(decoded[0], chunk[8])
