@@ -20,6 +20,10 @@ _ROOM = "penstock.room"
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
 
+def _nowhere(piece: bytes) -> bool:
+    return False
+
+
 class Room:
     """Of a connection. full: a send would wait for the client to read.
 
@@ -29,7 +33,7 @@ class Room:
 
     __slots__ = ("full", "write")
 
-    def __init__(self, *, full: bool, write: Callable[[bytes], bool] = lambda piece: False) -> None:
+    def __init__(self, *, full: bool, write: Callable[[bytes], bool] = _nowhere) -> None:
         self.full = full
         self.write = write
 
@@ -69,6 +73,10 @@ class _Bounded:
         for name in list(self._timers):
             self._disarm(name)
         super().connection_lost(exc)  # type: ignore[misc]
+        # Each of these holds the protocol in turn: without them it goes at once, with all that its
+        # last request was made of, and not when the garbage collector comes by.
+        self._room.write = _nowhere
+        self.cycle = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # type: ignore[misc]
@@ -176,6 +184,10 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         _inside_head = False
         _progress = False
         _unfinished = 0
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.parser = None  # As above: it holds our methods.
 
         def unfinished(self, received: int) -> int:
             self._unfinished = 0 if self._progress else self._unfinished + received

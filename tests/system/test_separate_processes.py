@@ -32,10 +32,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts one process of the system; they are stopped in the order of their start."""
     running: list[subprocess.Popen[str]] = []
 
-    def one(*arguments: str) -> subprocess.Popen[str]:
+    def one(
+        *arguments: str, program: tuple[str, ...] = ("-m", "penstock")
+    ) -> subprocess.Popen[str]:
         log = (tmp_path / f"{len(running)}-{arguments[0]}.log").open("w")
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments],
+            [sys.executable, *program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

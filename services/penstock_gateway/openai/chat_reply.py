@@ -100,7 +100,7 @@ class ChatFormat:
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
         self._source: Source = unknown
-        self._plain = FastChunks(self._plain_chunk)
+        self._plain = FastChunks()
         self._is_plain = parsing is None and not shown.logprobs and not shown.token_ids
 
     def begin(self, source: Source) -> None:
@@ -117,7 +117,8 @@ class ChatFormat:
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._is_plain and delta.finish_reason is None and not usage:
             if delta.text:
-                self._plain.append(out, choice, delta.text, nullable=usage is None)
+                nullable = usage is None
+                self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=nullable)
             return
         shown = self._shown
         added, reason = self._read(choice, delta)

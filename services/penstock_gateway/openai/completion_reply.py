@@ -81,7 +81,7 @@ class CompletionFormat:
         self._n = n
         self._source: Source = unknown
         self._offsets: dict[int, int] = {}
-        self._plain = FastChunks(self._plain_chunk)
+        self._plain = FastChunks()
         self._is_plain = not shown.logprobs and not shown.token_ids
         choices = range(len(prompts) * n)
         self._unopened = set(choices) if shown.echo or shown.token_ids else set()
@@ -100,7 +100,7 @@ class CompletionFormat:
         if not (delta.text or shows_tokens or first or delta.finish_reason is not None):
             return
         if self._is_plain and not first and delta.finish_reason is None and not usage:
-            self._plain.append(out, choice, delta.text, nullable=usage is None)
+            self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=usage is None)
             return
         piece = TextChoice(choice, delta.text, None, delta.finish_reason, delta.stop_reason)
         if first:

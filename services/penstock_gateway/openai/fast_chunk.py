@@ -32,21 +32,29 @@ class FastChunk:
         out += self._after
 
 
+ChunkOf = Callable[[int, str, bool], msgspec.Struct]
+"""A chunk, from a choice's index and a text; `usage` in it is absent, or null if that says so."""
+
+
 class FastChunks:
-    """Of one reply: one for each choice, made when it is first wanted. chunk_of: from a choice's
-    index and a text; `usage` in its chunks is absent, or null if nullable."""
+    """Of one reply: one for each choice, made when it is first wanted.
 
-    __slots__ = ("_by_choice", "_chunk_of")
+    chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
+    another is freed by the garbage collector only.
+    """
 
-    def __init__(self, chunk_of: Callable[[int, str, bool], msgspec.Struct]) -> None:
-        self._chunk_of = chunk_of
+    __slots__ = ("_by_choice",)
+
+    def __init__(self) -> None:
         self._by_choice: dict[tuple[int, bool], FastChunk] = {}
 
-    def append(self, out: bytearray, choice: int, text: str, *, nullable: bool) -> None:
+    def append(
+        self, out: bytearray, choice: int, text: str, chunk_of: ChunkOf, *, nullable: bool
+    ) -> None:
         """Appends the event that says `text`. nullable: its usage is null."""
         key = (choice, nullable)
         fast = self._by_choice.get(key)
         if fast is None:
-            fast = FastChunk(lambda text: self._chunk_of(choice, text, nullable))
+            fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
             self._by_choice[key] = fast
         fast.append(out, text)
