@@ -38,6 +38,10 @@ class CountedClient:
         return self._client.connected
 
     @property
+    def takes_requests(self) -> bool:
+        return self._client.takes_requests
+
+    @property
     def welcome(self) -> Any:
         return self._client.welcome
 

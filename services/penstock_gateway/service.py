@@ -58,9 +58,9 @@ class Service:
     started: float = field(default_factory=time.monotonic)
 
     def engine(self) -> Engine:
-        """Raises EngineUnavailable when there is no session."""
+        """Raises EngineUnavailable when there is no session, and was none a moment ago."""
         welcome, text = self.client.welcome, self.client.text
-        if not self.client.connected or welcome is None or text is None:
+        if not self.client.takes_requests or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
         return Engine(welcome, text)
 

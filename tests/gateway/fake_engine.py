@@ -146,6 +146,10 @@ class FakeEngineClient:
         return self.age if self.status is not None else float("inf")
 
     @property
+    def takes_requests(self) -> bool:
+        return self.connected
+
+    @property
     def engines(self) -> list[EngineState]:
         told = self.status if self.connected else None
         ready = told is not None and told.ready and not told.draining

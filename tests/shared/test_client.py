@@ -237,6 +237,40 @@ async def test_who_waits_for_an_account_only_is_not_submitted_again(engine, clie
     assert len(engine.submits) == 3
 
 
+async def test_who_comes_while_the_engine_is_away_for_a_moment_waits(engine, client, endpoint):
+    await engine.die()
+    await until(lambda: not client.connected)
+    assert client.takes_requests
+    coming = asyncio.create_task(client.submit(list(b"x"), SamplingParams(max_tokens=5), name="n"))
+    await asyncio.sleep(0.1)
+    assert not coming.done()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two")
+    try:
+        generation = await coming
+        [submit] = successor.submits
+        assert (submit.deaths, submit.resumed) == (0, False)
+        generation.abort()
+    finally:
+        await successor.die()
+
+
+async def test_a_new_request_does_not_wait_long(engine, client, monkeypatch):
+    monkeypatch.setattr("penstock.client.engine_client.NEW_PATIENCE", 0.3)
+    await engine.die()
+    await until(lambda: not client.connected)
+    with pytest.raises(EngineUnavailable, match="no session"):
+        await client.submit(list(b"x"), SamplingParams(max_tokens=5), name="n")
+    assert not client.takes_requests
+
+
+async def test_who_left_in_order_is_not_waited_for(engine, client):
+    engine.send(engine.status(draining=True))
+    await until(lambda: client.status is not None and client.status.draining)
+    await engine.die()
+    await until(lambda: not client.connected)
+    assert not client.takes_requests
+
+
 async def test_another_model_fails_what_was_open(engine, client, endpoint):
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="m")
     await engine.die()

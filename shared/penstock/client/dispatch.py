@@ -56,6 +56,7 @@ class Dispatch:
         self._numbers = itertools.count(1)
         self._placing_due = False
         self._closed = False
+        self._lost_at: float | None = None
         self.fleet = Fleet(endpoints, self._session, self._dropped, resolver)
         self.lobby = Lobby()
         self.model = ServedModel()
@@ -86,6 +87,10 @@ class Dispatch:
             context.term()
         self.connected.clear()
         self.model.close()
+
+    def away(self, now: float) -> float:
+        """Seconds since the last of all sessions ended; infinite where none has, or in order."""
+        return float("inf") if self._lost_at is None else now - self._lost_at
 
     def requests(self) -> list[Request]:
         """All that are open."""
@@ -182,6 +187,7 @@ class Dispatch:
             self.model.agree(connected)
         else:
             self.connected.clear()
+            self._lost_at = None if session.draining else now
         if len(self.lobby) and not self._placing_due:
             self._placing_due = True
             asyncio.get_running_loop().call_soon(self._place_waiting)

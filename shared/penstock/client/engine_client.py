@@ -33,6 +33,11 @@ from penstock.terms import Terms
 
 NO_TERMS = Terms()
 
+NEW_PATIENCE = 2.0
+"""Seconds after the last session's end in which a new request waits for the next one: what is
+killed is back in less, and a process that had no time to read is at once.  An engine core that left
+in order is not waited for."""
+
 RESUME_PATIENCE = 60.0
 """Seconds that open requests wait for an engine core to come back."""
 
@@ -77,6 +82,11 @@ class EngineClient:
     def connected(self) -> bool:
         """Whether there is a session with an engine core."""
         return self._dispatch.connected.is_set()
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether there is a session, or was one so lately that new requests wait for the next."""
+        return self.connected or self._dispatch.away(time.monotonic()) < NEW_PATIENCE
 
     @property
     def welcome(self) -> Welcome | None:
@@ -199,6 +209,7 @@ class EngineClient:
         EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
         """
         terms.check_time()
+        await self._wait_briefly()
         welcome, text = self.welcome, self.text
         if not self.connected or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
@@ -250,6 +261,7 @@ class EngineClient:
         When the caller is cancelled while it waits, the request is aborted.
         """
         terms.check_time()
+        await self._wait_briefly()
         welcome = self.welcome
         if not self.connected or welcome is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
@@ -268,6 +280,16 @@ class EngineClient:
             return await asyncio.shield(request.result)
         finally:
             request.abort()
+
+    async def _wait_briefly(self) -> None:
+        """Where the last session has just ended, until there is another, or for NEW_PATIENCE."""
+        left = NEW_PATIENCE - self._dispatch.away(time.monotonic())
+        if self.connected or left <= 0:
+            return
+        try:
+            await asyncio.wait_for(self._dispatch.connected.wait(), left)
+        except TimeoutError:
+            pass  # Who called us says what that means.
 
     async def _tick(self) -> None:
         while True:

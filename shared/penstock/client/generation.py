@@ -204,7 +204,7 @@ class Generation:
         linger: stay the client's until the engine has given the account that was asked for; end it
         with another abort.
         """
-        # It holds whoever feeds us, who holds us: a cycle that only the garbage collector would end.
+        # It holds whoever feeds us, who holds us: only the garbage collector would end that.
         self._sink = None
         timing = self.timing
         keep = linger and timing is not None and timing.begun > 0 and not timing.complete
