@@ -157,7 +157,12 @@ def test_what_is_no_prepared_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", " ", "nope", "./nope", "/no/such/model.gguf", "no/such.gguf", "a/b/c", "../x"]
 )
-def test_names_that_lead_nowhere(tmp_path: Path, name: str) -> None:
+def test_names_that_lead_nowhere(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)  # Elsewhere "../x" may be there.
     with pytest.raises(ModelNotFound, match=r"smollm2-135m.*hub id"):
         prepare(name, cache_dir=str(tmp_path))
 
