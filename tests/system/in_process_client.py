@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.client import EngineClient
+from penstock.client.session import EngineSession
 from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.to_frontend import Welcome
 from penstock.transport.events import Opened, Received
@@ -45,5 +46,12 @@ class _Link:
 class InProcessClient(EngineClient):
     def __init__(self, system: System) -> None:
         super().__init__("ipc://nowhere", name="test")
-        self._link.close()
-        self._link = _Link(system)  # type: ignore[assignment]
+        make = self._fleet._make
+
+        def without_sockets(index: int, endpoint: str) -> EngineSession:
+            session = make(index, endpoint)
+            session.link.close()
+            session.link = _Link(system)  # type: ignore[assignment]
+            return session
+
+        self._fleet._make = without_sockets
