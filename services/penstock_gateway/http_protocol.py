@@ -60,6 +60,7 @@ class _Bounded:
     transport: asyncio.Transport
     cycle: Any
     app_state: dict[str, Any]
+    _lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -70,9 +71,12 @@ class _Bounded:
         self._arm("head", self.patience.head)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
         for name in list(self._timers):
             self._disarm(name)
         super().connection_lost(exc)  # type: ignore[misc]
+        # uvicorn leaves its timer where the connection was reset, as load balancers end them.
+        self._unset_keepalive_if_required()  # type: ignore[attr-defined]
         # Each of these holds the protocol in turn: without them it goes at once, with all that its
         # last request was made of, and not when the garbage collector comes by.
         self._room.write = _nowhere
@@ -141,6 +145,8 @@ class _Bounded:
 
     def _arm(self, name: str, seconds: float) -> None:
         self._disarm(name)
+        if self._lost:
+            return  # It would hold the connection, and all that hangs on it, for nothing.
         self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
 
     def _disarm(self, name: str) -> None:
@@ -184,10 +190,6 @@ def _with_httptools() -> type[asyncio.Protocol] | None:
         _inside_head = False
         _progress = False
         _unfinished = 0
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self.parser = None  # As above: it holds our methods.
 
         def unfinished(self, received: int) -> int:
             self._unfinished = 0 if self._progress else self._unfinished + received
