@@ -11,13 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock import logs
 from penstock_gateway.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.replies import send_error
+from penstock_gateway.request_id import REQUEST_ID
 from penstock_gateway.service import Service
 from penstock_gateway.tracing.trace import log_fields
 
 log = logs.get(__name__)
 
-REQUEST_ID = "penstock.request_id"
-"""Where the scope keeps the request's id."""
 
 LIMIT_HEADERS = "penstock.limit_headers"
 """Where the scope keeps x-ratelimit-*, of a request whose API key has limits."""

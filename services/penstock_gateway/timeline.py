@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from penstock import logs
 from penstock.errors import InvalidRequest
-from penstock_gateway.boundary import REQUEST_ID
+from penstock_gateway.request_id import REQUEST_ID
 from penstock_gateway.tracing.trace import log_fields
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from penstock.client.pooling_inputs import PoolInput, ids_input, limit_of, text_
 from penstock.protocol.common import Pooling
 from penstock.terms import Terms
 from penstock_gateway.body import read_body
-from penstock_gateway.boundary import REQUEST_ID
 from penstock_gateway.errors import leaving
 from penstock_gateway.openai.decoding import decode
 from penstock_gateway.openai.endpoint import check_request_id
@@ -26,6 +25,7 @@ from penstock_gateway.openai.tokenising import LONG_TEXT
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given
 from penstock_gateway.replies import send_json
+from penstock_gateway.request_id import REQUEST_ID
 from penstock_gateway.service import Engine, Service
 from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.watch import while_connected
