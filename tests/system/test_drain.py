@@ -91,8 +91,12 @@ async def interrupted(server: Server, pid: int, tokens: int = 60) -> tuple[Readi
             reading.take(line)
             if reading.chunks == 5 and not told:
                 os.kill(pid, signal.SIGTERM)
-                await asyncio.sleep(0.3)
                 async with open_client(server.url) as other:
+                    # On a busy machine the signal takes a while to be heard of.
+                    for _ in range(20):
+                        await asyncio.sleep(0.1)
+                        if (await other.get("/health/ready")).status_code != 200:
+                            break
                     refused = await other.post("/v1/completions", json=body(1))
                     ready = await other.get("/health/ready")
                     live = await other.get("/health/live")
