@@ -132,6 +132,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             pooling=self.pooling,
             served_name=self.served_name,
             digest=self.model.digest,
+            device=config.worker.device,
+            gpu_memory_utilization=config.cache.gpu_memory_utilization,
+            batch_invariant=config.worker.batch_invariant,
+            enforce_eager=config.worker.enforce_eager,
+            load_format=config.model.load_format,
         )
 
 

@@ -13,9 +13,12 @@ from msgspec import Meta
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
-Dtype = Literal["auto", "float32", "bfloat16"]
-CacheDtype = Literal["auto", "float32", "bfloat16", "int8"]
-Quantization = Literal["none", "int8"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+CacheDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
+Device = Literal["auto", "cpu", "cuda"]
+Executor = Literal["local", "ray"]
+LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
@@ -37,10 +40,18 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     quantization: Annotated[
         Quantization,
         Meta(
-            description="int8: a float checkpoint's matrices become int8 in groups of 32 and meet"
-            " int8 activations; needs dtype auto and the cpu backend."
+            description="What a float checkpoint's matrices become. int8 on the cpu backend: groups"
+            " of 32 that meet int8 activations, with dtype auto. On CUDA, int8 and int4: weights"
+            " only, in groups; fp8: weights and activations, e4m3."
         ),
     ] = "none"
+    load_format: Annotated[
+        LoadFormat,
+        Meta(
+            description="auto: the checkpoint's weights; dummy: random ones of its shapes, for"
+            " measurements."
+        ),
+    ] = "auto"
     runner: Annotated[
         Runner,
         Meta(
@@ -83,8 +94,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_cache_dtype: Annotated[
         CacheDtype,
         Meta(
-            description="Type of stored keys and values; auto: as dtype has it; int8: a byte each,"
-            " with a scale per token and head."
+            description="Type of stored keys and values; auto: as dtype has it; int8 (not on CUDA):"
+            " a byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
         ),
     ] = "auto"
     enable_prefix_caching: Annotated[
@@ -96,8 +107,14 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 0.0
     kv_memory_fraction: Annotated[
         float,
-        Meta(gt=0, le=0.95, description="Share of free memory that the KV pool may take."),
+        Meta(
+            gt=0, le=0.95, description="Share of free memory that the KV pool may take, on a CPU."
+        ),
     ] = 0.4
+    gpu_memory_utilization: Annotated[
+        float,
+        Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
+    ] = 0.9
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,6 +164,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a worker computes."""
 
+    device: Annotated[
+        Device, Meta(description="What computes; auto: a GPU where there is one.")
+    ] = "auto"
     attention_backend: Annotated[
         str, Meta(description="Kernel backend; auto: the fastest that this machine has.")
     ] = "auto"
@@ -158,6 +178,32 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Annotated[int, Meta(ge=0, le=1023)] | None,
         Meta(description="NUMA node whose CPUs and memory the worker keeps to; default: any."),
     ] = None
+    batch_invariant: Annotated[
+        bool,
+        Meta(
+            description="On CUDA: products whose sums don't depend on the batch, so that outputs"
+            " have the same bits in any company, as they always have on a CPU."
+        ),
+    ] = False
+    enforce_eager: Annotated[
+        bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
+    ] = False
+
+
+class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model over several workers, its ranks."""
+
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, le=64, description="Ranks that share out each layer.")
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        int, Meta(ge=1, le=64, description="Stages of layers, each of tensor-parallel-size ranks.")
+    ] = 1
+
+    @property
+    def ranks(self) -> int:
+        """Workers of one engine core; rank r is tensor rank r % tensor of stage r // tensor."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -246,6 +292,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache: CacheSettings = CacheSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
@@ -374,3 +421,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             " also share out the threads (unless --threads says how many each has) and the memory.",
         ),
     ] = 1
+    executor: Annotated[
+        Executor,
+        Meta(
+            description="Where workers run: local: processes beside the engine core; ray: actors of"
+            " a Ray cluster, in a placement group (needs the extra `ray`)."
+        ),
+    ] = "local"

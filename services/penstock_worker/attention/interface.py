@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -40,15 +41,48 @@ class BatchLayout:
     counts: np.ndarray
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """cos, sin: [positions, head_dim / 2] float32, of every position.  positions: [rows] int64."""
+
+    cos: Tensor
+    sin: Tensor
+    positions: Tensor
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of each row, [rows, head_dim / 2]."""
+        return self.cos[self.positions], self.sin[self.positions]
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """RMS norms over each head of queries and keys. query, key: [head_dim] weights."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
 class StepAttention(Protocol):
     """Attention of one step's batch. Called by each layer in turn."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Store keys and values in the layer's cache, then attend to each sequence's whole past.
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Norm and rotate queries and keys, store keys and values in the layer's cache, then attend
+        to each sequence's whole past.
 
         Mutates the cache, in the slots of the step's tokens only.
-        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], rotated already; of
-        any float dtype, which the result has too.  Causal, scaled by head_dim ** -0.5.
+        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], the heads of a row
+        lie together; of any float dtype, which the result has too.  Causal, scaled by
+        head_dim ** -0.5.
         Returns [rows, heads, head_dim]; padding rows are zero.  A sequence's rows have the same
         bits whatever else the batch holds, however its tokens were cut into chunks, and for
         every block size.

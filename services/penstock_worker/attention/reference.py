@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference as ops
-from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNorms, Rotation
 
 
 class ReferenceAttention:
@@ -84,7 +84,20 @@ class ReferenceStep:
         self._slots = slots
         self._attention = attention
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        if norms is not None:
+            query = ops.rms_norm(query, norms.query, norms.eps)
+            key = ops.rms_norm(key, norms.key, norms.eps)
+        query = ops.apply_rope(query, *rotation.rows)
+        key = ops.apply_rope(key, *rotation.rows)
         keys, values = self._backend.keys[layer], self._backend.values[layer]
         count = self._slots.shape[0]
         ops.write_kv(key[:count], value[:count], keys, values, self._slots)

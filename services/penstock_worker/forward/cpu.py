@@ -120,6 +120,10 @@ def _dtype(setup: Setup, stored: str) -> str:
         return "int8"
     if setup.quantization != "none":
         raise StartupError(f"quantization is {setup.quantization!r}; allowed are none, int8")
+    if setup.dtype not in ("auto", "float32", "bfloat16"):
+        raise StartupError(
+            f"dtype is {setup.dtype!r}; on a CPU auto, float32, bfloat16 are allowed"
+        )
     if setup.dtype != "auto":
         return setup.dtype
     return "float32" if stored == "float16" else stored

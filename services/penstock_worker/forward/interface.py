@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -22,8 +23,9 @@ class Unable(Exception):
 class Batch:
     """The work of one step: the rows of its sequences, one sequence after the other.
 
-    tokens: [rows] int64.  tables: per sequence, its physical blocks in token order (int64), enough
-    for the tokens that it has after the step.  starts: [sequences] tokens computed before; counts:
+    tokens: [rows] int64; below 0: the newest token of slot -1 - token, which only the device has
+    so far (see DeviceForward).  tables: per sequence, its physical blocks in token order (int64),
+    enough for the tokens that it has after the step.  starts: [sequences] tokens computed before; counts:
     [sequences] tokens computed now, each at least 1.
     """
 
@@ -53,6 +55,18 @@ class Forward(Protocol):
 
     def cancel(self) -> None:
         """The worker leaves: a step that is being computed may raise StepCancelled."""
+
+
+class DeviceForward(Forward, Protocol):
+    """Of a device that works behind a queue: `logits` queues its work on torch's current stream and
+    returns a tensor of the device, without waiting.
+
+    newest: [slots] int64, of the device: each slot's newest token.  Whoever samples writes it, on
+    the same stream, and a Batch may refer to it before the host has seen it.
+    """
+
+    device: torch.device
+    newest: Tensor
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.feed_forward import FeedForward
-from penstock_worker.layers.linear import RMSNorm
+from penstock_worker.layers.parts import Parts, RMSNorm
 from penstock_worker.layers.step import Step
-from penstock_worker.weights import Weights
 
 
 class DecoderLayer:
-    """hidden: [rows, hidden] -> [rows, hidden]."""
+    """Its result is residual + the tensor returned; the next norm adds them, in one kernel."""
 
     def __init__(
         self,
@@ -27,18 +25,20 @@ class DecoderLayer:
         self.feed_forward_norm = feed_forward_norm
         self.feed_forward = feed_forward
 
-    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), step)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
+        """update: what the layer before returned, None before the first.  Both [rows, hidden].
+        Mutates residual."""
+        norm = self.attention_norm
+        normed = norm(residual) if update is None else norm.added(update, residual)
+        mixed = self.attention(normed, step)
+        return self.feed_forward(self.feed_forward_norm.added(mixed, residual))
 
     @staticmethod
-    def load(
-        config: ModelConfig, weights: Weights, layer: int, attention: SelfAttention
-    ) -> DecoderLayer:
-        prefix, size, eps = f"layers.{layer}", config.hidden_size, config.rms_norm_eps
+    def load(parts: Parts, layer: int, attention: SelfAttention) -> DecoderLayer:
+        prefix, size = f"layers.{layer}", parts.config.hidden_size
         return DecoderLayer(
-            RMSNorm.load(weights, f"{prefix}.input_layernorm", size, eps),
+            parts.norm(f"{prefix}.input_layernorm", size),
             attention,
-            RMSNorm.load(weights, f"{prefix}.post_attention_layernorm", size, eps),
-            FeedForward.load(config, weights, layer),
+            parts.norm(f"{prefix}.post_attention_layernorm", size),
+            FeedForward.load(parts, layer),
         )

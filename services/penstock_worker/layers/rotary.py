@@ -1,4 +1,4 @@
-"""Rotary frequencies of a model, and the angles of a step's positions."""
+"""Rotary frequencies of a model, and the angles of its positions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from penstock.model_config import ModelConfig
 from penstock_kernels import reference as ops
+from penstock_worker.attention.interface import Rotation
 from penstock_worker.weights import Weights
 from penstock_worker.weights.names import ROPE_FACTORS
 
@@ -17,9 +18,9 @@ class Rotary:
     def __init__(self, frequencies: Tensor, positions: int) -> None:
         self.cos, self.sin = ops.rope_table(frequencies, positions)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows for int64 positions [rows]."""
-        return self.cos[positions], self.sin[positions]
+    def at(self, positions: Tensor) -> Rotation:
+        """For the rows of a step, at int64 positions [rows]."""
+        return Rotation(self.cos, self.sin, positions)
 
     @staticmethod
     def load(config: ModelConfig, weights: Weights, positions: int) -> Rotary:

@@ -8,11 +8,13 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of a session."""
+    """First message of a session. rendezvous: HOST:PORT where this worker, if it is rank 0, would
+    have its group's store; empty: it can't be in a group of several."""
 
     versions: list[int]
     rank: int
     pid: int
+    rendezvous: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
@@ -49,11 +51,17 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """A step is done: one SlotResult for each SlotWork, in the plan's order."""
+    """A step is done: one SlotResult for each SlotWork, in the plan's order.
+
+    In a group of ranks, only tensor rank 0 of the last stage tells slots; the others none.
+    sampled: of all ranks of the last stage, a hash of the tokens that they sampled, which must be
+    equal; 0 where there is nothing to compare.
+    """
 
     step: int
     slots: list[SlotResult]
     compute_seconds: float = 0.0
+    sampled: int = 0
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
@@ -78,10 +86,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):
-    """The worker can't go on (no such folder, not enough memory…). final: restarting won't help."""
+    """The worker can't go on (no such folder, not enough memory…). final: restarting won't help.
+    out_of_memory: a step took more than the device has; with smaller steps it would go on."""
 
     message: str
     final: bool
+    out_of_memory: bool = False
 
 
 FromWorker = WorkerHello | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault

@@ -10,6 +10,21 @@ from penstock.model_config import PoolingConfig
 from penstock.protocol.common import Grammar, Pooling, TokenSampling
 
 
+class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks that compute one model together, and the place of this worker among them.
+
+    tensor, pipeline: ranks of a stage, and stages; rank r is tensor rank r % tensor of stage
+    r // tensor.  rendezvous: HOST:PORT of rank 0's store, as its WorkerHello had it.  number: of
+    this forming of the group; a later one is higher.
+    """
+
+    tensor: int
+    pipeline: int
+    rank: int
+    rendezvous: str
+    number: int
+
+
 class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """First message to a worker: load this, size the pool, answer Ready (or Fault).
 
@@ -19,6 +34,9 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     pooling: how vectors are made; None: the model generates text.
     served_name: what requests call the model; a worker's metrics have it as a label.
     digest: of the model that the engine core serves; empty: it doesn't say.
+    device: auto, cpu or cuda.  gpu_memory_utilization: see CacheSettings.  batch_invariant,
+    enforce_eager: see WorkerSettings.  load_format: see ModelSettings.
+    group: None: this worker is alone.
     """
 
     version: int
@@ -40,6 +58,12 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     pooling: PoolingConfig | None = None
     served_name: str = ""
     digest: str = ""
+    device: str = "auto"
+    gpu_memory_utilization: float = 0.9
+    batch_invariant: bool = False
+    enforce_eager: bool = False
+    load_format: str = "auto"
+    group: RankGroup | None = None
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -95,12 +119,16 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
 
     When start + count reaches the tokens that the slot has, the worker samples the next token,
     appends it to the slot and reports it; that token's KV is computed by a later plan.
+    sampled: tokens that the slot's earlier work gave, from position start + count - len(sampled)
+    on: set where a model is spread over stages, whose first ones don't sample.  A slot that has
+    them already must have the same.
     """
 
     slot: int
     start: int
     count: int
     new_blocks: list[int] = []
+    sampled: list[int] = []
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):

@@ -1,0 +1,31 @@
+"""The operations that model families are written in, whoever's kernels compute them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Product(Protocol):
+    """A matrix with its bias, in the form that its kernels want."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, outputs], each row by itself."""
+
+
+class Ops(Protocol):
+    """One set of kernels.  Tensors are its device's; numbers are `penstock_kernels.reference`'s, up
+    to rounding, and a row's never depend on the other rows."""
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        """weight: [outputs, inputs].  bias: [outputs]."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x: [rows, size] or [rows, heads, size]; over the last dimension."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """residual += x, rounded to its dtype; then rms_norm of it."""
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[rows, 2 * size], the gate first -> [rows, size]."""
