@@ -25,8 +25,8 @@ class Batch:
 
     tokens: [rows] int64; below 0: the newest token of slot -1 - token, which only the device has
     so far (see DeviceForward).  tables: per sequence, its physical blocks in token order (int64),
-    enough for the tokens that it has after the step.  starts: [sequences] tokens computed before; counts:
-    [sequences] tokens computed now, each at least 1.
+    enough for the tokens that it has after the step.  starts: [sequences] tokens computed before;
+    counts: [sequences] tokens computed now, each at least 1.
     """
 
     tokens: np.ndarray
