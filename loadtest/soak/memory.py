@@ -35,18 +35,20 @@ class Memory:
                 self.rss[name].append(process.memory_info().rss / 2**20)
             await asyncio.sleep(max(0.0, 1 - (time.monotonic() - begun - now)))
 
-    def drift(self, name: str, seconds: float) -> tuple[float, float, float]:
-        """MiB in the second minute and in the last one (medians), and by which share it grew.
-        Of runs of less than four minutes, the second and the last quarter."""
-        window = min(WINDOW, seconds / 4)
-        early = self._median(self.rss[name], window, 2 * window)
+    def drift(self, name: str, warm_up: float, seconds: float) -> tuple[float, float, float]:
+        """MiB in the first minute after the warm-up and in the last one (medians), and by which
+        share it grew.  Where less than four minutes follow, their first and last quarter.
+
+        warm_up: seconds, at the beginning of so many `seconds` in all.
+        """
+        window = min(WINDOW, (seconds - warm_up) / 4)
+        early = self._median(self.rss[name], warm_up, warm_up + window)
         late = self._median(self.rss[name], seconds - window, seconds)
         return early, late, late / early - 1
 
-    def fewest_open(self, seconds: float) -> int:
-        """Streams open at a time, after the first minute (or quarter)."""
-        window = min(WINDOW, seconds / 4)
-        return min(n for at, n in zip(self.at, self.open, strict=True) if at >= window)
+    def fewest_open(self, warm_up: float) -> int:
+        """Streams open at a time, after the warm-up."""
+        return min(n for at, n in zip(self.at, self.open, strict=True) if at >= warm_up)
 
     def _median(self, values: list[float], begin: float, end: float) -> float:
         inside = [v for at, v in zip(self.at, values, strict=True) if begin <= at < end]

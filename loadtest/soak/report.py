@@ -30,13 +30,14 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         for name, each in figures["memory"].items()
     ]
     words = (
-        f"{figures['streams']:,} streams at a time for {figures['seconds']:g} s through haproxy "
+        f"{figures['streams']:,} streams at a time for {figures['seconds']:g} s, after "
+        f"{figures['warm_up']:g} s of warming up, through haproxy "
         f"and {figures['gateways']} gateways: {figures['begun']:,} begun, "
         f"{figures['whole']:,} whole, {figures['lost']} lost; never fewer than "
         f"{figures['fewest_open']:,} open; {figures['tokens_per_s']:,.0f} tokens a second; longest "
         f"gap in a stream {figures['longest_gap_s']:.2f} s at a token each "
-        f"{figures['step_seconds']:g} s. Early and late: medians of the second and of the last "
-        "minute (of a short run: quarter)."
+        f"{figures['step_seconds']:g} s. Early and late: medians of the first minute after the "
+        "warm-up and of the last one (of a short run: quarter)."
     )
     losses = "".join(f"\n- {each}" for each in figures["losses"])
     return (
@@ -61,8 +62,9 @@ def chart(figures: dict[str, Any], samples: dict[str, Any], path: Path) -> None:
             samples["at"], [100 * (v / early - 1) for v in values], label=f"{name}, {early:.0f} MiB"
         )
     above.axhline(100 * ALLOWED_DRIFT, color="red", linewidth=1, linestyle="--")
+    above.axvspan(0, figures["warm_up"], color="lightgray")
     above.set_ylim(-10, 10)
-    above.set_ylabel("RSS against the second minute, %")
+    above.set_ylabel("RSS against the first minute after the warm-up, %")
     above.legend(loc="lower right", fontsize="small")
     below.plot(samples["at"], samples["open"], color="gray")
     below.set_ylabel("open streams")

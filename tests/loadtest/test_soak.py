@@ -82,17 +82,17 @@ async def test_every_other_stream_is_lost(answer: bytes, words: str) -> None:
     assert words in soak.score.losses[0]
 
 
-def test_growth_is_the_last_minute_against_the_second() -> None:
+def test_growth_is_the_last_minute_against_the_first_after_the_warm_up() -> None:
     seconds = 600.0
     memory = Memory(
         at=[float(at) for at in range(600)],
         rss={"grows": [100.0] * 60 + [200.0] * 60 + [1000.0] * 420 + [210.0] * 60},
         open=[0] * 60 + [10] * 540,
     )
-    early, late, growth = memory.drift("grows", seconds)
+    early, late, growth = memory.drift("grows", 60.0, seconds)
     assert (early, late) == (200.0, 210.0)
     assert growth == pytest.approx(0.05)
-    assert memory.fewest_open(seconds) == 10
+    assert memory.fewest_open(60.0) == 10
     figures = {"lost": 0, "memory": {"a": {"growth": 0.019}}}
     assert passed(figures)
     assert not passed({**figures, "memory": {"a": {"growth": growth}}})

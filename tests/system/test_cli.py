@@ -67,7 +67,7 @@ def test_chat_answers_and_remembers(chat: Terminal, tmp_path: Path, state_home) 
     chat.type("/clear\r")
     chat.wait_for("forgotten")
     chat.type("/sav\r")
-    chat.wait_for("did you mean /save")
+    chat.wait_for(r"did you mean /save\?\s+> $")  # Between prompts the terminal eats a Ctrl-D.
     chat.type("\x04")
     assert chat.wait_exit() == 0
     history = Path(state_home["XDG_STATE_HOME"]) / "penstock" / "chat_history"

@@ -39,7 +39,7 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.hub import Hub
 from tests.worker.checkpoints import TINY, tiny_files
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=2.0)
 START = """
@@ -75,7 +75,7 @@ class Engine:
         self.hub: Hub[FromWorker] = Hub(self._context, self.endpoint, decoder, SETTINGS, boot)
         self.session = b""
 
-    def wait(self, wanted: Callable[[Any], bool], seconds: float = 40) -> Any:
+    def wait(self, wanted: Callable[[Any], bool], seconds: float = 120) -> Any:
         """The first event for which wanted(event) holds; keeps the session alive meanwhile."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
