@@ -186,11 +186,9 @@ class DeviceSampler:
 
 
 def _draws(sent: dict[str, Tensor]) -> SamplingRows:
-    temperature, top_p, min_p, seed, sequence, token = sent["wide"]
-    floats = (part.view(torch.float64) for part in (top_p, min_p))
-    return SamplingRows(
-        temperature.view(torch.float64), sent["top_k"], *floats, seed, sequence, token
-    )
+    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64)
+    seed, sequence, token = sent["wide"][3:]
+    return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
 
 
 def _tops(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:

@@ -16,11 +16,7 @@ from penstock_worker.sampler.slot_counts import Fill, SlotCounts
 
 def edits(ask: Ask) -> bool:
     """Whether the ask's logits may be changed before its token is chosen."""
-    return (
-        ask.rules is not None
-        or ask.allowed is not None
-        or ask.emitted < ask.sampling.min_tokens
-    )
+    return ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
 
 
 class StepEdits:

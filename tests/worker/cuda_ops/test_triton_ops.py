@@ -11,7 +11,7 @@ from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import MANY_ROWS, TritonOps, check_quantization
 from tests.kernels.triton.closeness import UNITS, assert_close
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -43,9 +43,7 @@ def test_products(
     wanted = REFERENCE.product(weight, added)(x)
     # The reference rounds before it adds the bias.
     roundings = 2 if bias else 1
-    assert_close(
-        ops.product(weight, added)(x.to(device)), wanted, floats=64, roundings=roundings
-    )
+    assert_close(ops.product(weight, added)(x.to(device)), wanted, floats=64, roundings=roundings)
     assert_close(ops.head(weight)(x.to(device)), REFERENCE.product(weight)(x), floats=64)
 
 

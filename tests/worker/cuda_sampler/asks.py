@@ -63,6 +63,6 @@ def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
         min_p=maybe(float(rng.uniform(0, 0.3)), 0.0),
         logprobs=maybe(int(rng.choice([0, 1, 5, 20, 70])), None),
         min_tokens=maybe(2, 0),
-        held_back=maybe(tuple([*ids(4), vocab + 3]), ()),
+        held_back=maybe((*ids(4), vocab + 3), ()),
         adjustments=maybe(adjustments, None),
     )
