@@ -47,16 +47,15 @@ def test_products(
     assert_close(ops.head(weight)(x.to(device)), REFERENCE.product(weight)(x), floats=64)
 
 
-def test_rows_alone_have_the_bits_they_have_in_company(
-    dtype: torch.dtype, device: torch.device
-) -> None:
-    x, weight = drawn(1, 131, 96).to(dtype).to(device), drawn(2, 33, 96)
-    for quantization in ("none", "int8", "int4", "fp8"):
-        ops = TritonOps(device, dtype, batch_invariant=True, quantization=quantization)
-        product = ops.product(weight)
-        whole = product(x)
-        for start, end in ((0, 1), (130, 131), (3, 70)):
-            assert torch.equal(product(x[start:end]), whole[start:end]), (quantization, start)
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "fp8"])
+def test_batch_invariant_rows_are_the_same_alone(quantization: str, device: torch.device) -> None:
+    """However many rows there are, no other way is taken."""
+    x = drawn(1, MANY_ROWS + 1, 32).bfloat16().to(device)
+    ops = TritonOps(device, torch.bfloat16, batch_invariant=True, quantization=quantization)
+    product = ops.product(drawn(2, 9, 32))
+    whole = product(x)
+    for rows in (slice(0, 1), slice(MANY_ROWS - 1, None)):
+        assert torch.equal(product(x[rows]), whole[rows])
 
 
 @pytest.mark.parametrize("size", [1, 65, 300])
@@ -91,7 +90,7 @@ def allowed_error(x: Tensor, weight: Tensor, quantization: str, group: int) -> T
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize(("rows", "group", "inputs"), [(3, 128, 256), (MANY_ROWS + 1, 32, 96)])
+@pytest.mark.parametrize(("rows", "group", "inputs"), [(3, 128, 256), (MANY_ROWS + 1, 32, 32)])
 def test_quantised_products(
     quantization: str, rows: int, group: int, inputs: int, dtype: torch.dtype, device: torch.device
 ) -> None:

@@ -111,8 +111,9 @@ def test_what_is_not_finite(temperature: float, device: torch.device) -> None:
     logits = torch.randn(8, 300, generator=torch.Generator().manual_seed(1))
     for row, value in enumerate((float("nan"), float("inf"), float("-inf"))):
         logits[row, 7] = logits[row + 3, 299] = value
-    plain = TokenSampling(1, temperature, logprobs=2)
-    edited = TokenSampling(1, temperature, logprobs=2, adjustments=Adjustments(bias={299: -3.0}))
+    told = None if temperature else 2
+    plain = TokenSampling(1, temperature, logprobs=told)
+    edited = TokenSampling(1, temperature, logprobs=told, adjustments=Adjustments(bias={299: -3.0}))
     asks = [
         Sequence(plain if row < 3 or row == 6 else edited, row, [1], 300).ask() for row in range(8)
     ]
