@@ -45,7 +45,7 @@ def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return levels, scales
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _fp8_linear(
     x,
     x_scales,

@@ -28,7 +28,7 @@ def tile_of(program, row_tiles, column_tiles):
     return first + within % height, within // height
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _linear(
     x,
     weight,

@@ -25,6 +25,16 @@ SAMPLING_WARPS = 16
 EDIT_BLOCK = 2048
 EDIT_WARPS = 4
 
+LIKELIEST_BLOCK = 2048
+"""Logits that a program of `likeliest` reads at once."""
+LIKELIEST_PART = 8192
+"""Logits of a row that one program goes through."""
+LIKELIEST_WARPS = 8
+
+UNPACK_BLOCK = 2048
+"""Weights of an output that one program of `dequantise` writes."""
+UNPACK_WARPS = 4
+
 COPY_BLOCK = 4096
 """Bytes that one program of a block copy moves."""
 COPY_WARPS = 4

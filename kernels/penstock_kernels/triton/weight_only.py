@@ -70,7 +70,7 @@ def _levels(raw, dtype: tl.constexpr):
     return round_to(raw.to(tl.float32), dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _weight_only(
     x,
     levels,

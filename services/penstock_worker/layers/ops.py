@@ -21,6 +21,10 @@ class Ops(Protocol):
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
         """weight: [outputs, inputs].  bias: [outputs]."""
 
+    def head(self, weight: Tensor) -> Product:
+        """The product that gives logits. weight: [vocab, hidden]; never quantised, and where it is
+        the embedding's own tensor already, not copied."""
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x: [rows, size] or [rows, heads, size]; over the last dimension."""
 

@@ -27,6 +27,9 @@ class ReferenceOps:
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
         return ReferenceProduct(weight, bias)
 
+    def head(self, weight: Tensor) -> Product:
+        return ReferenceProduct(weight, None)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return reference.rms_norm(x, weight, eps)
 

@@ -43,7 +43,7 @@ class DecoderModel(ABC):
             weights.ignore(HEAD)
         else:
             head = weights.take(HEAD, shape)
-        self.head = ops.product(head)
+        self.head = ops.head(head)
         weights.finish()
 
     @abstractmethod

@@ -26,6 +26,11 @@ class BadWords:
             for token in output[-self._needed :]:
                 self.advance(token)
 
+    @property
+    def follows_output(self) -> bool:
+        """Whether `banned` ever changes."""
+        return self._needed > 0
+
     def advance(self, token: int) -> None:
         """The output has one token more. Sets `banned`: ids that can't be the next."""
         if not self._needed:

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.protocol.common import Adjustments, TokenSampling
 from penstock_worker.sampler.bad_words import BadWords
+from penstock_worker.sampler.bits import words_of
 from penstock_worker.sampler.penalties import Penalties
 
 
@@ -58,6 +59,16 @@ class Rules:
         mask[list(self._wanted.allowed)] = True
         return mask
 
+    @property
+    def limited(self) -> bool:
+        """Whether only some ids are allowed."""
+        return self._wanted.allowed is not None
+
+    @cached_property
+    def allowed_words(self) -> np.ndarray | None:
+        """`allowed`, a bit each (see bits.py), not to be changed; None: all."""
+        return None if self.allowed is None else words_of(self.allowed)
+
     @cached_property
     def disallowed(self) -> np.ndarray:
         """The ids that aren't `allowed`, int32: most steps need no more."""
@@ -69,6 +80,11 @@ class Rules:
     def banned(self) -> frozenset[int]:
         """Ids that would complete a bad word."""
         return frozenset() if self._bad_words is None else self._bad_words.banned
+
+    @property
+    def ban_follows_output(self) -> bool:
+        """Whether `banned` may be another after the next token."""
+        return self._bad_words is not None and self._bad_words.follows_output
 
     def advance(self, token: int) -> None:
         """The output has one token more."""

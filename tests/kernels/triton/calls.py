@@ -12,9 +12,11 @@ from penstock_kernels.triton import (
     attention,
     attention_plan,
     block_copies,
+    dequantise,
     edits,
     fp8_linear,
     gated,
+    likeliest,
     linear,
     log_probs,
     philox,
@@ -97,6 +99,8 @@ def logits() -> None:
     edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
     edits.count_tokens(seen, half, number)
     sampling.sample_rows(raw, sampling.SamplingRows(row, half, row, row, number, number, number))
+    for holes in (False, True):
+        likeliest.likeliest(raw, holes=holes)
     for count in (0, 1, 20):
         log_probs.log_probs(raw, number, count)
     philox.uniform(number, number, number)
@@ -118,6 +122,7 @@ def quantised(bits: int, group: int) -> None:
     packed = weight_only.pack(rows(256, 4096), bits=bits, group=group)
     for count in (1, 2):
         weight_only.weight_only_linear(rows(count, 4096), packed)
+    dequantise.dequantise(packed, BF16)
 
 
 def fp8() -> None:

@@ -40,13 +40,14 @@ class Compiler:
         signature, constants, attributes = {}, {}, {}
         for place, parameter in enumerate(kernel.params):
             value = bound[parameter.name]
-            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            special = not parameter.do_not_specialize
+            if parameter.is_constexpr or (special and isinstance(value, int) and value == 1):
                 signature[parameter.name] = "constexpr"
                 constants[parameter.name] = value
                 continue
             signature[parameter.name] = mangle_type(value)
             whole = value.data_ptr() if isinstance(value, torch.Tensor) else value
-            if isinstance(whole, int) and whole % 16 == 0:
+            if special and isinstance(whole, int) and whole % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         key = (kernel.fn.__name__, repr(signature), repr(constants), repr(attributes))
         if key in self.seen:

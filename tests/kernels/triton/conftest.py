@@ -1,39 +1,21 @@
-"""On a machine without CUDA these kernels run in Triton's interpreter, on CPU tensors.
-
-Triton reads TRITON_INTERPRET while its decorators run, so the variable is set for these imports
-only: processes that other tests start don't inherit it.
-"""
+"""On a machine without CUDA these kernels run in Triton's interpreter, on CPU tensors."""
 
 from __future__ import annotations
-
-import importlib
-import pkgutil
-import sys
-import warnings
 
 import pytest
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from tests.interpreted_triton import DEVICE, quiet_numpy
 
 if DEVICE.type == "cpu":
-    if "triton" in sys.modules and not sys.modules["triton"].knobs.runtime.interpret:
-        raise RuntimeError("triton was imported before TRITON_INTERPRET could be set")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        import penstock_kernels.triton
-
-        # The interpreter imports it at the first launch, and it looks at the variable too.
-        importlib.import_module("triton.experimental.gluon")
-        for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
-            importlib.import_module(f"penstock_kernels.triton.{module.name}")
         import tests.kernels.triton.rounding_kernels  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
 def _quiet_numpy() -> None:
-    """The interpreter computes in numpy, which warns of exp's overflow and of inf - inf."""
-    warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton.runtime.interpreter")
+    quiet_numpy()
 
 
 @pytest.fixture(scope="session")

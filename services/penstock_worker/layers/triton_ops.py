@@ -1,0 +1,165 @@
+"""The CUDA kernels as Ops.
+
+Products by default are cuBLAS's, which chooses its kernel by the number of rows: a row's last bits
+may then depend on how many others there are.  batch_invariant takes this project's own, of one
+shape for all, and so does everything else here anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear as library_linear
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock_kernels.triton import gated, rms_norm
+from penstock_kernels.triton.dequantise import dequantise
+from penstock_kernels.triton.fp8_linear import fp8_linear, quantise_fp8
+from penstock_kernels.triton.linear import linear
+from penstock_kernels.triton.weight_only import GROUPS, PackedWeights, pack, weight_only_linear
+from penstock_worker.layers.ops import Product
+
+log = logs.get(__name__)
+
+QUANTIZATIONS = ("none", "int8", "int4", "fp8")
+_BITS = {"int8": 8, "int4": 4}
+
+MANY_ROWS = 128
+"""From here on packed weights are unpacked first: their kernel reads a weight once for each 16
+rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
+
+
+@dataclass(frozen=True)
+class LibraryProduct:
+    """cuBLAS: float32 sums, one rounding.  float32 stays float32 (no TF32)."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return library_linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class InvariantProduct:
+    """One tile shape and one order of sums, whatever the number of rows."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class PackedProduct:
+    """Weights of 8 or 4 bits, activations as they are.  many_rows: from how many rows on weights
+    are unpacked, and rounded to x's dtype; None: never, so that all rows get the same bits."""
+
+    weights: PackedWeights
+    bias: Tensor | None
+    many_rows: int | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.many_rows is not None and x.shape[0] >= self.many_rows:
+            return library_linear(x, dequantise(self.weights, x.dtype), self.bias)
+        return weight_only_linear(x, self.weights, self.bias)
+
+
+@dataclass(frozen=True)
+class FP8Product:
+    """Weights and activations in FP8 e4m3, a scale for each output and each row."""
+
+    weight: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return fp8_linear(x, self.weight, self.scales, self.bias)
+
+
+class TritonOps:
+    """dtype: of activations, and of weights that aren't quantised.  quantization: of the layers'
+    matrices; embedding, head and norms stay in dtype, as few bytes that matter much.
+
+    Raises StartupError for a quantization that is unknown, or that the device can't compute.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        batch_invariant: bool = False,
+        quantization: str = "none",
+    ) -> None:
+        check_quantization(quantization, device)
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False
+        self._device = device
+        self._dtype = dtype
+        self._batch_invariant = batch_invariant
+        self._quantization = quantization
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        """weight: [outputs, inputs], bias: [outputs]; any float dtype, on any device."""
+        if bias is not None:
+            bias = bias.to(self._device, self._dtype)
+        if self._quantization == "fp8":
+            return FP8Product(*quantise_fp8(weight.to(self._device).contiguous()), bias)
+        if self._quantization == "none":
+            return self._plain(weight, bias)
+        group = _group(weight.shape[1])
+        if group is None:
+            log.warning(
+                "a matrix stays unquantised: no group of weights divides its inputs",
+                quantization=self._quantization,
+                outputs=weight.shape[0],
+                inputs=weight.shape[1],
+                groups=GROUPS,
+            )
+            return self._plain(weight, bias)
+        packed = pack(weight.to(self._device), bits=_BITS[self._quantization], group=group)
+        return PackedProduct(packed, bias, None if self._batch_invariant else MANY_ROWS)
+
+    def head(self, weight: Tensor) -> Product:
+        return self._plain(weight, None)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.add_rms_norm(x, residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return gated.silu_mul(gate_up)
+
+    def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
+        weight = weight.to(self._device, self._dtype)
+        kind = InvariantProduct if self._batch_invariant else LibraryProduct
+        return kind(weight, bias)
+
+
+def check_quantization(quantization: str, device: torch.device) -> None:
+    """Raises StartupError unless products on `device` can be quantised so."""
+    if quantization not in QUANTIZATIONS:
+        raise StartupError(
+            f"quantization is {quantization!r}; allowed on CUDA are {', '.join(QUANTIZATIONS)}"
+        )
+    if quantization != "fp8" or device.type != "cuda":
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 9):
+        raise StartupError(
+            f"quantization is fp8, which needs a GPU of compute capability 8.9 or higher; "
+            f"{torch.cuda.get_device_name(device)} has {'.'.join(map(str, capability))}, and can "
+            "do none, int8, int4"
+        )
+
+
+def _group(inputs: int) -> int | None:
+    """The largest group that divides a row of weights."""
+    return max((group for group in GROUPS if inputs % group == 0), default=None)

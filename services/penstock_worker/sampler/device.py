@@ -1,0 +1,198 @@
+"""Choosing tokens by the CUDA kernels, without waiting for them.
+
+Nothing here reads the device before `Launched.choices`: a step is launched with what the host knows
+by then, and the penalties of tokens that it doesn't know yet are counted on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock_kernels.triton.edits import edit_rows
+from penstock_kernels.triton.likeliest import likeliest
+from penstock_kernels.triton.log_probs import TopLogProbs
+from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_worker.sampler.device_edits import StepEdits, edits
+from penstock_worker.sampler.device_logprobs import top_log_probs
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
+from penstock_worker.sampler.rules import rules_of
+from penstock_worker.sampler.slot_counts import SlotCounts
+from penstock_worker.sampler.slot_table import SlotTable
+from penstock_worker.sampler.transfers import Fetched, transfers
+
+_FAILED = Choice(error=NOT_FINITE)
+
+
+class Launched:
+    """A step's tokens on their way. tokens: [rows] int64, on the device; -1: a logit of the row
+    isn't a finite number."""
+
+    def __init__(
+        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int] | None
+    ) -> None:
+        """told: of rows whose log-probabilities come too, where they are in them; None: of all."""
+        self.tokens = tokens
+        self._asks = asks
+        self._fetched = fetched
+        self._told = told
+
+    def done(self) -> bool:
+        """Whether `choices` wouldn't wait."""
+        return self._fetched.done()
+
+    def choices(self) -> list[Choice]:
+        """Waits for this step's tokens, and for nothing that was queued after them.
+
+        To be called before the asks' rules are told a token that comes after these.
+        """
+        tokens, *arrays = self._fetched.arrays()
+        choices = [Choice(token) if token >= 0 else _FAILED for token in tokens.tolist()]
+        if arrays:
+            tops = _Tops(*arrays)
+            told = range(len(choices)) if self._told is None else self._told
+            for row in told:
+                place = row if self._told is None else self._told[row]
+                token, wanted = choices[row].token, self._asks[row].sampling.logprobs
+                if token is not None and wanted is not None:
+                    choices[row] = Choice(token, tops.of(place, wanted))
+        return [
+            choice if ask.rules is None else ask.judge(choice)
+            for ask, choice in zip(self._asks, choices, strict=True)
+        ]
+
+
+class _Tops:
+    """TopLogProbs on the host."""
+
+    def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
+        self._own = np.maximum(own, np.float32(IMPOSSIBLE))
+        self._ids = ids
+        self._top = np.maximum(top, np.float32(IMPOSSIBLE))
+
+    def of(self, place: int, count: int) -> TokenLogprobs:
+        return TokenLogprobs(
+            float(self._own[place]),
+            self._ids[place, :count].tolist(),
+            self._top[place, :count].tolist(),
+        )
+
+
+class DeviceSampler:
+    """Samples for slots 0 to max_slots - 1, on torch's current stream. Used by one thread.
+
+    The same tokens as the reference's, as far as the device's exp is the host's.  Keeps
+    4 * max_slots * vocab bytes on the device, for the counts of penalties.
+    """
+
+    numerics = "triton"
+
+    def __init__(self, device: torch.device, vocab: int, max_slots: int) -> None:
+        self._vocab = vocab
+        self._transfers = transfers(device)
+        self._table = SlotTable(max_slots, vocab)
+        self._counts = SlotCounts(device, vocab, max_slots)
+
+    def forget(self, slot: int) -> None:
+        """Its sequence is gone, or what was launched for it since the host last knew is void."""
+        self._table.forget(slot)
+        self._counts.forget(slot)
+
+    def needs_host(self, ask: Ask) -> bool:
+        """Whether it can only be made once the host knows the slot's newest token."""
+        if ask.allowed is not None:
+            return True
+        return ask.rules is not None and ask.rules.ban_follows_output
+
+    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Launched:
+        """Queues the choice of a token for each row.
+
+        logits: [rows, vocab] float32 on the device, contiguous; not changed, and not to be before
+        the queue has come here.  asks: `emitted` counts tokens that are still on their way; the
+        `rules` of penalties may lack these.  slots: of the rows, distinct.
+        Raises ValueError for a slot with penalties whose counts neither side has.
+        """
+        self._table.learn(asks, slots)
+        places = np.array(slots, dtype=np.int64)
+        which = [row for row, ask in enumerate(asks) if edits(ask)]
+        greedy = self._table.greedy(places)
+        wanted = self._table.logprobs(places)
+        told = np.flatnonzero(wanted >= 0)
+        arrays: dict[str, np.ndarray] = {}
+        if not greedy:
+            arrays["wide"] = self._table.wide(places, [ask.emitted for ask in asks])
+            arrays["top_k"] = self._table.top_k(places)
+        step = StepEdits(asks, slots, which, self._counts, self._vocab) if which else None
+        if step is not None:
+            arrays |= step.arrays()
+        if 0 < len(told) < len(asks):
+            arrays["told"] = told
+        sent = self._send(arrays)
+        tokens = likeliest(logits)
+        if step is not None or not greedy:
+            raw, edited = tokens, logits if step is None else edit_rows(logits, step.rows(sent))
+            tokens = likeliest(edited, holes=True) if greedy else sample_rows(edited, _draws(sent))
+            tokens = torch.where(raw < 0, raw, tokens)
+        if step is not None:
+            step.count(sent, tokens)
+        if not len(told):
+            return Launched(asks, tokens, self._transfers.fetch([tokens]), {})
+        tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
+        fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
+        known = None
+        if "told" in sent:
+            known = {row: place for place, row in enumerate(told.tolist())}
+        return Launched(asks, tokens, fetched, known)
+
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
+        """Sampler.score of logits on the device. Waits for it."""
+        (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
+        tops = top_log_probs(logits, given, min(count, self._vocab))
+        fetched = self._transfers.fetch([likeliest(logits), tops.own, tops.ids, tops.top])
+        best, *arrays = fetched.arrays()
+        if (best < 0).any():
+            return None
+        told = _Tops(*arrays)
+        return [told.of(row, count) for row in range(len(tokens))]
+
+    def warm_up(self, logits: Tensor) -> None:
+        """Launches all kernels, so that they are compiled, and takes the most memory that so many
+        rows ever do (but for more log-probabilities than the kernel tells). Waits.
+
+        Forgets all slots.  logits: as for `launch`.
+        """
+        slots = list(range(len(logits)))
+        greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
+        changed = TokenSampling(0, top_p=0.5, logprobs=0, adjustments=Adjustments(presence=1.0))
+        held = TokenSampling(0, temperature=0.0, min_tokens=1, held_back=(0,))
+        some = [TokenSampling(0, temperature=0.0, logprobs=count) for count in (1, 20, 64)]
+        for sampling in (greedy, drawn, changed, held, *some):
+            rules = rules_of(sampling, [0], 1, self._vocab)
+            asks = [Ask(sampling, 0, 0, rules=rules) for _ in slots]
+            self.launch(logits, asks, slots).choices()
+        for slot in slots:
+            self.forget(slot)
+
+    def _send(self, arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        if not arrays:
+            return {}
+        return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
+
+
+def _draws(sent: dict[str, Tensor]) -> SamplingRows:
+    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64)
+    seed, sequence, token = sent["wide"][3:]
+    return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
+
+
+def _tops(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
+    """rows: of which; None: of all."""
+    if rows is None:
+        return top_log_probs(logits, tokens, count)
+    return top_log_probs(logits[rows], tokens[rows], count)

@@ -1,0 +1,96 @@
+"""What a step's rows ask for beyond numbers, as arrays for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from penstock_kernels.triton.edits import EditRows
+from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.masks import Masks
+from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.slot_counts import Fill, SlotCounts
+
+
+def edits(ask: Ask) -> bool:
+    """Whether the ask's logits may be changed before its token is chosen."""
+    return ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
+
+
+class StepEdits:
+    """The edits of one step. asks: of its rows.  slots: theirs.  which: rows that have any."""
+
+    def __init__(
+        self, asks: list[Ask], slots: list[int], which: list[int], counts: SlotCounts, vocab: int
+    ) -> None:
+        self._counts = counts
+        self._masks = Masks(vocab)
+        self._mask_rows = np.full(len(asks), -1, np.int32)
+        self._seen_rows = np.full(len(asks), -1, np.int32)
+        # Rounded up to an even number: each of the three begins at 16 bytes.
+        self._numbers = np.zeros((3, len(asks) + len(asks) % 2))
+        self._bias_counts = np.zeros(len(asks) + 1, np.int32)
+        self._bias_ids: list[np.ndarray] = [np.zeros(1, np.int32)]
+        self._biases: list[np.ndarray] = [np.zeros(1)]
+        self._fills: list[Fill] = []
+        self._counted: dict[int, int] = {}
+        for row in which:
+            ask = asks[row]
+            self._mask_rows[row] = self._masks.place(ask)
+            if ask.rules is not None:
+                self._rule(row, slots[row], ask, ask.rules)
+
+    def _rule(self, row: int, slot: int, ask: Ask, rules: Rules) -> None:
+        if rules.bias:
+            self._bias_counts[row + 1] = len(rules.bias)
+            self._bias_ids.append(rules.bias_ids)
+            self._biases.append(rules.biases)
+        penalties = rules.penalties
+        if penalties is None:
+            return
+        self._seen_rows[row] = slot
+        self._counted[slot] = ask.emitted
+        self._numbers[:, row] = penalties.presence, penalties.frequency, penalties.repetition
+        fill = self._counts.missing(slot, ask, penalties)
+        if fill is not None:
+            self._fills.append(fill)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What must be on the device; by names that `rows` knows."""
+        arrays = {
+            # The lists' first entry is no row's: none of them is empty so.
+            "bias_starts": np.cumsum(self._bias_counts, dtype=np.int32) + np.int32(1),
+            "bias_ids": np.concatenate(self._bias_ids),
+            "biases": np.concatenate(self._biases),
+            "seen_rows": self._seen_rows,
+            "numbers": self._numbers,
+            "masks": self._masks.stacked(),
+            "mask_rows": self._mask_rows,
+        }
+        for fill in self._fills:
+            arrays[f"ids of {fill.slot}"] = fill.ids
+            arrays[f"seen of {fill.slot}"] = fill.seen
+        return arrays
+
+    def rows(self, sent: Mapping[str, Tensor]) -> EditRows:
+        """sent: the arrays, on the device. Fills the counts that were missing there."""
+        for fill in self._fills:
+            ids, seen = sent[f"ids of {fill.slot}"], sent[f"seen of {fill.slot}"]
+            self._counts.fill(fill.slot, self._counted[fill.slot], ids, seen)
+        return EditRows(
+            sent["bias_starts"],
+            sent["bias_ids"],
+            sent["biases"],
+            self._counts.seen,
+            sent["seen_rows"],
+            *sent["numbers"],
+            sent["masks"],
+            sent["mask_rows"],
+        )
+
+    def count(self, sent: Mapping[str, Tensor], tokens: Tensor) -> None:
+        """The step's tokens were chosen. tokens: [rows] int64, on the device."""
+        if self._counted:
+            self._counts.count(sent["seen_rows"], tokens, self._counted)

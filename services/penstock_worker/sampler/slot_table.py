@@ -1,0 +1,70 @@
+"""The numbers that sequences sample by, a column for each slot: a step's are gathered at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.protocol.common import TokenSampling
+from penstock_worker.sampler.interface import Ask
+
+_TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
+NO_LOGPROBS = -1
+
+
+class SlotTable:
+    """Learns a slot's numbers from its first Ask. slots: 0 to slots - 1.  vocab: ids."""
+
+    def __init__(self, slots: int, vocab: int) -> None:
+        self._vocab = vocab
+        self._known: list[tuple[TokenSampling, int] | tuple[None, int]] = [(None, -1)] * slots
+        self._wide = np.zeros((6, slots), np.int64)
+        self._floats = self._wide.view(np.float64)
+        self._top_k = np.zeros(slots, np.int32)
+        self._logprobs = np.full(slots, NO_LOGPROBS, np.int32)
+
+    def forget(self, slot: int) -> None:
+        self._known[slot] = (None, -1)
+
+    def learn(self, asks: list[Ask], slots: list[int]) -> None:
+        """Takes in what it doesn't know yet."""
+        known = self._known
+        for ask, slot in zip(asks, slots, strict=True):
+            sampling, index = known[slot]
+            if sampling is not ask.sampling or index != ask.index:
+                self._take(slot, ask)
+
+    def _take(self, slot: int, ask: Ask) -> None:
+        sampling = ask.sampling
+        self._known[slot] = (sampling, ask.index)
+        self._floats[_TEMPERATURE, slot] = sampling.temperature or 0.0  # Not -0.0.
+        self._floats[_TOP_P, slot] = sampling.top_p
+        self._floats[_MIN_P, slot] = sampling.min_p
+        self._wide.view(np.uint64)[_SEED, slot] = sampling.seed
+        self._wide[_SEQUENCE, slot] = ask.index
+        self._top_k[slot] = min(max(sampling.top_k, 0), self._vocab)
+        wanted = sampling.logprobs
+        self._logprobs[slot] = NO_LOGPROBS if wanted is None else min(wanted, self._vocab)
+
+    def wide(self, slots: np.ndarray, emitted: list[int]) -> np.ndarray:
+        """[6, rows] int64, rows rounded up to an even number (so that each of the six begins at
+        16 bytes): temperature, top_p, min_p by their bits; seed, sequence, token.
+
+        slots: [rows].  emitted: of each row.
+        """
+        rows = len(emitted)
+        gathered = np.zeros((6, rows + rows % 2), np.int64)
+        gathered[:, :rows] = self._wide[:, slots]
+        gathered[_TOKEN, :rows] = emitted
+        return gathered
+
+    def greedy(self, slots: np.ndarray) -> bool:
+        """Whether all of them take the likeliest token."""
+        return not self._wide[_TEMPERATURE, slots].any()
+
+    def top_k(self, slots: np.ndarray) -> np.ndarray:
+        """[rows] int32, 0: off."""
+        return self._top_k[slots]
+
+    def logprobs(self, slots: np.ndarray) -> np.ndarray:
+        """[rows] int32: how many alternatives are told, or NO_LOGPROBS."""
+        return self._logprobs[slots]
