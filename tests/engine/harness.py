@@ -18,6 +18,7 @@ from penstock.config import (
     EngineConfig,
     GrammarSettings,
     ModelSettings,
+    ParallelSettings,
     SchedulerSettings,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
@@ -60,6 +61,8 @@ def facts(
     num_kv_blocks: int | None = None,
     prefix_caching: bool = True,
     max_grammars: int = 8,
+    tensor: int = 1,
+    pipeline: int = 1,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -100,6 +103,7 @@ def facts(
         ),
         scheduler=SchedulerSettings(**settings),
         grammar=GrammarSettings(max_grammars=max_grammars),
+        parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
     )
     return EngineFacts(
         config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
