@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.config import SchedulerSettings
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_engine.draft import Draft
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.policy import FirstCome
 from penstock_engine.policies.registry import make_policy
@@ -36,6 +37,8 @@ class PipelineScheduler(Scheduler):
         self._max_in_flight = max(self._max_in_flight, stages)
         self._told: dict[int, int] = {}
         """By slot: tokens that every stage has."""
+        self._share = 0
+        """Decodes that the step may still take."""
 
     def detach(self, *, accuse: bool = True) -> list[Sequence]:
         self._told.clear()
@@ -71,16 +74,28 @@ class PipelineScheduler(Scheduler):
         return len(self._in_flight) < self._stages or super()._is_short()
 
     def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that no step in flight works on; of the decodes a step's share."""
+        """Those that no step in flight works on."""
         decodes, chunks = super()._candidates()
         decodes = [sequence for sequence in decodes if not sequence.in_flight]
         chunks = [sequence for sequence in chunks if not sequence.in_flight]
         # Who is one token behind what is expected of it decodes in its next step.
         decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.running.values())
-        share = -(-decoding // self._max_in_flight)
-        if len(decodes) > share:
+        self._share = -(-decoding // self._max_in_flight)
+        if len(decodes) > self._share:
             decodes.sort(key=lambda sequence: sequence.last_work)
-        return decodes[:share], chunks
+        return decodes, chunks
+
+    def _run_suspect(self, draft: Draft) -> None:
+        self._share = 1
+        super()._run_suspect(draft)
+
+    def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
+        """Within the share: it counts who is served, as others may find no blocks."""
+        decodes = self._behind(sequence) == 1
+        if decodes and not self._share:
+            return
+        super()._extend(sequence, draft, most)
+        self._share -= decodes and sequence.slot in draft.items
 
 
 def make_scheduler(facts: EngineFacts) -> Scheduler:

@@ -114,10 +114,9 @@ class RankSessions:
         workers = [self._there[session] for session in self.formed]
         told = [one.ready for one in workers if one.ready is not None]
         for name in ("num_kv_blocks", "num_host_blocks", "fingerprint"):
-            if getattr(ready, name) != getattr(told[0], name):
-                raise Disagreement(
-                    f"ranks disagree: {name} is {getattr(told[0], name)} and {getattr(ready, name)}"
-                )
+            values = list(dict.fromkeys(getattr(one, name) for one in told))
+            if len(values) > 1:
+                raise Disagreement(f"ranks disagree: {name} is {values[0]} and {values[1]}")
         if len(told) < self.size:
             return None
         self.ready = msgspec.structs.replace(

@@ -28,7 +28,6 @@ from penstock_engine.effects import Effects
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.rows import batch_view, queue_view, tenant_view
 from penstock_engine.live.steps import StepLog
-from penstock_engine.record.decisions import plans_of
 
 
 class LiveView:
@@ -87,7 +86,7 @@ class LiveView:
         """What the core wants sent."""
         self._look_at_worker()
         if self._leases:
-            for plan in plans_of(effects):
+            for plan in effects.plans():
                 self._steps.sent(plan, self._core.scheduler.running, now)
 
     def _look_at_worker(self) -> None:

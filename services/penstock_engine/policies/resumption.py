@@ -12,7 +12,8 @@ class Resumption:
 
     Keeping costs nothing until a block is needed for something else: only then it is copied, if
     there is a host tier, and else lost.  What tokens cost is forecast from the latest steps, in
-    steps of `budget` tokens, which may change; what a copied block costs the worker measures when it starts.
+    steps of `budget` tokens, which may shrink; what a copied block costs the worker measures when
+    it starts.
     """
 
     def __init__(self, mode: PreemptionMode, cost: StepCost, budget: int) -> None:

@@ -20,7 +20,7 @@ _PLAN_FIELDS = Plan.__struct_fields__
 class Decision(msgspec.Struct, array_like=True):
     """digests: of each of PARTS, empty where there was nothing.
 
-    plans: the fields of each plan, once however many ranks it is sent to, an admitted sequence shown as (slot, tokens).
+    plans: the fields of each plan, an admitted sequence shown as (slot, tokens).
     told: what front ends got, as (session, kind of message, outputs in it).
     """
 
@@ -36,21 +36,12 @@ def decision_of(effects: Effects) -> Decision | None:
         return None
     return Decision(
         [_digest(part) if part else b"" for part in parts],
-        [_plan(plan) for plan in plans_of(effects)],
+        [_plan(plan) for plan in effects.plans()],
         [
             (session, type(message).__name__, _count(message))
             for session, message, _ in effects.to_frontends
         ],
     )
-
-
-def plans_of(effects: Effects) -> list[Plan]:
-    """Each plan once: ranks are sent the same one, one after another."""
-    plans: list[Plan] = []
-    for _, message, _ in effects.to_workers:
-        if isinstance(message, Plan) and not (plans and plans[-1] is message):
-            plans.append(message)
-    return plans
 
 
 def plain(value: Any) -> Any:
