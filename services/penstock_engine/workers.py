@@ -80,4 +80,4 @@ class Workers:
         missing = self.ranks.missing
         if len(missing) == self.ranks.size:
             return "no worker is connected"
-        return f"of {self.ranks.size} ranks {', '.join(map(str, missing))} are not connected"
+        return f"ranks {', '.join(map(str, missing))} (of {self.ranks.size}) are not connected"

@@ -156,6 +156,21 @@ def test_a_suspect_is_alone_in_every_stage() -> None:
     assert [len(step) for step in in_flight(h)] == [2, 2]
 
 
+def test_all_take_turns_where_steps_go_one_by_one() -> None:
+    """A suspect waits for a slot: nothing follows a step meanwhile."""
+    h = decoding(4, 2, max_num_seqs=4)
+    ask(h, [9], deaths=1)
+    for _ in range(3):
+        h.run_step()
+    seen = []
+    for _ in range(4):
+        assert len(h.plans) == 1
+        seen += in_flight(h)
+        h.run_step()
+    assert seen[0] != seen[1]
+    assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == [0, 1, 2, 3]
+
+
 def test_a_fair_step_counts_a_stages_part_of_what_is_in_flight() -> None:
     options = {"scheduling_policy": "fair", "max_num_batched_tokens": 16}
     h = RankHarness(1, 2, **options)

@@ -58,7 +58,7 @@ def test_setup_is_sent_when_all_are_there_and_steps_when_all_are_ready() -> None
         h.hello(rank)
         assert not h.formed
     assert front.status is not None
-    assert h.core.workers.health(h.now) == (False, "of 4 ranks 1 are not connected")
+    assert h.core.workers.health(h.now) == (False, "ranks 1 (of 4) are not connected")
     h.hello(1)
     assert h.formed
     (request,) = ask(h)
