@@ -23,6 +23,7 @@ ENGINE = {
     "penstock:step_seconds": "histogram",
     "penstock:step_part_seconds": "counter",
     "penstock:step_sequences": "histogram",
+    "penstock:step_budget_tokens": "gauge",
     "penstock:oldest_waiting_seconds": "gauge",
     "penstock:waiting_tokens": "gauge",
     "penstock:tenant_prompt_tokens": "counter",

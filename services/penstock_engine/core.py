@@ -18,9 +18,8 @@ from penstock_engine.from_workers import FromWorkers
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
 from penstock_engine.metrics.counts import Counts
-from penstock_engine.policies.registry import make_policy
+from penstock_engine.pipeline import make_scheduler
 from penstock_engine.remote_kv import RemoteKV
-from penstock_engine.scheduler import Scheduler
 from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers
 
@@ -42,20 +41,17 @@ class EngineCore:
 
     def __init__(self, facts: EngineFacts) -> None:
         self.facts = facts
-        self.scheduler = Scheduler(
-            facts.config.scheduler,
-            facts.block_size,
-            facts.longest_sequence,
-            policy=make_policy(facts.config.scheduler, facts.tenants()),
-            whole=facts.whole,
-        )
+        config = facts.config
+        self.scheduler = make_scheduler(facts)
         self.frontends = Frontends()
-        self.workers = Workers(facts.config.transport.progress_timeout)
-        self.counts = Counts()
         self._effects = Effects()
+        self.workers = Workers(
+            config.parallel, facts.created, config.transport.progress_timeout, self._effects
+        )
+        self.counts = Counts()
         self._clock = Clock()
-        self.grammars = Grammars(facts.config.grammar, self.scheduler, self.workers, self._effects)
-        self.remote_kv = RemoteKV(facts.config.scheduler.max_waiting_requests)
+        self.grammars = Grammars(config.grammar, self.scheduler, self.workers)
+        self.remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
         parts = (
             facts,
             self.scheduler,
@@ -152,8 +148,7 @@ class EngineCore:
         try:
             while (plan := self.scheduler.plan()) is not None:
                 self._clock.planned()
-                if self.workers.current is not None:
-                    self._effects.to_workers.append((self.workers.current.session, plan, ()))
+                self.workers.send(plan)
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
@@ -182,7 +177,7 @@ class EngineCore:
             tokens_computed=self.workers.tokens_computed,
             tokens_generated=self.workers.tokens_generated,
             frontends=len(self.frontends),
-            workers=0 if ready is None else 1,
+            workers=self.workers.num_ready,
             draining=self.draining,
         )
 

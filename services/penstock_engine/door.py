@@ -33,7 +33,6 @@ class Door:
         self._workers = workers
         self._rate = rate
         self._policy_name = facts.config.scheduler.scheduling_policy
-        self._budget = facts.config.scheduler.max_num_batched_tokens
         self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
         self._bounds = QueueBounds(facts.config.scheduler)
@@ -106,7 +105,7 @@ class Door:
     def _expected(self, submit: Submit, fresh: int, now: float) -> tuple[float, float]:
         """Seconds at least until the first token, as things are, and with nothing else to do.
         fresh: tokens of its prompt that must be computed."""
-        alone = first_token_after(self._scheduler.step_cost, fresh, self._budget)
+        alone = first_token_after(self._scheduler.step_cost, fresh, self._scheduler.budget)
         return max(self._wait(submit, fresh, now), alone), alone
 
     def _found(self, submit: Submit) -> int:
@@ -125,7 +124,7 @@ class Door:
         if not ahead.requests:
             return 0.0
         tokens = scheduler.fresh_share.of(ahead.tokens) + fresh
-        computing = first_token_after(scheduler.step_cost, tokens, self._budget)
+        computing = first_token_after(scheduler.step_cost, tokens, scheduler.budget)
         each = self._rate.seconds_each(now, scheduler.queue)
         return max(computing, 0.0 if each is None else each * ahead.requests)
 

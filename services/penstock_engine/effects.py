@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.protocol.to_frontend import ToFrontend
-from penstock.protocol.to_worker import ToWorker
+from penstock.protocol.to_worker import Plan, ToWorker
 
 Frames = tuple[bytes, ...]
 
@@ -27,3 +27,11 @@ class Effects:
         self.to_workers, self.to_frontends = [], []
         self.end_workers, self.end_frontends = [], []
         return taken
+
+    def plans(self) -> list[Plan]:
+        """Each plan once: the ranks of a group are sent the same one, one after another."""
+        found: list[Plan] = []
+        for _, message, _ in self.to_workers:
+            if isinstance(message, Plan) and not (found and found[-1] is message):
+                found.append(message)
+        return found

@@ -12,7 +12,7 @@ from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import GrammarKind
 from penstock.protocol.to_frontend import Limits, Welcome
-from penstock.protocol.to_worker import Setup
+from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.pooling import pooling_of, tasks_of
 
@@ -110,7 +110,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             live=True,
         )
 
-    def setup(self, version: int) -> Setup:
+    def setup(self, version: int, group: RankGroup | None = None) -> Setup:
+        """What a worker is to be; group: None where it is alone."""
         config = self.config
         return Setup(
             version=version,
@@ -137,6 +138,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             batch_invariant=config.worker.batch_invariant,
             enforce_eager=config.worker.enforce_eager,
             load_format=config.model.load_format,
+            group=group,
         )
 
 

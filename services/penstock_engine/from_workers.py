@@ -27,18 +27,19 @@ from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.metrics.counts import Counts
 from penstock_engine.pooling import verify_vectors
+from penstock_engine.rank_group import Disagreement, WorkerSession
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
 from penstock_engine.timeline import Clock
-from penstock_engine.workers import Workers, WorkerSession
+from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
 
 
 class FromWorkers:
-    """Handles the events of the worker's session.
+    """Handles the events of the workers' sessions.
 
     num_settled: results applied without an error.  after_error: called when there was one.
     """
@@ -62,6 +63,7 @@ class FromWorkers:
         self._scheduler = scheduler
         self._frontends = frontends
         self._workers = workers
+        self._ranks = workers.ranks
         self._grammars = grammars
         self._remote_kv = remote_kv
         self._counts = counts
@@ -72,68 +74,90 @@ class FromWorkers:
         self._context = ContextLimit(facts, scheduler)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
-        """A first message. Answered by Setup, or the session is ended."""
-        version, reason = None, "the first message must be WorkerHello"
-        if isinstance(message, WorkerHello):
-            version, reason = agree(message.versions), disagreement(message.versions)
-            if message.rank != 0:
-                version = None
-                reason = f"this engine has one worker, rank 0; there is no place for {message.rank}"
-        if version is None or not isinstance(message, WorkerHello):
+        """A first message. Answered by Setup once all ranks are there, or the session is ended."""
+        if not isinstance(message, WorkerHello):
+            self._effects.end_workers.append((session, "the first message must be WorkerHello"))
+            return
+        version, refusal = agree(message.versions), self._ranks.refusal(message)
+        if version is None or refusal is not None:
+            reason = refusal or disagreement(message.versions)
             self._effects.end_workers.append((session, reason))
             return
-        self.drop("another worker of the same rank took its place")
-        self._workers.current = WorkerSession(session, message.rank)
-        self._effects.to_workers.append((session, self._facts.setup(version), ()))
+        before = self._ranks.holder(message.rank)
+        if before is not None:
+            self._end(before, "another worker of the same rank took its place")
         log.info("worker connected", rank=message.rank, pid=message.pid)
+        for worker, group in self._ranks.join(WorkerSession(session, message, version)):
+            setup = self._facts.setup(worker.version, group)
+            self._effects.to_workers.append((worker.session, setup, ()))
 
     def received(self, session: bytes, message: FromWorker, now: float) -> None:
         """A later message; one that doesn't fit ends the session."""
-        worker = self._workers.current
-        if worker is None or worker.session != session:
+        worker = self._ranks.find(session)
+        if worker is None:
             return
+        all_ready = self._ranks.ready is not None
         match message:
-            case Result() if worker.ready is not None:
-                self._take_result(message, now)
-            case GrammarReady() if worker.ready is not None:
-                self._grammar_ready(message.grammar)
-            case GrammarFailed() if worker.ready is not None:
+            case Result() if all_ready:
+                self._take_result(worker, message, now)
+            case GrammarReady() if all_ready:
+                self._grammar_ready(message.grammar, worker.rank)
+            case GrammarFailed() if all_ready:
                 waiting = self._grammars.failed(message.grammar)
                 self._fail(waiting, message.reason, "invalid_grammar")
-            case Progress() if worker.ready is not None:
+            case Progress() if all_ready:
                 self._workers.take_progress(worker, message, now)
-            case Ready() if worker.ready is None:
+            case Ready() if self._ranks.formed and worker.ready is None:
                 self._take_ready(worker, message, now)
             case Fault():
-                self._take_fault(message)
+                self._take_fault(worker, message)
             case _:
-                self.drop(f"{type(message).__name__} came out of turn")
+                self._end(worker, f"{type(message).__name__} came out of turn")
 
     def ended(self, session: bytes, reason: str) -> None:
-        """The session is over."""
-        if self._workers.current is not None and self._workers.current.session == session:
-            self._lose(reason)
+        """The session is over, and with it those of the ranks that it computed with."""
+        worker = self._ranks.find(session)
+        if worker is None:
+            return
+        if not self._ranks.formed:
+            self._ranks.leave(worker)
+            return
+        others = [one for one in self._ranks.formed if one != session]
+        self._lose(others, f"rank {worker.rank} was lost: {reason}")
 
-    def drop(self, reason: str) -> None:
-        """Ends the present session, if there is one, from this side."""
-        if self._workers.current is not None:
-            self._effects.end_workers.append((self._workers.current.session, reason))
-            self._lose(reason)
+    def _end(self, worker: WorkerSession, reason: str) -> None:
+        """Ends a worker's session from this side, and with it its group."""
+        if self._ranks.formed:
+            self.drop(reason)
+        else:
+            self._effects.end_workers.append((worker.session, reason))
+            self._ranks.leave(worker)
 
-    def _lose(self, reason: str) -> None:
-        """What ran waits again, with what it has emitted; a step in flight is forgotten."""
+    def drop(self, reason: str, *, accuse: bool = True) -> None:
+        """Ends the present group, if there is one, from this side."""
+        if self._ranks.formed:
+            self._lose(list(self._ranks.formed), reason, accuse=accuse)
+
+    def _lose(self, sessions: list[bytes], reason: str, *, accuse: bool = True) -> None:
+        """The group is over; `sessions` of it are to be ended.
+
+        What ran waits again, with what it has emitted; a step in flight is forgotten.  accuse: what
+        was in flight may have been the reason.
+        """
         log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
-        self._workers.current = None
+        self._effects.end_workers += [(session, reason) for session in sessions]
+        self._ranks.disband()
+        self._workers.results.clear()
         self._clock.forget()
         self._counts.lost(self._clock.now)
         if self._scheduler.cache is not None:
             self._counts.swapped_out += self._scheduler.cache.num_swapped_out
             self._counts.swapped_in += self._scheduler.cache.num_swapped_in
-        for sequence in self._scheduler.detach():
+        for sequence in self._scheduler.detach(accuse=accuse):
             self._endings.end_if_poison(sequence)
-        for entry in self._grammars.worker_lost():
-            reason = f"{MAX_DEATHS} workers died while they compiled the grammar"
-            self._fail(list(entry.waiting), reason, "complex_grammar")
+        for entry in self._grammars.worker_lost(accuse=accuse):
+            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            self._fail(list(entry.waiting), error, "complex_grammar")
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
         if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
@@ -142,12 +166,23 @@ class FromWorkers:
         if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
             self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
             return
+        try:
+            group = self._ranks.loaded(worker, ready)
+        except Disagreement as error:
+            self.drop(str(error))
+            return
+        if group is not None:
+            self._begin(group, now)
+
+    def _begin(self, ready: Ready, now: float) -> None:
+        """All of the group has loaded."""
         self._scheduler.attach(ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds)
-        self._workers.found_ready(worker, ready, now)
+        self._workers.found_ready(now)
         limit = self._context.tokens
         log.info(
             "worker ready",
             device=ready.device,
+            ranks=self._ranks.size,
             kv_blocks=ready.num_kv_blocks,
             max_model_len=min(limit, self._facts.max_model_len),
             load_seconds=ready.load_seconds,
@@ -171,9 +206,9 @@ class FromWorkers:
             self._fail(list(entry.waiting), reason, "complex_grammar")
         self._grammars.send_wanted(now)
 
-    def _grammar_ready(self, number: int) -> None:
+    def _grammar_ready(self, number: int, rank: int) -> None:
         told: dict[Request, None] = {}
-        for sequence in self._grammars.ready(number):
+        for sequence in self._grammars.ready(number, rank):
             told[sequence.request] = None
             self._scheduler.add(sequence)
         for request in told:
@@ -185,9 +220,14 @@ class FromWorkers:
         for sequence in sequences:
             self._endings.end(sequence, State.FINISHED_FAILED, error=error, error_code=code)
 
-    def _take_fault(self, fault: Fault) -> None:
-        log.error("worker fault", message=fault.message, final=fault.final)
-        self.drop("its fault was heard")
+    def _take_fault(self, worker: WorkerSession, fault: Fault) -> None:
+        log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
+        if fault.out_of_memory and self._scheduler.num_in_flight and self._scheduler.shrink():
+            # The step was too large, whoever was in it.
+            log.warning("steps become smaller", tokens=self._scheduler.budget)
+            self.drop("its fault was heard", accuse=False)
+        else:
+            self._end(worker, "its fault was heard")
         self._workers.fault = f"the worker failed: {fault.message}"
         self._workers.final = fault.final
         if fault.final:
@@ -195,8 +235,12 @@ class FromWorkers:
             for request in list(self._frontends.requests()):
                 self._endings.end_all(request, State.FINISHED_FAILED, error=self._workers.fault)
 
-    def _take_result(self, result: Result, now: float) -> None:
+    def _take_result(self, worker: WorkerSession, told: Result, now: float) -> None:
         try:
+            in_flight = self._scheduler.num_in_flight
+            result = self._workers.results.take(worker.rank, told, in_flight)
+            if result is None:
+                return
             step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
             if self._pooling is not None:
                 verify_vectors(step, result, self._pooling)

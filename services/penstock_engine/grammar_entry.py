@@ -24,9 +24,11 @@ class Entry:
     number: its name between engine and worker.  holders: open requests that follow it.
     waiting: sequences that can't run before it is ready, in the order in which they came.
     deadline: when compiling it will have taken too long.  deaths: workers that it took along.
+    answered: ranks that are done with compiling it.
     """
 
     __slots__ = (
+        "answered",
         "deadline",
         "deaths",
         "definition",
@@ -46,6 +48,7 @@ class Entry:
         self.waiting: dict[Sequence, None] = {}
         self.deadline = 0.0
         self.deaths = 0
+        self.answered: set[int] = set()
 
 
 def digest_of(definition: Grammar) -> bytes:

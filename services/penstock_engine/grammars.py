@@ -14,7 +14,6 @@ from itertools import chain, islice
 from penstock.config import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
-from penstock_engine.effects import Effects
 from penstock_engine.grammar_entry import Entry, Stage, digest_of
 from penstock_engine.kv.pool import BrokenBooks
 from penstock_engine.request import Request, Sequence, State
@@ -34,15 +33,12 @@ class Grammars:
     num_waiting, waiting_tokens: sequences in WAITING_FOR_GRAMMAR, and the tokens that they have.
     """
 
-    def __init__(
-        self, settings: GrammarSettings, scheduler: Scheduler, workers: Workers, effects: Effects
-    ) -> None:
+    def __init__(self, settings: GrammarSettings, scheduler: Scheduler, workers: Workers) -> None:
         self.num_waiting = 0
         self.waiting_tokens = 0
         self._settings = settings
         self._scheduler = scheduler
         self._workers = workers
-        self._effects = effects
         self._entries: dict[int, Entry] = {}
         self._by_digest: dict[bytes, Entry] = {}
         self._idle: dict[int, Entry] = {}
@@ -121,8 +117,7 @@ class Grammars:
 
         A grammar that a worker died of is compiled alone, so that a death accuses one.
         """
-        worker = self._workers.current
-        if worker is None or worker.ready is None:
+        if self._workers.ready is None:
             return
         while self._wanted and len(self._compiling) < MAX_COMPILING:
             entry = self._wanted[0]
@@ -132,13 +127,14 @@ class Grammars:
                     return
                 entry.stage = Stage.COMPILING
                 entry.deadline = now + self._settings.grammar_compile_timeout
+                entry.answered.clear()
                 self._compiling[entry.number] = entry
-                message = CompileGrammar(entry.number, entry.definition)
-                self._effects.to_workers.append((worker.session, message, ()))
+                self._workers.send(CompileGrammar(entry.number, entry.definition))
             self._wanted.popleft()
 
-    def worker_lost(self) -> list[Entry]:
-        """Nothing is compiled any more; what runs next waits for its grammar again.
+    def worker_lost(self, *, accuse: bool = True) -> list[Entry]:
+        """Nothing is compiled any more; what runs next waits for its grammar again. accuse: what
+        was being compiled may have been the reason.
 
         The scheduler has put what ran back into its queue.  Returns the grammars that are not to be
         compiled again: the caller ends whoever waits for them.
@@ -148,7 +144,7 @@ class Grammars:
                 self._scheduler.withdraw(sequence)
                 self.park(sequence)
         for entry in self._compiling.values():
-            entry.deaths += 1
+            entry.deaths += accuse
         self._compiling.clear()
         for entry in list(self._idle.values()):
             self._forget(entry)
@@ -157,11 +153,16 @@ class Grammars:
         self._wanted = deque(self._entries.values())
         return [entry for entry in self._entries.values() if entry.deaths >= MAX_DEATHS]
 
-    def ready(self, number: int) -> list[Sequence]:
-        """The worker has compiled it. Returns who may run now, WAITING and in no queue."""
-        entry = self._compiling.pop(number, None)
+    def ready(self, number: int, rank: int) -> list[Sequence]:
+        """A rank has compiled it. Returns who may run now, WAITING and in no queue: nobody before
+        all ranks have."""
+        entry = self._compiling.get(number)
         if entry is None:
             return []  # Given up meanwhile.
+        entry.answered.add(rank)
+        if len(entry.answered) < self._workers.ranks.size:
+            return []
+        del self._compiling[number]
         entry.stage, entry.deaths = Stage.READY, 0
         freed = list(entry.waiting)
         for sequence in freed:
@@ -170,7 +171,7 @@ class Grammars:
         return freed
 
     def failed(self, number: int) -> list[Sequence]:
-        """The worker can't compile it. Returns who waits for it: they are to be ended."""
+        """A rank can't compile it. Returns who waits for it: they are to be ended."""
         entry = self._compiling.get(number)
         return [] if entry is None else list(entry.waiting)
 
@@ -226,7 +227,5 @@ class Grammars:
         del self._entries[entry.number], self._by_digest[entry.digest]
         self._idle.pop(entry.number, None)
         self._compiling.pop(entry.number, None)
-        worker = self._workers.current
-        if told and worker is not None:
-            message = DropGrammar(entry.number)
-            self._effects.to_workers.append((worker.session, message, ()))
+        if told:
+            self._workers.send(DropGrammar(entry.number))

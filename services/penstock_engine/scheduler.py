@@ -43,6 +43,9 @@ class Scheduler:
     """A step of more tokens is not followed before it is settled: the pause after it is a small
     part of it, and a request that arrives meanwhile would have to wait for its follower too."""
 
+    LEAST_BUDGET = 64
+    """Tokens that a step may have however often memory ran out."""
+
     MAX_DEFERRALS = 32
     """Steps in a row that may pass a sequence by because the mask of its grammar is late."""
 
@@ -68,7 +71,8 @@ class Scheduler:
         self.cache: KVCache | None = None
         self.num_preemptions = 0
         self.num_steps = 0
-        self._budget = settings.max_num_batched_tokens
+        self.budget = settings.max_num_batched_tokens
+        """Tokens of a step; see `shrink`."""
         self._max_in_flight = settings.max_steps_in_flight
         self._max_model_len = max_model_len
         self._longest = max_model_len
@@ -77,7 +81,7 @@ class Scheduler:
         self._headroom = Headroom()
         self.step_cost = StepCost()
         self.fresh_share = FreshShare()
-        self._resume = Resumption(settings.preemption_mode, self.step_cost, self._budget)
+        self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
         self._reuse: Reuse | None = None
         self._in_flight: deque[StepInFlight] = deque()
         self._suspect: Sequence | None = None
@@ -116,16 +120,28 @@ class Scheduler:
         self._longest = min(self._max_model_len, num_blocks * self.block_size)
         self._resume.attach(host_blocks, copy_seconds)
 
-    def detach(self) -> list[Sequence]:
+    def shrink(self) -> bool:
+        """A step took more memory than there is: from now on they are half as large. Whether that
+        could be; a step has LEAST_BUDGET tokens at least, and as many as a block."""
+        smaller = max(self.budget // 2, self.LEAST_BUDGET, self.block_size)
+        if smaller >= self.budget:
+            return False
+        self.budget = self._resume.budget = smaller
+        return True
+
+    def detach(self, *, accuse: bool = True) -> list[Sequence]:
         """The worker is gone, and its KV with it. Everything that ran waits again.
 
         Returns the sequences that were in a step in flight: the death counts against each, and it
-        runs alone until it has passed the point that the fatal step would have reached.
+        runs alone until it has passed the point that the fatal step would have reached; unless
+        nobody is to be accused.
         """
         accused: dict[Sequence, None] = {}
         for step in self._in_flight:
             for sequence, end, _ in step.items:
                 sequence.in_flight = 0
+                if not accuse:
+                    continue
                 sequence.suspect_until = max(sequence.suspect_until, end)
                 if not sequence.finished:
                     accused[sequence] = None
@@ -197,8 +213,7 @@ class Scheduler:
             return None
         for sequence in [s for s in self.leaving.values() if not s.in_flight]:
             self._preempt(sequence)
-        in_flight = sum(step.tokens for step in self._in_flight)
-        budget = self.policy.budget(self._budget, in_flight)
+        budget = self.policy.budget(self.budget, self._ahead())
         if not budget or self._await_room():
             return None
         draft = Draft(budget)
@@ -225,7 +240,15 @@ class Scheduler:
         latest, head = self._in_flight[-1], self.queue.head()
         suspects = latest.alone or self._suspect or (head is not None and head.suspect_until)
         room = len(self._in_flight) < self._max_in_flight
-        return room and latest.tokens <= self.FOLLOWED_TOKENS and not suspects
+        return room and self._is_short() and not suspects
+
+    def _is_short(self) -> bool:
+        """Whether the latest step is short enough to be followed."""
+        return self._in_flight[-1].tokens <= self.FOLLOWED_TOKENS
+
+    def _ahead(self) -> int:
+        """Tokens that are computed before those of the next step."""
+        return sum(step.tokens for step in self._in_flight)
 
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
@@ -236,13 +259,18 @@ class Scheduler:
         last = expected >= sequence.most_tokens or expected >= self._longest
         return expected - last - sequence.num_scheduled
 
-    def _run_others(self, draft: Draft) -> None:
+    def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
+        """(one token behind, further behind) of those that run."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
         for slot, sequence in self.running.items():
             behind = self._behind(sequence)
             if behind and sequence is not self._suspect and slot not in self.leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
+        return decodes, chunks
+
+    def _run_others(self, draft: Draft) -> None:
+        decodes, chunks = self._candidates()
         can_start = bool(self.queue and self.free_slots)
         for turn in self.policy.turns(decodes, chunks, draft, can_start=can_start):
             if turn.sequence is None:

@@ -18,6 +18,7 @@ from penstock.config import (
     EngineConfig,
     GrammarSettings,
     ModelSettings,
+    ParallelSettings,
     SchedulerSettings,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
@@ -60,6 +61,8 @@ def facts(
     num_kv_blocks: int | None = None,
     prefix_caching: bool = True,
     max_grammars: int = 8,
+    tensor: int = 1,
+    pipeline: int = 1,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -100,6 +103,7 @@ def facts(
         ),
         scheduler=SchedulerSettings(**settings),
         grammar=GrammarSettings(max_grammars=max_grammars),
+        parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
     )
     return EngineFacts(
         config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
@@ -179,6 +183,8 @@ class Harness:
         self.late: Callable[[], bool] = lambda: False
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
+        self.accuses = True
+        """Whether the loss of a worker counts against what was in flight."""
         self.num_reused = 0
         """Tokens that sequences found computed when they started."""
         self._tables: dict[int, list[int]] = {}
@@ -197,8 +203,7 @@ class Harness:
         self._check_accounts()
         self.trace.append(_ENCODE([effects.to_workers, effects.to_frontends]))
         for session, message, _ in effects.to_workers:
-            if session == self.worker_session:
-                self._worker_gets(over_the_wire(message, ToWorker))
+            self._to_worker(session, over_the_wire(message, ToWorker))
         due = list(self.worker.asked) if self.worker is not None and self.compile_at_once else []
         for session, message, frames in effects.to_frontends:
             front = next(front for front in self.fronts if front.session == session)
@@ -206,8 +211,7 @@ class Harness:
         for _, reason in effects.end_workers + effects.end_frontends:
             assert self.allow_internal_errors or "internal error" not in reason
         for session, reason in effects.end_workers:
-            if session == self.worker_session:
-                self._forget_worker(reason)
+            self._worker_ends(session, reason)
             self.core.worker_ended(session, reason, self.now)
         for session, reason in effects.end_frontends:
             front = next(front for front in self.fronts if front.session == session)
@@ -235,6 +239,15 @@ class Harness:
         assert {a.name: a.num_waiting for a in accounts.all() if a.num_waiting} == dict(waiting)
         assert accounts.num_waiting == len(waiting)
 
+    def _to_worker(self, session: bytes, message: ToWorker) -> None:
+        if session == self.worker_session:
+            self._worker_gets(message)
+
+    def _worker_ends(self, session: bytes, reason: str) -> None:
+        """The core ends a session."""
+        if session == self.worker_session:
+            self._forget_worker(reason)
+
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
@@ -243,7 +256,8 @@ class Harness:
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
         else:
             assert isinstance(message, Plan)
-            assert len(self.plans) < self.facts.config.scheduler.max_steps_in_flight
+            stages = self.facts.config.parallel.pipeline_parallel_size
+            assert len(self.plans) < max(self.facts.config.scheduler.max_steps_in_flight, stages)
             assert self.worker is not None
             self._check_salts(message)
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
@@ -541,7 +555,7 @@ class Harness:
             self.worker_end = reason
         # The naive model of poison: deaths only ever count up.
         for score in {id(score): score for _, scores in self.plans for score in scores}.values():
-            score.deaths += 1
+            score.deaths += self.accuses
         self.plans.clear()
         self.worker_session = self.worker = self.setup = None
 

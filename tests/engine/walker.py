@@ -24,20 +24,25 @@ TENANTS = "a:weight=3;b:max_requests=6,highest_priority=-1;*:highest_priority=-2
 
 def make_harness(choose: Choices, policy: str | None = None) -> Harness:
     """Small limits, so that every one of them is met."""
-    return Harness(
-        scheduling_policy=policy or POLICIES[choose.whole(0, 2)],
-        tenants=TENANTS,
-        max_model_len=choose.whole(8, 48),
-        block_size=choose.whole(1, 5),
-        max_num_seqs=choose.whole(1, 6),
-        max_num_batched_tokens=choose.whole(1, 24),
-        max_waiting_requests=choose.whole(2, 12),
-        max_waiting_tokens=choose.whole(20, 300),
-        max_steps_in_flight=choose.whole(1, 3),
-        prefix_caching=choose.whole(0, 3) > 0,
-        preemption_mode=("auto", "recompute", "swap")[choose.whole(0, 2)],
-        max_grammars=choose.whole(1, 6),
-    )
+    return Harness(**drawn_options(choose, policy))
+
+
+def drawn_options(choose: Choices, policy: str | None = None) -> dict[str, Any]:
+    """Of a Harness."""
+    return {
+        "scheduling_policy": policy or POLICIES[choose.whole(0, 2)],
+        "tenants": TENANTS,
+        "max_model_len": choose.whole(8, 48),
+        "block_size": choose.whole(1, 5),
+        "max_num_seqs": choose.whole(1, 6),
+        "max_num_batched_tokens": choose.whole(1, 24),
+        "max_waiting_requests": choose.whole(2, 12),
+        "max_waiting_tokens": choose.whole(20, 300),
+        "max_steps_in_flight": choose.whole(1, 3),
+        "prefix_caching": choose.whole(0, 3) > 0,
+        "preemption_mode": ("auto", "recompute", "swap")[choose.whole(0, 2)],
+        "max_grammars": choose.whole(1, 6),
+    }
 
 
 class Walker:

@@ -23,7 +23,6 @@ from penstock.protocol.live import (
     StepView,
     WorkerView,
 )
-from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
 from penstock_engine.live.blocks import block_view
@@ -42,7 +41,8 @@ class LiveView:
         """Until when, by session."""
         self._opened: dict[bytes, float] = {}
         self._due = math.inf
-        self._worker: bytes | None = None
+        self._group: int | None = None
+        self._settled: Result | None = None
         self._lost = 0
 
     # ---- what happened
@@ -75,25 +75,28 @@ class LiveView:
 
     def worker_said(self, message: FromWorker, now: float) -> None:
         """A message that the core has handled."""
-        if self._leases and isinstance(message, Result):
-            self._steps.settled(message, now)
+        if not self._leases or not isinstance(message, Result):
+            return
+        settled = self._core.workers.results.latest
+        if settled is not None and settled is not self._settled:
+            self._settled = settled
+            self._steps.settled(settled, now)
 
     def delivering(self, effects: Effects, now: float) -> None:
         """What the core wants sent."""
         self._look_at_worker()
         if self._leases:
-            for _, message, _ in effects.to_workers:
-                if isinstance(message, Plan):
-                    self._steps.sent(message, self._core.scheduler.running, now)
+            for plan in effects.plans():
+                self._steps.sent(plan, self._core.scheduler.running, now)
 
     def _look_at_worker(self) -> None:
-        current = self._core.workers.current
-        ready = current.session if current is not None and current.ready is not None else None
-        if ready != self._worker:
-            if self._worker is not None:
+        workers = self._core.workers
+        ready = None if workers.ready is None else workers.ranks.number
+        if ready != self._group:
+            if self._group is not None:
                 self._lost += 1
                 self._steps.lost()
-            self._worker = ready
+            self._group = ready
 
     # ---- what is shown
 

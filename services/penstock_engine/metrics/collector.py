@@ -69,6 +69,11 @@ def _room(families: Families, state: EngineState) -> Iterator[Metric]:
 
 def _steps(families: Families, state: EngineState) -> Iterator[Metric]:
     yield families.counter("penstock:steps", "Steps applied.", state.steps)
+    yield families.gauge(
+        "penstock:step_budget_tokens",
+        "Tokens that a step may compute: what is set, less after a device ran out of memory.",
+        state.step_budget,
+    )
     yield families.counters(
         "penstock:step_part_seconds",
         "compute: the worker's time in steps; dispatch: what they took beyond that; both together "

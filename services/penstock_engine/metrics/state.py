@@ -38,6 +38,7 @@ class EngineState(NamedTuple):
     host_blocks: dict[str, int]
     swapped: dict[str, int]
     steps: int
+    step_budget: int
     preemptions: int
     cache_queries: int
     cache_hits: int
@@ -79,6 +80,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "in": counts.swapped_in + (0 if cache is None else cache.num_swapped_in),
         },
         steps=scheduler.num_steps,
+        step_budget=scheduler.budget,
         preemptions=scheduler.num_preemptions,
         cache_queries=scheduler.fresh_share.total_brought,
         cache_hits=scheduler.fresh_share.total_found,
@@ -99,7 +101,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         resumed=counts.resumed,
         worker_deaths=counts.worker_deaths,
         frontends=len(core.frontends),
-        workers=0 if workers.ready is None else 1,
+        workers=workers.num_ready,
         tenants=_tenants(core, counts, debts or {}),
         fair=debts is not None,
     )

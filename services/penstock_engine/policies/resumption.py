@@ -12,13 +12,14 @@ class Resumption:
 
     Keeping costs nothing until a block is needed for something else: only then it is copied, if
     there is a host tier, and else lost.  What tokens cost is forecast from the latest steps, in
-    steps of `budget` tokens; what a copied block costs the worker measures when it starts.
+    steps of `budget` tokens, which may shrink; what a copied block costs the worker measures when
+    it starts.
     """
 
     def __init__(self, mode: PreemptionMode, cost: StepCost, budget: int) -> None:
         self._mode = mode
         self._cost = cost
-        self._budget = budget
+        self.budget = budget
         self._copy_seconds = 0.0
         self._has_host = False
 
@@ -33,6 +34,6 @@ class Resumption:
             return self._mode == "recompute"
         if not self._has_host or victim.table is None:
             return False
-        computing = first_token_after(self._cost, victim.num_computed, self._budget)
+        computing = first_token_after(self._cost, victim.num_computed, self.budget)
         # 0: nothing is known yet.
         return 0.0 < computing < len(victim.table.blocks) * self._copy_seconds

@@ -36,7 +36,7 @@ def decision_of(effects: Effects) -> Decision | None:
         return None
     return Decision(
         [_digest(part) if part else b"" for part in parts],
-        [_plan(message) for _, message, _ in effects.to_workers if isinstance(message, Plan)],
+        [_plan(plan) for plan in effects.plans()],
         [
             (session, type(message).__name__, _count(message))
             for session, message, _ in effects.to_frontends

@@ -83,13 +83,17 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
 
 
 def _steps(recording: Recording) -> Iterator[Measured]:
-    """Pairs plans with results, by the step's number in the worker's session."""
+    """Pairs plans with results, by the step's number in the workers' sessions. Of a step's ranks
+    the slowest counts."""
     plans: dict[int, tuple[Row, float]] = {}
+    answers: dict[int, list[float]] = {}
+    ranks = recording.core.facts.config.parallel.ranks
     finished = 0.0
     try:
         for record in recording.records():
             if record.name == "worker_opened":
                 plans.clear()
+                answers.clear()
             elif record.name == "step" and record.decision is not None:
                 for plan in record.decision.plans:
                     plans[plan["step"]] = (_row(plan), record.arguments[-1])
@@ -97,10 +101,15 @@ def _steps(recording: Recording) -> Iterator[Measured]:
                 result = _result(record)
                 if result is None:
                     continue
+                told = answers.setdefault(result.step, [])
+                told.append(result.compute_seconds)
+                if len(told) < ranks:
+                    continue
+                seconds = max(answers.pop(result.step))
                 now = record.arguments[-1]
                 sent = plans.pop(result.step, None)
-                if sent is not None and result.compute_seconds > 0:
-                    compute = 1000 * result.compute_seconds
+                if sent is not None and seconds > 0:
+                    compute = 1000 * seconds
                     taken = 1000 * (now - max(finished, sent[1]))
                     yield Measured(sent[0], compute, taken - compute)
                 finished = now

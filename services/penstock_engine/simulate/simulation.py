@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from penstock.config import EngineConfig
+from penstock.config import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
@@ -60,11 +60,15 @@ class Simulation:
     def __init__(self, config: EngineConfig, options: Options) -> None:
         if not 1 <= options.replicas <= MAX_REPLICAS:
             raise InvalidRequest(f"1 to {MAX_REPLICAS} replicas, not {options.replicas}")
+        if config.parallel.pipeline_parallel_size > 1:
+            raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing, options.replicas, config.cache.kv_block_size)
         transport = msgspec.structs.replace(config.transport, beat_interval=BEAT_INTERVAL)
-        about = facts(msgspec.structs.replace(config, transport=transport))
+        # The ranks of one stage take the time that is set, as one worker does.
+        alone = ParallelSettings()
+        about = facts(msgspec.structs.replace(config, transport=transport, parallel=alone))
         self.replicas = [
             Replica(index, about, options.cost, self.metrics) for index in range(options.replicas)
         ]

@@ -1,0 +1,128 @@
+"""The ranks that compute one model: which of them are there, and what they form together."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.config import ParallelSettings
+from penstock.protocol.from_worker import Ready, WorkerHello
+from penstock.protocol.to_worker import RankGroup
+
+FORMINGS_A_SECOND = 1000
+"""Groups that one life may form, for each second after which the next one may begin."""
+
+
+class Disagreement(Exception):
+    """The ranks of a group don't say the same where they must."""
+
+
+class WorkerSession:
+    """One rank's session.
+
+    version: of the protocol.  rendezvous: see WorkerHello.  ready: its own message, None while it
+    loads.  layers: its latest count of computed layers.
+    """
+
+    __slots__ = ("layers", "rank", "ready", "rendezvous", "session", "version")
+
+    def __init__(self, session: bytes, hello: WorkerHello, version: int) -> None:
+        self.session = session
+        self.rank = hello.rank
+        self.rendezvous = hello.rendezvous
+        self.version = version
+        self.ready: Ready | None = None
+        self.layers = -1
+
+
+class RankSessions:
+    """A group is formed when every rank has a session, and is one until it is disbanded: a rank
+    alone is nothing.  A model on one worker is a group of one.
+
+    size: ranks of a group.  formed: their sessions, in their order; empty while there is no group.
+    ready: what the group is, once all of it has loaded.  number: of the latest forming; higher than
+    any before, also than those of an earlier life, which workers may remember.
+    """
+
+    def __init__(self, parallel: ParallelSettings, created: int) -> None:
+        """created: Unix time at which this life began."""
+        self.size = parallel.ranks
+        self.formed: tuple[bytes, ...] = ()
+        self.ready: Ready | None = None
+        self.number = created * FORMINGS_A_SECOND
+        self._parallel = parallel
+        self._there: dict[bytes, WorkerSession] = {}
+
+    def refusal(self, hello: WorkerHello) -> str | None:
+        """Why there is no place for a worker; None: there is."""
+        if self.size == 1 and hello.rank != 0:
+            return f"this engine has one worker, rank 0; there is no place for {hello.rank}"
+        if not 0 <= hello.rank < self.size:
+            return f"this engine has ranks 0 to {self.size - 1}; there is no place for {hello.rank}"
+        if self.size > 1 and not hello.rendezvous:
+            return f"this engine has {self.size} ranks; a rank must say where others reach it"
+        return None
+
+    def find(self, session: bytes) -> WorkerSession | None:
+        """The worker of a session; None: it has no place, or has lost it."""
+        return self._there.get(session)
+
+    def holder(self, rank: int) -> WorkerSession | None:
+        """Who has a rank's place."""
+        return next((one for one in self._there.values() if one.rank == rank), None)
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks without a session."""
+        there = {one.rank for one in self._there.values()}
+        return [rank for rank in range(self.size) if rank not in there]
+
+    def join(self, worker: WorkerSession) -> list[tuple[WorkerSession, RankGroup | None]]:
+        """Takes a place that is free. Where that forms the group: all of it, in the order of ranks,
+        each with what its Setup says of the group."""
+        self._there[worker.session] = worker
+        if len(self._there) < self.size:
+            return []
+        workers = sorted(self._there.values(), key=lambda one: one.rank)
+        self.formed = tuple(one.session for one in workers)
+        self.number += 1
+        return [(one, self._group(one.rank, workers[0].rendezvous)) for one in workers]
+
+    def _group(self, rank: int, rendezvous: str) -> RankGroup | None:
+        if self.size == 1:
+            return None
+        return RankGroup(
+            tensor=self._parallel.tensor_parallel_size,
+            pipeline=self._parallel.pipeline_parallel_size,
+            rank=rank,
+            rendezvous=rendezvous,
+            number=self.number,
+        )
+
+    def leave(self, worker: WorkerSession) -> None:
+        """One that waited for a group doesn't any more."""
+        del self._there[worker.session]
+
+    def disband(self) -> None:
+        """The group is over, and with it each session of it."""
+        self._there.clear()
+        self.formed = ()
+        self.ready = None
+
+    def loaded(self, worker: WorkerSession, ready: Ready) -> Ready | None:
+        """One rank has. What the group is, once all have. Raises Disagreement."""
+        worker.ready = ready
+        workers = [self._there[session] for session in self.formed]
+        told = [one.ready for one in workers if one.ready is not None]
+        for name in ("num_kv_blocks", "num_host_blocks", "fingerprint"):
+            values = list(dict.fromkeys(getattr(one, name) for one in told))
+            if len(values) > 1:
+                raise Disagreement(f"ranks disagree: {name} is {values[0]} and {values[1]}")
+        if len(told) < self.size:
+            return None
+        self.ready = msgspec.structs.replace(
+            told[0],
+            device=", ".join(dict.fromkeys(one.device for one in told)),
+            load_seconds=max(one.load_seconds for one in told),
+            copy_seconds=max(one.copy_seconds for one in told),
+        )
+        return self.ready

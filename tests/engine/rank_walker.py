@@ -1,0 +1,106 @@
+"""Random histories of a model over several ranks: they come, go, run ahead, and contradict."""
+
+from __future__ import annotations
+
+from penstock.protocol.from_worker import Fault, Progress, Result
+from tests.engine.rank_workers import RankHarness
+from tests.engine.walker import Choices, Walker, drawn_options
+
+SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3))
+
+
+def make_rank_harness(choose: Choices, size: tuple[int, int] | None = None) -> RankHarness:
+    """size: tensor, pipeline; None: drawn."""
+    tensor, pipeline = size or SIZES[choose.whole(0, len(SIZES) - 1)]
+    options = drawn_options(choose)
+    if choose.whole(0, 2) == 0:
+        # So large that it can be halved.
+        options["max_num_batched_tokens"] = choose.whole(65, 200)
+    return RankHarness(tensor, pipeline, **options)
+
+
+class RankWalker(Walker):
+    """What a Walker does to its worker is done to the ranks, one at a time."""
+
+    h: RankHarness
+
+    def __init__(self, harness: RankHarness, choose: Choices) -> None:
+        super().__init__(harness, choose)
+        self.walks["disagree"] = (1, self.disagree)
+        self.walks["out of memory"] = (1, self.out_of_memory)
+        self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
+
+    def _rank(self) -> int:
+        return self.choose.whole(0, self.h.size - 1)
+
+    def step(self) -> None:
+        if self.h.worker is None:
+            self.worker()
+        elif self.choose.whole(0, 2):
+            self.h.run_step()
+        else:
+            for _ in range(self.choose.whole(1, 4)):
+                rank = self._rank()
+                self.h.rank_step(rank)
+                self.met["ahead"] += any(len(one.plans) > 1 for one in self.h.ranks.values())
+
+    def worker(self) -> None:
+        """A rank dials in, late or again; or one that loads is ready."""
+        h, rank = self.h, self._rank()
+        if h.formed and h.worker is None:
+            loading = [each for each, one in h.ranks.items() if one.worker is None]
+            h.rank_ready(loading[rank % len(loading)], *self._group_size())
+        elif h.formed:
+            if self.choose.whole(0, 9) == 0:
+                self.met["replaced"] += 1
+                h.hello(rank)
+        elif rank not in h.ranks or self.choose.whole(0, 9) == 0:
+            h.hello(rank)
+
+    def _group_size(self) -> tuple[int, int]:
+        """Blocks and host blocks: what the first rank that is ready has, the others have too."""
+        for one in self.h.ranks.values():
+            worker = one.worker
+            if worker is not None:
+                return self._size
+        self._size = (self._pool_size(), self._host_size())
+        return self._size
+
+    def kill(self) -> None:
+        if self.h.ranks:
+            self.met["killed"] += self.h.worker is not None
+            self.h.kill_rank(sorted(self.h.ranks)[self._rank() % len(self.h.ranks)])
+
+    def unfit(self) -> None:
+        if self.h.worker is not None:
+            self.h.rank_says(self._rank(), Result(self.h.worker.last_step + 7, []))
+            assert not self.h.ranks
+
+    def progress(self) -> None:
+        if self.h.worker is not None:
+            self.h.rank_says(self._rank(), Progress(1, self.choose.whole(0, 99)))
+
+    def disagree(self) -> None:
+        """Ranks of the last stage that sampled differently are dropped, once both have told."""
+        h = self.h
+        if h.worker is None or h.tensor == 1 or not h.plans:
+            return
+        step = h.plans[0][0].step
+        for rank in range(h.size):
+            mine = h.ranks[rank]
+            if mine.plans and mine.plans[0].step == step:
+                liar = rank == h.size - 1
+                h.rank_step(rank, **({"sampled": -1} if liar else {}))
+                self.met["disagreed"] += liar
+
+    def out_of_memory(self) -> None:
+        if self.h.worker is None:
+            return
+        before = self.h.core.scheduler.budget
+        halved = bool(self.h.plans) and before > max(64, self.h.facts.block_size)
+        self.met["halved"] += halved
+        self.h.accuses = not halved
+        self.h.rank_says(self._rank(), Fault("no memory", final=False, out_of_memory=True))
+        self.h.accuses = True
+        assert (self.h.core.scheduler.budget < before) == halved
+        assert not self.h.ranks
