@@ -1,0 +1,35 @@
+"""Triton's interpreter, for tests of what runs on CUDA: importing this module, as the conftest of
+such tests does, loads the kernels in it where there is no CUDA.
+
+Triton reads TRITON_INTERPRET while its decorators run, so the variable is set for these imports
+only: processes that other tests start don't inherit it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import warnings
+
+import pytest
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+if DEVICE.type == "cpu":
+    if "triton" in sys.modules and not sys.modules["triton"].knobs.runtime.interpret:
+        raise RuntimeError("triton was imported before TRITON_INTERPRET could be set")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        import penstock_kernels.triton
+
+        # The interpreter imports it at the first launch, and it looks at the variable too.
+        importlib.import_module("triton.experimental.gluon")
+        for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
+            importlib.import_module(f"penstock_kernels.triton.{module.name}")
+
+
+def quiet_numpy() -> None:
+    """The interpreter computes in numpy, which warns of exp's overflow and of inf - inf."""
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton.runtime.interpreter")
