@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from itertools import groupby
 
 import torch
@@ -29,12 +30,11 @@ class DeviceBlockCopies:
 
     def __init__(self, blocks: Tensor, host_blocks: int) -> None:
         parts, count, width = blocks.shape
-        pinned = blocks.device.type == "cuda"
         staged = min(STAGED_BLOCKS, host_blocks)
         self._device = blocks
-        self._host = torch.empty(
-            host_blocks, parts, width, dtype=torch.uint8, pin_memory=pinned and host_blocks > 0
-        )
+        self._host = torch.empty(host_blocks, parts, width, dtype=torch.uint8)
+        if blocks.device.type == "cuda" and host_blocks:
+            _pin(self._host)
         self._staging = torch.empty(staged, parts, width, dtype=torch.uint8, device=blocks.device)
         self._sizes = {"device": count, "host": host_blocks}
 
@@ -48,6 +48,7 @@ class DeviceBlockCopies:
         """Of the pool itself."""
         return self._device.nbytes
 
+    @torch.inference_mode()
     def make(self, copies: list[Copy]) -> None:
         """One after the other, in order. Raises PlanError for a block that doesn't exist, and has
         then copied nothing."""
@@ -105,3 +106,13 @@ def _runs(pairs: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]
             runs.append([])
         runs[-1].append(pair)
     return runs
+
+
+def _pin(memory: Tensor) -> None:
+    """Where it lies: torch's own pinned memory comes in powers of two, up to twice what is asked.
+    Raises RuntimeError where the system doesn't let so much be pinned."""
+    runtime = torch.cuda.cudart()
+    error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    if int(error):
+        raise RuntimeError(f"{memory.nbytes:,} bytes can't be pinned: {error}")
+    weakref.finalize(memory, runtime.cudaHostUnregister, memory.data_ptr())

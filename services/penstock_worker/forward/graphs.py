@@ -32,7 +32,7 @@ GRAPH_BYTES = 4 << 20
 """Memory of a captured graph beside its activations, which share one pool.  An estimate; the KV
 pool leaves room for MAX_GRAPHS of them."""
 _UNUSED = 4096
-"""Replays without a graph after which another may take its place."""
+"""Decodes after which a graph that none of them was of gives way to another."""
 
 Work = Callable[[], None]
 
@@ -63,7 +63,8 @@ class HostStep:
 
     def on_device(self, attention: TritonAttention, tensors: list[Tensor]) -> DeviceStep:
         """tensors: self.arrays, on the device."""
-        return DeviceStep(*tensors[:3], attention.step(self.attention, tensors[3:]))
+        tokens, positions, wanted, *rest = tensors
+        return DeviceStep(tokens, positions, wanted, attention.step(self.attention, rest))
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class DecodeGraphs:
         self._hidden = hidden
         self._limit = limit
         self._graphs: dict[Bucket, _Captured] = {}
-        self._replays = 0
+        self._decodes = 0
         self._able = True
         widest = self._padded(_ANY, _ZERO, buckets.largest).arrays
         self._inputs = torch.zeros(room(widest), dtype=torch.int32, device=hidden.device)
@@ -186,16 +187,18 @@ class DecodeGraphs:
         """Rows `wanted` of the last layer's output, [wanted, hidden].  None: this batch isn't for
         graphs.  Queues, without waiting, unless it captures."""
         bucket = self._buckets.of(batch) if self._able else None
-        if bucket is None or not self._has_room(bucket) or len(wanted) > bucket.sequences:
+        if bucket is None or len(wanted) > bucket.sequences:
+            return None
+        self._decodes += 1
+        if not self._has_room(bucket):
             return None
         host = self._padded(batch, wanted, bucket)
         tensors = self._uploads.send(host.arrays, self._inputs)
-        self._replays += 1
         captured = self._graphs.get(bucket)
         if captured is None:
             step = self._capture(bucket, host.on_device(self._attention, tensors))
         else:
-            captured.used = self._replays
+            captured.used = self._decodes
             captured.run()
             step = captured.step
         return self._hidden.index_select(0, step.wanted[: len(wanted)])
@@ -214,7 +217,7 @@ class DecodeGraphs:
             self._able = False
             self._graphs.clear()
         else:
-            self._graphs[bucket] = _Captured(run, step, self._replays)
+            self._graphs[bucket] = _Captured(run, step, self._decodes)
         return step
 
     def _has_room(self, bucket: Bucket) -> bool:
@@ -222,7 +225,7 @@ class DecodeGraphs:
         if bucket in self._graphs or len(self._graphs) < self._limit:
             return True
         oldest = min(self._graphs, key=lambda each: self._graphs[each].used)
-        if self._replays - self._graphs[oldest].used < _UNUSED:
+        if self._decodes - self._graphs[oldest].used < _UNUSED:
             return False
         del self._graphs[oldest]
         return True
