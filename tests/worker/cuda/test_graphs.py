@@ -89,4 +89,5 @@ def test_a_graph_that_nobody_used_gives_way(monkeypatch: pytest.MonkeyPatch) -> 
     # The third decode of a new bucket comes three after the first's last one.
     assert [made.hidden(small(4), row) is not None for _ in range(3)] == [False, True, True]
     assert len(made) == 2
+    made.hidden(small(2), row)
     assert made.hidden(small(1), row) is None
