@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
+Least = Callable[[list[int]], list[int]]
+
 
 @dataclass(frozen=True)
 class DeviceParts:
@@ -36,8 +39,13 @@ class DeviceParts:
     blocks: int
 
 
-def load_on_device(recipe: DeviceRecipe, setup: Setup, vocab: int) -> DeviceParts:
-    """Raises StartupError where the device, or the host tier's memory, doesn't suffice."""
+def load_on_device(
+    recipe: DeviceRecipe, setup: Setup, vocab: int, least: Least = list
+) -> DeviceParts:
+    """least: makes the numbers of blocks, of the pool and of the host tier, those of all ranks.
+
+    Raises StartupError where the device, or the host tier's memory, doesn't suffice.
+    """
     from penstock_worker.sampler.device import DeviceSampler
 
     if recipe.device.type == "cuda":
@@ -50,13 +58,13 @@ def load_on_device(recipe: DeviceRecipe, setup: Setup, vocab: int) -> DevicePart
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # What loading left behind.
     blocks = _kv_blocks(recipe, setup, memory, build, Rehearsal(sampler, setup, vocab))
+    blocks, host_blocks = least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         forward = build(blocks)
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for {blocks} KV blocks: {error}"
         ) from error
-    host_blocks = setup.host_kv_bytes // recipe.block_bytes
     return DeviceParts(forward, sampler, _copies(forward, setup, host_blocks), blocks)
 
 

@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-CACHE_DTYPES = {**DTYPES, "int8": torch.int8}
+
+@dataclass(frozen=True)
+class Formats:
+    """What a kind of device can do. dtypes, caches: by the names that settings have for them."""
+
+    dtypes: Mapping[str, torch.dtype]
+    caches: Mapping[str, torch.dtype]
 
 
-def compute_dtype(requested: str, weights: WeightFiles) -> torch.dtype:
+_HOST_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+HOST = Formats(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
+"""A CPU's."""
+
+_CUDA_DTYPES = {**_HOST_DTYPES, "float16": torch.float16}
+
+CUDA = Formats(_CUDA_DTYPES, {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn})
+"""The Triton kernels'."""
+
+
+def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST) -> torch.dtype:
     """The dtype of weights, activations and, unless it has its own, the KV cache.
 
-    requested: float32, bfloat16, or auto.  auto keeps float32 and bfloat16 checkpoints as they
-    are; float16 and GGUF's quantised types become float32, which holds their every value.
-    (bfloat16 would be twice as fast on some processors, and doesn't hold them: a level times a
-    float16 scale needs more bits.  The default model, of 4 bits a weight, derails in it.)
+    requested: a key of formats.dtypes, or auto.  auto keeps a checkpoint of one of these types as
+    it is; any other (GGUF's quantised ones; float16 on a CPU) becomes float32, which holds its
+    every value.  bfloat16 would be twice as fast, and doesn't hold them: a level times a float16
+    scale needs more bits, and the default model, of 4 bits a weight, derails in it.  float16 nearly
+    does, but its range ends at 65,504, and that model's activations reach 22,600: another's may
+    well not fit.  Whoever knows his model asks for it.
     """
-    if requested in DTYPES:
-        return DTYPES[requested]
+    if requested in formats.dtypes:
+        return formats.dtypes[requested]
     if requested != "auto":
-        raise StartupError(f"dtype is {requested!r}; allowed are auto, {', '.join(DTYPES)}")
-    if weights.dtype in DTYPES:
-        return DTYPES[weights.dtype]
-    return torch.float32
+        raise StartupError(f"dtype is {requested!r}; allowed are auto, {', '.join(formats.dtypes)}")
+    return formats.dtypes.get(weights.dtype, torch.float32)
 
 
-def cache_dtype(requested: str, computed: torch.dtype) -> torch.dtype:
-    """The dtype of stored keys and values. requested: a key of CACHE_DTYPES, or auto."""
+def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:
+    """The dtype of stored keys and values. requested: a key of formats.caches, or auto."""
     if requested == "auto":
         return computed
-    if requested not in CACHE_DTYPES:
+    if requested not in formats.caches:
         raise StartupError(
-            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_DTYPES)}"
+            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(formats.caches)}"
         )
-    return CACHE_DTYPES[requested]
+    return formats.caches[requested]

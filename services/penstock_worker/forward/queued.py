@@ -50,16 +50,19 @@ class TritonForward:
         self._graphs: DecodeGraphs | None = None
         self._cancelled = False
 
-    def use_graphs(self, buckets: Buckets, captures: Captures, limit: int = MAX_GRAPHS) -> None:
-        """Decode in buckets from now on. limit: of graphs at a time."""
-        size, dtype = self._model.config.hidden_size, self._model.embedding.dtype
+    def use_graphs(
+        self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
+    ) -> None:
+        """Decode in buckets from now on. dtype: of activations.  limit: of graphs at a time."""
         self._graphs = DecodeGraphs(
             buckets,
             self.attention,
             self._uploads,
             lambda step: self._hidden(step, _nothing),
             captures,
-            torch.zeros(buckets.sequences, size, dtype=dtype, device=self.device),
+            torch.zeros(
+                buckets.sequences, self._model.config.hidden_size, dtype=dtype, device=self.device
+            ),
             limit,
         )
 

@@ -18,8 +18,8 @@ from penstock_kernels.triton.numerics import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_dtype import device_cache_dtype, device_dtype
 from penstock_worker.device_memory import DeviceMemory, memory_of
+from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, captures_of
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
@@ -35,10 +35,11 @@ LARGEST_HEAD = 256
 
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. shape, choice: of the attention."""
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention."""
 
     model: DecoderModel
     setup: Setup
+    dtype: torch.dtype
     shape: CacheShape
     choice: AttentionChoice
     device: torch.device
@@ -48,7 +49,7 @@ class TritonBuild:
         setup, forward = self.setup, self._forward(blocks)
         if not setup.enforce_eager:
             buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
-            forward.use_graphs(buckets, captures_of(self.device))
+            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
         return forward
 
     def widest_prefill(self) -> Tensor:
@@ -93,14 +94,14 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
     if device.type == "cpu" and not INTERPRETED.value:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
     config = prepared.config
-    dtype = device_dtype(setup.dtype, prepared.weights)
+    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=setup.block_size,
-        dtype=device_cache_dtype(setup.kv_cache_dtype, dtype),
+        dtype=cache_dtype(setup.kv_cache_dtype, dtype, CUDA),
     )
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
     obstacle = _obstacle(setup, shape, choice)
@@ -113,7 +114,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
         )
         ops = _ops(setup, device, dtype)
         model = model_class(config.architecture)(config, weights, setup.max_model_len, ops)
-        return TritonBuild(model, setup, shape, choice, device, memory_of(device))
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory_of(device))
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     order = "batch invariant" if setup.batch_invariant else "any order"

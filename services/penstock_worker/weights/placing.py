@@ -23,7 +23,8 @@ class PinnedPlacing:
         self._through = [torch.cuda.Event() for _ in self._buffers]
 
     def __call__(self, target: Tensor, values: Tensor) -> None:
-        """values: of the CPU. Waits until the buffer is free; not for the copy."""
+        """values: of the CPU. target: contiguous. Waits for a free buffer, not for the copy."""
+        target, values = target.view(-1), values.reshape(-1)
         per_buffer = self._buffers[0].nbytes // values.dtype.itemsize
         for start in range(0, len(values), per_buffer):
             self._send(target[start : start + per_buffer], values[start : start + per_buffer])

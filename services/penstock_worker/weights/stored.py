@@ -16,7 +16,7 @@ CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time: temporary memory stays small, and mostly in cache."""
 
 Place = Callable[[Tensor, Tensor], object]
-"""(target, values): of one shape, flat; the target may be of another dtype and device."""
+"""(target, values): of one shape; the target is contiguous, maybe of another dtype and device."""
 
 
 @dataclass(frozen=True)

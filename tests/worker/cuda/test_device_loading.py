@@ -72,7 +72,7 @@ def test_a_backend_of_the_cpu_is_not_for_a_gpu(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kv_cache_dtype": "int8"}, "'int8'; on CUDA auto, float32, bfloat16, float16, fp8"),
+        ({"kv_cache_dtype": "int8"}, "'int8'; allowed are auto, float32, bfloat16, float16, fp8"),
         ({"dtype": "int8"}, "'int8'; allowed are auto, float32, bfloat16, float16"),
         ({"group": GROUP}, "several ranks"),
     ],
@@ -140,6 +140,8 @@ def test_parts_fit_together_after_the_largest_steps() -> None:
     assert recipe.device.type == DEVICE.type
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, GROUPED.vocab_size)
+        fewer = load_on_device(recipe, setup, GROUPED.vocab_size, lambda _: [5, 2])
+        assert (fewer.blocks, fewer.copies.host_blocks) == (5, 2)
         assert parts.sampler.rows == [(2, 97), (2, 97)]
         assert parts.sampler.forgotten == [0, 1, 0, 1]
         # No more than could be in use: two sequences of 16 tokens, in blocks of 4.

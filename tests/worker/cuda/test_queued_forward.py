@@ -85,7 +85,7 @@ def run(forward: Forward, config: ModelConfig, steps: int) -> list[Tensor]:
 @pytest.mark.parametrize("config", [GROUPED, NORMED], ids=["grouped", "normed"])
 def test_chunks_decodes_and_newest_tokens_match_the_reference(config: ModelConfig) -> None:
     forward = queued(config)
-    forward.use_graphs(BUCKETS, EagerCaptures())
+    forward.use_graphs(BUCKETS, EagerCaptures(), torch.float32)
     got, expected = run(forward, config, 8), run(reference(config), config, 8)
     assert forward.layers_done == 8 * config.num_layers
     for ours, theirs in zip(got, expected, strict=True):
@@ -136,7 +136,7 @@ class Recorded:
 
 def test_padded_steps_have_the_plain_ones_bits() -> None:
     plain, padded, captures = prefilled(), prefilled(), Recorded()
-    padded.use_graphs(BUCKETS, captures)
+    padded.use_graphs(BUCKETS, captures, torch.float32)
     wanted = [np.array([0, 1, 2]), np.array([2, 0])]
     steps = [decode(11, 12, 13), decode(21, 22, 23, at=1)]
     for step, rows in zip(steps, wanted, strict=True):
@@ -150,7 +150,7 @@ def test_padded_steps_have_the_plain_ones_bits() -> None:
 
 def test_a_step_of_nothing_wanted_writes_its_keys() -> None:
     forward, other = prefilled(), prefilled()
-    forward.use_graphs(BUCKETS, EagerCaptures())
+    forward.use_graphs(BUCKETS, EagerCaptures(), torch.float32)
     with torch.inference_mode():
         assert forward.logits(decode(5), np.zeros(0, dtype=np.int64)).shape == (0, 97)
         other.logits(decode(5), np.array([0]))
@@ -165,7 +165,7 @@ class Broken:
 
 def test_where_nothing_can_be_captured_decode_goes_on() -> None:
     plain, forward = prefilled(), prefilled()
-    forward.use_graphs(BUCKETS, Broken())
+    forward.use_graphs(BUCKETS, Broken(), torch.float32)
     for at in (0, 1):
         step, rows = decode(3, 4, at=at), np.array([0, 1])
         with torch.inference_mode():
