@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -17,8 +18,9 @@ from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.cpu import usable_threads
+from penstock_worker.device_loading import load_on_device
 from penstock_worker.fingerprint import fingerprint
-from penstock_worker.forward import Forward, Recipe, choose
+from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
@@ -29,6 +31,10 @@ from penstock_worker.runner import Runner
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.slots import SlotBounds, Slots
 
+if TYPE_CHECKING:
+    # Imported where a device computes.
+    from penstock_worker.device.runner import DeviceRunner
+
 log = logs.get(__name__)
 
 
@@ -37,7 +43,7 @@ class Loaded:
     """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
 
     setup: Setup
-    runner: Runner | PoolingRunner
+    runner: Runner | DeviceRunner | PoolingRunner
     ready: Ready
     kv_bytes: int
 
@@ -63,6 +69,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
     if setup.pooling is not None:
         return _load_pooling(prepared, setup, threads, begun, phases)
     recipe = choose(prepared, setup, threads)
+    if isinstance(recipe, DeviceRecipe):
+        return _load_on_device(recipe, prepared, setup, begun, phases)
     # Either several threads each compute and sample their share of a step, or one call uses all.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
@@ -70,21 +78,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         forward, blocks = _build(recipe, setup)
         host_blocks = setup.host_kv_bytes // recipe.block_bytes
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    bounds = SlotBounds(
-        slots=setup.max_num_seqs,
-        blocks=blocks,
-        block_size=setup.block_size,
-        vocab=prepared.config.vocab_size,
-        tokens=setup.max_model_len,
-    )
-    grammars = Grammars(
-        Compiler(
-            Path(setup.model_dir) / "tokenizer.json",
-            prepared.config.vocab_size,
-            prepared.generation.eos_token_ids,
-        ),
-        budget=setup.grammar_mask_budget_ms / 1000,
-    )
+    grammars = _grammars(prepared, setup)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
@@ -107,12 +101,71 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
     runner = Runner(
         phases.watch(forward, "logits", "forward"),
         phases.watch(sampler, "sample", "sample"),
-        Slots(bounds),
+        Slots(_bounds(prepared, setup, blocks)),
         copies=phases.watch(copies, "make", "copies"),
         grammars=phases.watch(grammars, "masks", "masks"),
         threads=shares,
     )
     return Loaded(setup, runner, ready, copies.device_bytes)
+
+
+def _load_on_device(
+    recipe: DeviceRecipe, prepared: PreparedModel, setup: Setup, begun: float, phases: Phases
+) -> Loaded:
+    from penstock_worker.device.runner import DeviceRunner
+
+    with torch.inference_mode():
+        parts = load_on_device(recipe, setup, prepared.config.vocab_size)
+        copy_seconds = parts.copies.seconds()
+    ready = Ready(
+        num_kv_blocks=parts.blocks,
+        device=recipe.device_name,
+        fingerprint=fingerprint(
+            prepared.digest, f"{recipe.numerics} sampler {parts.sampler.numerics}"
+        ),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=parts.copies.host_blocks,
+        copy_seconds=copy_seconds,
+    )
+    log.info(
+        "model loaded",
+        model=prepared.name,
+        dtype=recipe.dtype,
+        stored=prepared.weights.dtype,
+        backend=recipe.backend,
+        device=recipe.device_name,
+        kv_blocks=parts.blocks,
+        host_blocks=parts.copies.host_blocks,
+        seconds=ready.load_seconds,
+    )
+    runner = DeviceRunner(
+        parts.forward,
+        parts.sampler,
+        Slots(_bounds(prepared, setup, parts.blocks)),
+        copies=parts.copies,
+        grammars=_grammars(prepared, setup),
+        phases=phases,
+    )
+    return Loaded(setup, runner, ready, parts.copies.device_bytes)
+
+
+def _bounds(prepared: PreparedModel, setup: Setup, blocks: int) -> SlotBounds:
+    return SlotBounds(
+        slots=setup.max_num_seqs,
+        blocks=blocks,
+        block_size=setup.block_size,
+        vocab=prepared.config.vocab_size,
+        tokens=setup.max_model_len,
+    )
+
+
+def _grammars(prepared: PreparedModel, setup: Setup) -> Grammars:
+    compiler = Compiler(
+        Path(setup.model_dir) / "tokenizer.json",
+        prepared.config.vocab_size,
+        prepared.generation.eos_token_ids,
+    )
+    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000)
 
 
 def _load_pooling(

@@ -83,7 +83,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
         block_size=setup.block_size,
         eps=config.rms_norm_eps,
     )
-    obstacle = shape.obstacle() or _bias_obstacle(config)
+    obstacle = shape.obstacle() or _bias_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -105,6 +105,11 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
         threads_by_share=False,
         build=build,
     )
+
+
+def _dummy_obstacle(setup: Setup) -> str | None:
+    """Matrices are packed from files."""
+    return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
 def _bias_obstacle(config: ModelConfig) -> str | None:

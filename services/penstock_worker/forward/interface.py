@@ -68,6 +68,9 @@ class DeviceForward(Forward, Protocol):
     device: torch.device
     newest: Tensor
 
+    def blocks(self) -> Tensor:
+        """A view of the KV cache: [parts, blocks, bytes] uint8 of the device; block b is [:, b]."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -86,3 +89,26 @@ class Recipe:
     block_bytes: int
     threads_by_share: bool
     build: Callable[[], Callable[[int], Forward]]
+
+
+class DeviceBuild(Protocol):
+    """Weights on a device. Called with a number of KV blocks, it makes the Forward."""
+
+    def __call__(self, blocks: int) -> DeviceForward: ...
+
+    def widest_prefill(self) -> Tensor:
+        """Queues the largest step that may come, over a pool of one block; returns as many rows of
+        logits as may be asked for at once, at least one for each sequence that may run."""
+
+    def longest_decode(self) -> Tensor:
+        """The same for a token of each sequence, the context as long as it may be."""
+
+
+@dataclass(frozen=True)
+class DeviceRecipe(Recipe):
+    """device: where.  device_name: for people.  graphs: how many captured ones there may be."""
+
+    build: Callable[[], DeviceBuild]
+    device: torch.device
+    device_name: str
+    graphs: int

@@ -76,7 +76,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
     )
 
     def build() -> Callable[[int], Forward]:
-        weights = open_weights(prepared.weights, config, dtype)
+        weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         model = model_class(config.architecture)(config, weights, setup.max_model_len)
         return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks))
 

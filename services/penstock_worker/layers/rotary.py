@@ -13,10 +13,13 @@ from penstock_worker.weights.names import ROPE_FACTORS
 
 
 class Rotary:
-    """cos, sin: [positions, head_dim / 2] float32, for every position that may occur."""
+    """cos, sin: [positions, head_dim / 2] float32, for every position that may occur; computed on
+    the CPU, so that all devices have the same."""
 
-    def __init__(self, frequencies: Tensor, positions: int) -> None:
-        self.cos, self.sin = ops.rope_table(frequencies, positions)
+    def __init__(
+        self, frequencies: Tensor, positions: int, device: torch.device | None = None
+    ) -> None:
+        self.cos, self.sin = (each.to(device) for each in ops.rope_table(frequencies, positions))
 
     def at(self, positions: Tensor) -> Rotation:
         """For the rows of a step, at int64 positions [rows]."""
@@ -24,7 +27,7 @@ class Rotary:
 
     @staticmethod
     def load(config: ModelConfig, weights: Weights, positions: int) -> Rotary:
-        return Rotary(_frequencies(config, weights), positions)
+        return Rotary(_frequencies(config, weights), positions, weights.device)
 
 
 def _frequencies(config: ModelConfig, weights: Weights) -> Tensor:
@@ -44,4 +47,4 @@ def _frequencies(config: ModelConfig, weights: Weights) -> Tensor:
                 original_max_position=scaling.original_max_position,
             )
         case "precomputed":
-            return plain / weights.take(ROPE_FACTORS, (config.head_dim // 2,), torch.float32)
+            return plain / weights.take(ROPE_FACTORS, (config.head_dim // 2,), torch.float32).cpu()

@@ -14,7 +14,8 @@ from torch import Tensor
 
 
 class StoredFormat(NamedTuple):
-    """decode: uint8 [blocks, bytes] -> float32 [blocks, elements]."""
+    """decode: uint8 [blocks, bytes] -> [blocks, elements], float32 or, of a plain format, its own
+    dtype."""
 
     elements: int
     bytes: int
@@ -23,7 +24,7 @@ class StoredFormat(NamedTuple):
 
 def _plain(dtype: torch.dtype) -> StoredFormat:
     def decode(blocks: Tensor) -> Tensor:
-        return blocks.view(dtype).float()
+        return blocks.view(dtype)
 
     return StoredFormat(1, dtype.itemsize, decode)
 

@@ -15,6 +15,9 @@ from penstock_worker.weights.formats import FORMATS
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time: temporary memory stays small, and mostly in cache."""
 
+Place = Callable[[Tensor, Tensor], object]
+"""(target, values): of one shape; the target is contiguous, maybe of another dtype and device."""
+
 
 @dataclass(frozen=True)
 class StoredTensor:
@@ -29,16 +32,17 @@ class StoredTensor:
     data: np.ndarray
     rearrange: Callable[[Tensor], Tensor] | None = None
 
-    def read_into(self, out: Tensor) -> None:
+    def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
         """Decode into `out`, a contiguous tensor of this shape. Rounds to out's dtype.
 
         Copies always: a memory map isn't aligned as the matrix kernels want it.
+        place: how a decoded chunk gets into its part of `out`.
         """
         if self.rearrange is None:
-            self._decode(out.view(-1))
+            self._decode(out.view(-1), place)
             return
         stored = torch.empty_like(out)
-        self._decode(stored.view(-1))
+        self._decode(stored.view(-1), place)
         out.copy_(self.rearrange(stored))
 
     def places(self) -> np.ndarray | None:
@@ -50,7 +54,7 @@ class StoredTensor:
         places[sources] = np.arange(self.shape[0], dtype=np.int32)
         return places
 
-    def _decode(self, flat: Tensor) -> None:
+    def _decode(self, flat: Tensor, place: Place) -> None:
         stored = FORMATS.get(self.format)
         if stored is None:
             raise UnsupportedModel(
@@ -62,4 +66,4 @@ class StoredTensor:
             chunk = torch.from_numpy(blocks[start : start + step].copy())
             at = start * stored.elements
             decoded = stored.decode(chunk).view(-1)
-            flat[at : at + decoded.shape[0]] = decoded
+            place(flat[at : at + decoded.shape[0]], decoded)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
-from penstock_worker.weights.gguf import gguf_tensors
-from penstock_worker.weights.safetensors import safetensors_tensors
-from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.placing import CPU, placing
+from penstock_worker.weights.stored import Place, StoredTensor
 
 _SHOWN = 8
 """Names that an error lists."""
 
 
+class Readable(Protocol):
+    """A tensor that isn't in memory yet."""
+
+    def read_into(self, out: Tensor, place: Place) -> None:
+        """Fill `out`, which is contiguous and of its shape."""
+
+
 class Weights:
     """Hands out each tensor of a checkpoint once, checked and converted.
 
-    Every tensor is a fresh copy at torch's own alignment.  UnsupportedModel names a tensor that is
-    missing, of another shape, or (from `finish`) that nobody asked for.
+    Every tensor is a fresh copy at torch's own alignment, on `device`.  UnsupportedModel names a
+    tensor that is missing, of another shape, or (from `finish`) that nobody asked for.
     """
 
-    def __init__(self, tensors: dict[str, StoredTensor], dtype: torch.dtype) -> None:
+    def __init__(
+        self, tensors: dict[str, StoredTensor], dtype: torch.dtype, device: torch.device = CPU
+    ) -> None:
         self.dtype = dtype
+        self.device = device
+        self._place = placing(device)
         self._tensors = tensors
         self._taken: set[str] = set()
 
@@ -38,10 +48,10 @@ class Weights:
     ) -> Tensor:
         """Several tensors of equal inner sizes, one below the other: [(name, shape), ...]."""
         rows = sum(shape[0] for _, shape in parts)
-        out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype)
+        out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype, device=self.device)
         start = 0
         for name, shape in parts:
-            self.stored(name, tuple(shape)).read_into(out[start : start + shape[0]])
+            self.source(name, tuple(shape)).read_into(out[start : start + shape[0]], self._place)
             start += shape[0]
         return out
 
@@ -58,6 +68,10 @@ class Weights:
                 f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
             )
 
+    def source(self, name: str, shape: tuple[int, ...]) -> Readable:
+        """Where a tensor's values come from."""
+        return self.stored(name, shape)
+
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         """A tensor as the file has it, checked."""
         stored = self._tensors.get(name)
@@ -69,10 +83,3 @@ class Weights:
             )
         self._taken.add(name)
         return stored
-
-
-def open_weights(files: WeightFiles, config: ModelConfig, dtype: torch.dtype) -> Weights:
-    """Map the files and check their headers. No tensor data is read yet."""
-    if files.format == "gguf":
-        return Weights(gguf_tensors(files.files, config), dtype)
-    return Weights(safetensors_tensors(files.files), dtype)

@@ -1,0 +1,200 @@
+"""The CUDA backend: Triton's kernels over one tensor that holds all layers' keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_kernels.triton import rope_write as rope
+from penstock_kernels.triton.attention import paged_attention
+from penstock_kernels.triton.attention_plan import AttentionPlan, TileList, plan_attention
+from penstock_kernels.triton.tiles import AttentionChoice
+from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNorms, Rotation
+from penstock_worker.forward.uploads import Uploads
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class HostLayout:
+    """One step, laid out on the host. slots: [rows] int32, -1 for padding.  plan: its tensors are
+    the host's."""
+
+    slots: np.ndarray
+    plan: AttentionPlan
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All that the device needs, int32, in the order that `TritonAttention.step` takes."""
+        plan = self.plan
+        lists = [each for tiles in (plan.few, plan.many) if tiles is not None
+                 for each in (tiles.sequences, tiles.firsts)]  # fmt: skip
+        tensors = (plan.tables, plan.query_starts, plan.query_lens, plan.seq_lens, *lists)
+        return [self.slots, *(tensor.numpy() for tensor in tensors)]
+
+
+class TritonAttention:
+    """cache: [layers, 2, kv_heads, slots, head_dim], keys before values. Of float32, bfloat16,
+    float16 or float8_e4m3fn.
+
+    A block's slots lie together in each head: a decode reads whole blocks.
+    """
+
+    name: ClassVar[str] = "triton"
+
+    def __init__(
+        self, shape: CacheShape, num_blocks: int, device: torch.device, choice: AttentionChoice
+    ) -> None:
+        self.shape = shape
+        self.num_blocks = num_blocks
+        self.choice = choice
+        self._uploads = Uploads(device)
+        slots = num_blocks * shape.block_size
+        sizes = (shape.num_layers, 2, shape.num_kv_heads, slots, shape.head_dim)
+        # Not filled: no slot is read before it is written.
+        self.cache = torch.empty(*sizes, dtype=shape.dtype, device=device)
+
+    @staticmethod
+    def block_bytes(shape: CacheShape) -> int:
+        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+        return per_token * shape.dtype.itemsize * shape.block_size
+
+    def blocks(self) -> Tensor:
+        """A view of the cache: [parts, blocks, bytes] uint8; block b is [:, b]."""
+        return self.cache.view(torch.uint8).view(-1, self.num_blocks, self._part_bytes)
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        """Where the host can see them, that is in Triton's interpreter. Raises TypeError else."""
+        if self.cache.device != _HOST:
+            raise TypeError("a device's KV blocks have no view on the host; see DeviceBlockCopies")
+        return [part.numpy() for part in self.blocks()]
+
+    def plan(self, layout: BatchLayout) -> TritonStep:
+        host = self.lay_out(layout)
+        return self.step(host, self._uploads.send(host.arrays))
+
+    def lay_out(self, layout: BatchLayout) -> HostLayout:
+        """Of any mix of prefills, chunks and decodes."""
+        size = self.shape.block_size
+        first = np.cumsum(layout.counts) - layout.counts
+        positions = np.arange(layout.counts.sum()) - np.repeat(first - layout.starts, layout.counts)
+        plan = plan_attention(
+            layout.block_tables,
+            layout.counts,
+            layout.starts + layout.counts,
+            block_size=size,
+            group=self._group,
+            choice=self.choice,
+            device=_HOST,
+        )
+        sequence = np.repeat(np.arange(len(layout.counts)), layout.counts)
+        block = plan.tables.numpy()[sequence, positions // size]
+        return HostLayout((block * size + positions % size).astype(np.int32), plan)
+
+    def lay_out_decode(self, layout: BatchLayout, sequences: int, context: int) -> HostLayout:
+        """Of one new token each, padded: all shapes, and what bounds the grids, follow from
+        `sequences` and `context` alone.
+
+        sequences: at least as many as there are.  context: tokens, a multiple of the block size, at
+        least the longest.  A sequence of the padding has no query, no key and slot -1.
+        """
+        size, count = self.shape.block_size, len(layout.counts)
+        tables = np.zeros((sequences, context // size), np.int32)
+        held = [table[: tables.shape[1]] for table in layout.block_tables]
+        widths = np.array([len(table) for table in held])
+        row = np.repeat(np.arange(count), widths)
+        column = np.arange(len(row)) - np.repeat(np.cumsum(widths) - widths, widths)
+        tables[row, column] = np.concatenate(held)
+        slots = np.full(sequences, -1, np.int32)
+        slots[:count] = tables[np.arange(count), layout.starts // size] * size
+        slots[:count] += (layout.starts % size).astype(np.int32)
+        lengths = np.zeros(sequences, np.int32)
+        lengths[:count] = layout.starts + 1
+        few = TileList(
+            torch.from_numpy(np.argsort(-lengths, kind="stable").astype(np.int32)),
+            torch.zeros(sequences, dtype=torch.int32),
+            queries=1,
+            end=context,
+        )
+        plan = AttentionPlan(
+            torch.from_numpy(tables),
+            torch.arange(sequences, dtype=torch.int32),
+            torch.from_numpy((lengths > 0).astype(np.int32)),
+            torch.from_numpy(lengths),
+            few,
+            None,
+            self.choice,
+            size,
+            self._group,
+        )
+        return HostLayout(slots, plan)
+
+    def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
+        """tensors: host.arrays, on the device."""
+        slots, tables, starts, queries, lengths, *lists = tensors
+        pairs = iter(zip(lists[::2], lists[1::2], strict=True))
+
+        def placed(tiles: TileList | None) -> TileList | None:
+            if tiles is None:
+                return None
+            sequences, firsts = next(pairs)
+            return replace(tiles, sequences=sequences, firsts=firsts)
+
+        plan = replace(
+            host.plan,
+            tables=tables,
+            query_starts=starts,
+            query_lens=queries,
+            seq_lens=lengths,
+            few=placed(host.plan.few),
+            many=placed(host.plan.many),
+        )
+        return TritonStep(self.cache, slots, plan)
+
+    @property
+    def _group(self) -> int:
+        return self.shape.num_heads // self.shape.num_kv_heads
+
+    @property
+    def _part_bytes(self) -> int:
+        return self.shape.block_size * self.shape.head_dim * self.shape.dtype.itemsize
+
+
+class TritonStep:
+    """slots: [rows] int32 of the device, where the step's keys and values go; -1: nowhere."""
+
+    def __init__(self, cache: Tensor, slots: Tensor, plan: AttentionPlan) -> None:
+        self._cache = cache
+        self._slots = slots
+        self._plan = plan
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        keys, values = self._cache[layer]
+        slots = self._slots
+        if len(slots) < len(query):
+            slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
+        query = rope.rope_write(
+            query,
+            key,
+            value,
+            rotation.cos,
+            rotation.sin,
+            rotation.positions,
+            slots,
+            keys,
+            values,
+            norms=None if norms is None else rope.HeadNorms(norms.query, norms.key, norms.eps),
+        )
+        return paged_attention(query, keys, values, self._plan, query.shape[2] ** -0.5)

@@ -1,0 +1,42 @@
+"""Which device computes."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.errors import StartupError
+from penstock.protocol.to_worker import Setup
+
+CPU = torch.device("cpu")
+
+
+def compute_device(setup: Setup) -> torch.device:
+    """A GPU where there is one and the setup doesn't want the CPU. Ranks of a group take the GPUs
+    of their machine in turn.  Raises StartupError where a GPU is wanted and there is none."""
+    if setup.device not in ("auto", "cpu", "cuda"):
+        raise StartupError(f"device is {setup.device!r}; allowed are auto, cpu, cuda")
+    if setup.device == "cpu":
+        return CPU
+    if torch.cuda.is_available():
+        rank = 0 if setup.group is None else setup.group.rank
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    if setup.device == "cuda":
+        built = torch.version.cuda or "no CUDA"
+        raise StartupError(
+            f"device is 'cuda', and torch {torch.__version__} (built for {built}) finds no GPU"
+        )
+    return CPU
+
+
+def device_name(device: torch.device) -> str:
+    """For people: `cuda: NVIDIA H200`."""
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)}"
+    return device.type
+
+
+def capability(device: torch.device) -> str:
+    """What kernels are compiled for, as `sm_90`."""
+    if device.type == "cuda":
+        return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    return "interpreted"

@@ -1,0 +1,248 @@
+"""Decode by CUDA graphs: a step of one token each is launched as a whole.
+
+A graph's shapes are fixed, so a step is padded to a bucket, and each bucket has a graph, captured
+when the first step of it comes.  A bucket is a number of sequences and a longest context: the
+attention's grid has a place for each split of the keys that the bucket allows, and one grid for the
+longest context of all would be mostly empty places (131,072 tokens are 256 splits; at 64 sequences
+of 8 KV heads that is 131,072 programs a layer, which take longer than the attention itself).  With
+powers of two at least half of the longest sequence's places are filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock_kernels.triton.tiles import KEY_SPLIT
+from penstock_worker.attention.interface import BatchLayout, StepAttention
+from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.uploads import Uploads, room
+
+log = logs.get(__name__)
+
+MAX_GRAPHS = 128
+GRAPH_BYTES = 4 << 20
+"""Memory of a captured graph beside its activations, which share one pool.  An estimate; the KV
+pool leaves room for MAX_GRAPHS of them."""
+_UNUSED = 4096
+"""Decodes after which a graph that none of them was of gives way to another."""
+
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class DeviceStep:
+    """A step's inputs on the device. tokens, positions: [rows] int32.  wanted: rows whose logits
+    are asked for, int32."""
+
+    tokens: Tensor
+    positions: Tensor
+    wanted: Tensor
+    attention: StepAttention
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """The same on the host."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    wanted: np.ndarray
+    attention: HostLayout
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        return [self.tokens, self.positions, self.wanted, *self.attention.arrays]
+
+    def on_device(self, attention: TritonAttention, tensors: list[Tensor]) -> DeviceStep:
+        """tensors: self.arrays, on the device."""
+        tokens, positions, wanted, *rest = tensors
+        return DeviceStep(tokens, positions, wanted, attention.step(self.attention, rest))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """sequences: rows of the padded step.  context: tokens that the longest may have."""
+
+    sequences: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Buckets of up to `sequences` of up to `context` tokens each, in blocks of block_size."""
+
+    sequences: int
+    context: int
+    block_size: int
+
+    def of(self, batch: Batch) -> Bucket | None:
+        """None: not a decode, or more than was said there would be."""
+        count, longest = len(batch.counts), int(batch.starts.max()) + 1
+        if batch.counts.max() > 1 or count > self.sequences or longest > self.context:
+            return None
+        return Bucket(self._sequences(count), self._context(longest))
+
+    @property
+    def largest(self) -> Bucket:
+        return Bucket(self.sequences, self._context(self.context))
+
+    def _sequences(self, count: int) -> int:
+        """1, 2, 4, then multiples of 8."""
+        wanted = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
+        return min(wanted, self.sequences)
+
+    def _context(self, longest: int) -> int:
+        wanted = max(KEY_SPLIT, 1 << (longest - 1).bit_length())
+        return -(-min(wanted, self.context) // self.block_size) * self.block_size
+
+
+class Captures(Protocol):
+    """What makes work that can be launched again as a whole."""
+
+    def capture(self, work: Work) -> Work:
+        """work: queues something, has run before, and reads and writes the same memory each time.
+        The result does the same; nothing is computed now."""
+
+
+class EagerCaptures:
+    """The work itself: without CUDA, the same path is computed step by step."""
+
+    def capture(self, work: Work) -> Work:
+        return work
+
+
+class CUDACaptures:
+    """CUDA graphs, whose activations share one memory pool: they run one after the other.
+
+    Waits for the device while it captures.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def capture(self, work: Work) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use CUDA meanwhile.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
+            work()
+        return graph.replay
+
+
+def captures_of(device: torch.device) -> Captures:
+    return CUDACaptures(device) if device.type == "cuda" else EagerCaptures()
+
+
+@dataclass
+class _Captured:
+    run: Work
+    step: DeviceStep
+    used: int
+
+
+class DecodeGraphs:
+    """Computes decodes in buckets.
+
+    compute: [rows, hidden] of a step.  hidden: [buckets.sequences, hidden], where all of them leave
+    their result.  limit: of graphs at a time.
+    """
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        attention: TritonAttention,
+        uploads: Uploads,
+        compute: Callable[[DeviceStep], Tensor],
+        captures: Captures,
+        hidden: Tensor,
+        limit: int = MAX_GRAPHS,
+    ) -> None:
+        self._buckets = buckets
+        self._attention = attention
+        self._uploads = uploads
+        self._compute = compute
+        self._captures = captures
+        self._hidden = hidden
+        self._limit = limit
+        self._graphs: dict[Bucket, _Captured] = {}
+        self._decodes = 0
+        self._able = True
+        widest = self._padded(_ANY, _ZERO, buckets.largest).arrays
+        self._inputs = torch.zeros(room(widest), dtype=torch.int32, device=hidden.device)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def hidden(self, batch: Batch, wanted: np.ndarray) -> Tensor | None:
+        """Rows `wanted` of the last layer's output, [wanted, hidden].  None: this batch isn't for
+        graphs.  Queues, without waiting, unless it captures."""
+        bucket = self._buckets.of(batch) if self._able else None
+        if bucket is None or len(wanted) > bucket.sequences:
+            return None
+        self._decodes += 1
+        if not self._has_room(bucket):
+            return None
+        host = self._padded(batch, wanted, bucket)
+        tensors = self._uploads.send(host.arrays, self._inputs)
+        captured = self._graphs.get(bucket)
+        if captured is None:
+            step = self._capture(bucket, host.on_device(self._attention, tensors))
+        else:
+            captured.used = self._decodes
+            captured.run()
+            step = captured.step
+        return self._hidden.index_select(0, step.wanted[: len(wanted)])
+
+    def _capture(self, bucket: Bucket, step: DeviceStep) -> DeviceStep:
+        """Computes the step, which compiles its kernels, and keeps it for later ones."""
+
+        def work() -> None:
+            self._hidden[: bucket.sequences].copy_(self._compute(step))
+
+        work()
+        try:
+            run = self._captures.capture(work)
+        except Exception:
+            log.warning("CUDA graphs can't be captured: decode goes on without", exception=True)
+            self._able = False
+            self._graphs.clear()
+        else:
+            self._graphs[bucket] = _Captured(run, step, self._decodes)
+        return step
+
+    def _has_room(self, bucket: Bucket) -> bool:
+        """Whether the bucket has a graph, or may get one: in place of one that nobody used."""
+        if bucket in self._graphs or len(self._graphs) < self._limit:
+            return True
+        oldest = min(self._graphs, key=lambda each: self._graphs[each].used)
+        if self._decodes - self._graphs[oldest].used < _UNUSED:
+            return False
+        del self._graphs[oldest]
+        return True
+
+    def _padded(self, batch: Batch, wanted: np.ndarray, bucket: Bucket) -> HostStep:
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+
+        def filled(values: np.ndarray) -> np.ndarray:
+            return np.pad(values, (0, bucket.sequences - len(values)))
+
+        return HostStep(
+            filled(batch.tokens),
+            filled(batch.starts),
+            filled(wanted),
+            self._attention.lay_out_decode(layout, bucket.sequences, bucket.context),
+        )
+
+
+_ZERO = np.zeros(1, dtype=np.int64)
+_ANY = Batch(tokens=_ZERO, tables=[_ZERO], starts=_ZERO, counts=_ZERO + 1)

@@ -1,0 +1,124 @@
+"""A step on a device that works behind a queue: everything is launched, nothing is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_worker.attention.interface import BatchLayout
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.device_memory import DeviceMemory
+from penstock_worker.forward.graphs import (
+    MAX_GRAPHS,
+    Buckets,
+    Captures,
+    DecodeGraphs,
+    DeviceStep,
+    HostStep,
+)
+from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.forward.uploads import Uploads
+from penstock_worker.models.decoder import DecoderModel
+
+
+class TritonForward:
+    """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
+
+    slots: of the worker, each has a newest token.  memory: of the device.  layers_done counts
+    layers whose work is queued.
+    """
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        attention: TritonAttention,
+        device: torch.device,
+        *,
+        slots: int,
+        memory: DeviceMemory,
+    ) -> None:
+        self.layers_done = 0
+        self.device = device
+        self.newest = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.attention = attention
+        self._model = model
+        self._memory = memory
+        self._uploads = Uploads(device)
+        self._graphs: DecodeGraphs | None = None
+        self._cancelled = False
+
+    def use_graphs(
+        self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
+    ) -> None:
+        """Decode in buckets from now on. dtype: of activations.  limit: of graphs at a time."""
+        self._graphs = DecodeGraphs(
+            buckets,
+            self.attention,
+            self._uploads,
+            lambda step: self._hidden(step, _nothing),
+            captures,
+            torch.zeros(
+                buckets.sequences, self._model.config.hidden_size, dtype=dtype, device=self.device
+            ),
+            limit,
+        )
+
+    def blocks(self) -> Tensor:
+        return self.attention.blocks()
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self.attention.kv_blocks()
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        """See Forward. Raises torch.OutOfMemoryError, after which the allocator holds nothing that
+        it doesn't need, and the KV of the batch's tokens is not to be relied on."""
+        try:
+            hidden = self._captured(batch, rows)
+            if hidden is None:
+                hidden = self._eager(batch, rows)
+            if not len(rows):
+                vocab = self._model.config.vocab_size
+                return torch.empty(0, vocab, dtype=torch.float32, device=self.device)
+            return self._model.logits(hidden)
+        except torch.OutOfMemoryError:
+            self._memory.release()
+            raise
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def _captured(self, batch: Batch, rows: np.ndarray) -> Tensor | None:
+        if self._graphs is None:
+            return None
+        if self._cancelled:
+            raise StepCancelled
+        hidden = self._graphs.hidden(batch, rows)
+        if hidden is not None:
+            self.layers_done += len(self._model.layers)
+        return hidden
+
+    def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        first = np.cumsum(batch.counts) - batch.counts
+        positions = np.arange(len(batch.tokens)) - np.repeat(first - batch.starts, batch.counts)
+        layout = self.attention.lay_out(BatchLayout(batch.tables, batch.starts, batch.counts))
+        host = HostStep(batch.tokens, positions, rows, layout)
+        step = host.on_device(self.attention, self._uploads.send(host.arrays))
+        return self._hidden(step, self._count_layer).index_select(0, step.wanted)
+
+    def _hidden(self, step: DeviceStep, layer_done: Callable[[], None]) -> Tensor:
+        tokens = step.tokens.long()
+        newest = self.newest[(-1 - tokens).clamp_(min=0)]
+        tokens = torch.where(tokens < 0, newest, tokens)
+        return self._model.hidden(tokens, step.positions, step.attention, layer_done)
+
+    def _count_layer(self) -> None:
+        if self._cancelled:
+            raise StepCancelled
+        self.layers_done += 1
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,154 @@
+"""CUDA: the model families over Triton's kernels, steps queued, decode by CUDA graphs.
+
+With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow, for tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.numerics import INTERPRETED
+from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.device_memory import DeviceMemory, memory_of
+from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
+from penstock_worker.forward.device import capability, compute_device, device_name
+from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, captures_of
+from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
+from penstock_worker.forward.queued import TritonForward
+from penstock_worker.layers.ops import Ops
+from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
+from penstock_worker.weights import open_weights
+
+LARGEST_HEAD = 256
+
+
+@dataclass(frozen=True)
+class TritonBuild:
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention."""
+
+    model: DecoderModel
+    setup: Setup
+    dtype: torch.dtype
+    shape: CacheShape
+    choice: AttentionChoice
+    device: torch.device
+    memory: DeviceMemory
+
+    def __call__(self, blocks: int) -> TritonForward:
+        setup, forward = self.setup, self._forward(blocks)
+        if not setup.enforce_eager:
+            buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
+            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
+        return forward
+
+    def widest_prefill(self) -> Tensor:
+        setup = self.setup
+        whole, rest = divmod(setup.max_num_batched_tokens, setup.max_model_len)
+        counts = [setup.max_model_len] * whole + [rest] * (rest > 0)
+        return self._rehearse(np.array(counts[: setup.max_num_seqs]), before=0)
+
+    def longest_decode(self) -> Tensor:
+        count = np.ones(self.setup.max_num_seqs, dtype=np.int64)
+        return self._rehearse(count, before=self.setup.max_model_len - 1)
+
+    def _rehearse(self, counts: np.ndarray, before: int) -> Tensor:
+        """A step of so many new tokens each.  All sequences read and write block 0: what comes of
+        it is nobody's concern."""
+        tokens = int(counts.sum())
+        blocks = -(-(before + counts) // self.setup.block_size)
+        batch = Batch(
+            tokens=np.zeros(tokens, dtype=np.int64),
+            tables=[np.zeros(each, dtype=np.int64) for each in blocks],
+            starts=np.full(len(counts), before),
+            counts=counts,
+        )
+        rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
+        return self._forward(1).logits(batch, rows)
+
+    def _forward(self, blocks: int) -> TritonForward:
+        attention = TritonAttention(self.shape, blocks, self.device, self.choice)
+        return TritonForward(
+            self.model,
+            attention,
+            self.device,
+            slots=self.setup.max_num_seqs,
+            memory=self.memory,
+        )
+
+
+def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
+    """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
+    its kernels can't run, StartupError for settings that no backend can follow."""
+    device = compute_device(setup)
+    if device.type == "cpu" and not INTERPRETED.value:
+        raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
+    config = prepared.config
+    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    shape = CacheShape(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=setup.block_size,
+        dtype=cache_dtype(setup.kv_cache_dtype, dtype, CUDA),
+    )
+    choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
+    obstacle = _obstacle(setup, shape, choice)
+    if obstacle is not None:
+        raise Unable(obstacle)
+
+    def build() -> DeviceBuild:
+        weights = open_weights(
+            prepared.weights, config, dtype, device=device, load_format=setup.load_format
+        )
+        ops = _ops(setup, device, dtype)
+        model = model_class(config.architecture)(config, weights, setup.max_model_len, ops)
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory_of(device))
+
+    name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
+    order = "batch invariant" if setup.batch_invariant else "any order"
+    return DeviceRecipe(
+        backend="triton",
+        dtype=name,
+        numerics=(
+            f"triton {triton.__version__} torch {torch.__version__} {capability(device)} {name} "
+            f"KV {stored} {order} quantization {setup.quantization}"
+        ),
+        block_bytes=TritonAttention.block_bytes(shape),
+        threads_by_share=False,
+        build=build,
+        device=device,
+        device_name=device_name(device),
+        graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+    )
+
+
+def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:
+    from penstock_worker.layers.triton_ops import TritonOps
+
+    return TritonOps(
+        device, dtype, batch_invariant=setup.batch_invariant, quantization=setup.quantization
+    )
+
+
+def _obstacle(setup: Setup, shape: CacheShape, choice: AttentionChoice) -> str | None:
+    """Why the kernels can't run this; None: they can."""
+    group = shape.num_heads // shape.num_kv_heads
+    if setup.group is not None:
+        return "several ranks on GPUs are not served yet"
+    if group > choice.few.rows:
+        return f"{group} query heads share a KV head; at most {choice.few.rows} can"
+    if shape.head_dim > LARGEST_HEAD or shape.head_dim % 2:
+        return f"a head's size is {shape.head_dim}; it must be even and at most {LARGEST_HEAD}"
+    return None

@@ -1,0 +1,106 @@
+"""What a step needs from the host, in one copy that nobody waits for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNMENT = 32
+"""Elements: each array begins at a multiple of 128 bytes, so that kernels are compiled for one
+alignment only."""
+_SMALLEST = 4096
+
+
+class Mark(Protocol):
+    """A place in the device's queue of work."""
+
+    def record(self) -> None:
+        """Be at the queue's end."""
+
+    def query(self) -> bool:
+        """Whether the device is past it, or it was never recorded."""
+
+
+class AtOnce:
+    """Of a device that works while it is called."""
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+def mark_maker(device: torch.device) -> Callable[[], Mark]:
+    return torch.cuda.Event if device.type == "cuda" else AtOnce
+
+
+class _HostBuffer:
+    """values: pinned int32.  mark: behind the last copy from it."""
+
+    def __init__(self, size: int, device: torch.device, mark: Mark) -> None:
+        self.values = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.mark = mark
+
+
+class Uploads:
+    """Copies arrays to a device through pinned host memory.
+
+    A buffer that the device may still read is left alone and another is taken: there are as many as
+    there were copies on their way at once.  marks: for tests.
+    """
+
+    def __init__(self, device: torch.device, marks: Callable[[], Mark] | None = None) -> None:
+        self._device = device
+        self._marks = marks or mark_maker(device)
+        self._buffers: deque[_HostBuffer] = deque()
+
+    def send(self, arrays: Sequence[np.ndarray], into: Tensor | None = None) -> list[Tensor]:
+        """The arrays as int32 tensors of the device, one after the other in one piece of memory.
+
+        into: that memory, int32, at least `room(arrays)`; by default, new.  Queued on the current
+        stream.
+        """
+        total = room(arrays)
+        buffer = self._take(total)
+        host = buffer.values.numpy()
+        if into is None:
+            into = torch.empty(total, dtype=torch.int32, device=self._device)
+        tensors, start = [], 0
+        for array in arrays:
+            host[start : start + array.size] = array.reshape(-1)
+            tensors.append(into[start : start + array.size].view(array.shape))
+            start += _aligned(array.size)
+        into[:total].copy_(buffer.values[:total], non_blocking=True)
+        buffer.mark.record()
+        return tensors
+
+    def _take(self, size: int) -> _HostBuffer:
+        """The buffer that was used longest ago, if the device is through with it."""
+        if self._buffers and self._buffers[0].mark.query():
+            buffer = self._buffers.popleft()
+            if len(buffer.values) < size:
+                buffer = self._new(size)
+        else:
+            buffer = self._new(size)
+        self._buffers.append(buffer)
+        return buffer
+
+    def _new(self, size: int) -> _HostBuffer:
+        return _HostBuffer(
+            max(_SMALLEST, 1 << (size - 1).bit_length()), self._device, self._marks()
+        )
+
+
+def room(arrays: Sequence[np.ndarray]) -> int:
+    """Elements that `send` needs."""
+    return sum(_aligned(array.size) for array in arrays)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,34 @@
+"""From a model's files to its Weights."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.errors import StartupError
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock_worker.weights.dummy import DummyWeights
+from penstock_worker.weights.gguf import gguf_tensors
+from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.weights import Weights
+
+
+def open_weights(
+    files: WeightFiles,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
+    """Map the files and check their headers. No tensor data is read yet.
+
+    load_format: auto, or dummy, which needs no files.
+    """
+    if load_format == "dummy":
+        return DummyWeights(dtype, device)
+    if load_format != "auto":
+        raise StartupError(f"load_format is {load_format!r}; allowed are auto, dummy")
+    if files.format == "gguf":
+        return Weights(gguf_tensors(files.files, config), dtype, device)
+    return Weights(safetensors_tensors(files.files), dtype, device)

@@ -1,0 +1,45 @@
+"""From decoded chunks to a device: through two pinned buffers, so that one is filled while the
+other is on its way."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place
+
+CPU = torch.device("cpu")
+
+
+class PinnedPlacing:
+    """A Place whose targets lie on a GPU. Values keep their type on the way and are rounded there.
+
+    It is used by one thread, on one stream.
+    """
+
+    def __init__(self) -> None:
+        size = CHUNK_ELEMENTS * torch.float32.itemsize
+        self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._through = [torch.cuda.Event() for _ in self._buffers]
+
+    def __call__(self, target: Tensor, values: Tensor) -> None:
+        """values: of the CPU. target: contiguous. Waits for a free buffer, not for the copy."""
+        target, values = target.view(-1), values.reshape(-1)
+        per_buffer = self._buffers[0].nbytes // values.dtype.itemsize
+        for start in range(0, len(values), per_buffer):
+            self._send(target[start : start + per_buffer], values[start : start + per_buffer])
+
+    def _send(self, target: Tensor, values: Tensor) -> None:
+        buffer, through = self._buffers[0], self._through[0]
+        through.synchronize()
+        pinned = buffer[: values.nbytes].view(values.dtype)
+        pinned.copy_(values)
+        target.copy_(pinned.to(target.device, non_blocking=True))
+        through.record()
+        self._buffers.reverse()
+        self._through.reverse()
+
+
+def placing(device: torch.device) -> Place:
+    """How chunks get into tensors of that device."""
+    return PinnedPlacing() if device.type == "cuda" else Tensor.copy_

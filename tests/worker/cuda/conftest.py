@@ -1,0 +1,18 @@
+"""Without CUDA the kernels run in Triton's interpreter, on CPU tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.interpreted_triton import DEVICE, quiet_numpy
+
+
+@pytest.fixture(autouse=True)
+def _quiet_numpy() -> None:
+    quiet_numpy()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return DEVICE

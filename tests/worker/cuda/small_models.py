@@ -1,0 +1,97 @@
+"""Models that Triton's interpreter gets through in a moment, and batches for them."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from penstock.model_config import ModelConfig
+from penstock_kernels.triton.tiles import attention_choice
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.device_memory import memory_of
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.queued import TritonForward
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.reference_ops import REFERENCE
+from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights import open_weights
+from tests.interpreted_triton import DEVICE
+from tests.worker.checkpoints import TINY, tiny_files
+
+BLOCK, BLOCKS, POSITIONS, SLOTS = 4, 24, 640, 6
+
+GROUPED = msgspec.structs.replace(
+    TINY, vocab_size=97, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16
+)
+NORMED = msgspec.structs.replace(
+    TINY,
+    architecture="qwen3",
+    qk_norm=True,
+    vocab_size=97,
+    num_heads=3,
+    num_kv_heads=1,
+    tie_word_embeddings=True,
+)
+"""Sizes that no tile divides."""
+
+
+@functools.cache
+def small_model(
+    config: ModelConfig, device: torch.device = DEVICE, ops: Ops | None = None
+) -> DecoderModel:
+    """ops: None: the reference's, whose rows have the same bits in any company."""
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        weights = open_weights(
+            tiny_files(Path(folder), config), config, torch.float32, device=device
+        )
+        return model_class(config.architecture)(config, weights, POSITIONS, ops or REFERENCE)
+
+
+def cache_shape(config: ModelConfig, dtype: torch.dtype = torch.float32) -> CacheShape:
+    return CacheShape(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=BLOCK,
+        dtype=dtype,
+    )
+
+
+def queued(config: ModelConfig, cache: torch.dtype = torch.float32) -> TritonForward:
+    """Its cache is not-a-number wherever nobody wrote."""
+    choice = attention_choice(config.head_dim)
+    with torch.inference_mode():
+        attention = TritonAttention(cache_shape(config, cache), BLOCKS, DEVICE, choice)
+        attention.cache.view(torch.uint8).fill_(255)
+        model = small_model(config)
+        return TritonForward(model, attention, DEVICE, slots=SLOTS, memory=memory_of(DEVICE))
+
+
+def reference(config: ModelConfig) -> ReferenceForward:
+    shape = cache_shape(config)
+    model = small_model(config, torch.device("cpu"))
+    return ReferenceForward(model, ReferenceAttention(shape, BLOCKS))
+
+
+def batch(*works: tuple[list[int], list[int], int]) -> Batch:
+    """Of (new tokens, all blocks, tokens before) of each sequence."""
+    return Batch(
+        tokens=np.array([token for tokens, _, _ in works for token in tokens], dtype=np.int64),
+        tables=[np.array(table, dtype=np.int64) for _, table, _ in works],
+        starts=np.array([start for _, _, start in works]),
+        counts=np.array([len(tokens) for tokens, _, _ in works]),
+    )
+
+
+def prompt(config: ModelConfig, length: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, config.vocab_size, length).tolist()

@@ -1,0 +1,62 @@
+"""Copies of blocks against a slow model of the same, and in a forward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.protocol.to_worker import Copy
+from penstock_worker import device_copies
+from penstock_worker.block_copies import BlockCopies
+from penstock_worker.device_copies import DeviceBlockCopies
+from penstock_worker.slots import PlanError
+from tests.interpreted_triton import DEVICE
+from tests.worker.cuda.small_models import GROUPED, queued
+
+
+def test_any_copies_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_copies, "STAGED_BLOCKS", 2)
+    choose = np.random.default_rng(0)
+    start = choose.integers(0, 256, (3, 5, 40), dtype=np.uint8)
+    slow = BlockCopies(list(start.copy()), 4)
+    device = torch.from_numpy(start.copy()).to(DEVICE)
+    fast = DeviceBlockCopies(device, 4)
+    # The host's blocks hold something that is known.
+    plans = [[Copy("out", block, block) for block in range(4)]]
+    plans += [
+        [
+            Copy(kind, int(choose.integers(0, 4)), int(choose.integers(0, 4)))
+            for kind in choose.choice(["device", "out", "in", "in"], 6)
+        ]
+        for _ in range(8)
+    ]
+    for plan in plans:
+        slow.make(plan)
+        fast.make(plan)
+        assert np.array_equal(device.cpu().numpy(), np.stack(slow._device))
+    assert fast.host_blocks == 4
+    assert fast.device_bytes == start.nbytes
+    assert fast.seconds() > 0
+
+
+def test_a_block_that_does_not_exist() -> None:
+    copies = DeviceBlockCopies(torch.zeros(1, 3, 8, dtype=torch.uint8, device=DEVICE), 0)
+    with pytest.raises(PlanError, match=r"host block 0 is not in \[0, 0\)"):
+        copies.make([Copy("out", 0, 0)])
+    with pytest.raises(PlanError, match=r"device block 3 is not in \[0, 3\)"):
+        copies.make([Copy("device", 3, 0)])
+    assert copies.seconds() == 0.0
+
+
+def test_a_block_of_the_cache_is_all_of_its_tokens() -> None:
+    attention = queued(GROUPED).attention
+    numbers = torch.arange(attention.cache.numel()).view(attention.cache.shape)
+    with torch.inference_mode():
+        attention.cache.copy_(numbers)
+    copies = DeviceBlockCopies(attention.blocks(), 1)
+    copies.make([Copy("out", 2, 0), Copy("in", 0, 7), Copy("device", 2, 9)])
+    moved, size = attention.cache.cpu(), attention.shape.block_size
+    slots = numbers.unflatten(3, (-1, size)).float()
+    slots[:, :, :, [7, 9]] = slots[:, :, :, [2, 2]]
+    assert torch.equal(moved, slots.flatten(3, 4))
