@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ class PlanError(Exception):
 class Slot:
     """One sequence.
 
-    tokens: prompt and emitted ids; `append` adds to them.  blocks: its block table; plans append.
+    tokens: prompt and emitted ids; `append` adds to them, and `expect` -1 - the slot's number where
+    an id will be, which a later `fill` puts there.  blocks: its block table; plans append.
     computed: tokens whose keys and values are in the cache, None before the first work (a prefix
     that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
     rules: of its sampling, or None.  prompt_from: see NewSequence.
@@ -41,9 +43,26 @@ class Slot:
     def emitted(self) -> int:
         return len(self.tokens) - self.num_prompt
 
+    @property
+    def awaits(self) -> bool:
+        """Whether its newest token is sampled by a step in flight."""
+        return self.tokens[-1] < 0
+
     def append(self, token: int) -> None:
         """A new token, which was sampled."""
         self.tokens.append(token)
+        if self.rules is not None:
+            self.rules.advance(token)
+
+    def expect(self, number: int) -> int:
+        """A step that samples a token is on its way; number: the slot's. Returns the place of the
+        token among `tokens`."""
+        self.tokens.append(-1 - number)
+        return len(self.tokens) - 1
+
+    def fill(self, place: int, token: int) -> None:
+        """The token that was expected at this place has been sampled."""
+        self.tokens[place] = token
         if self.rules is not None:
             self.rules.advance(token)
 
@@ -76,6 +95,13 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._slots)
+
+    def holds(self, number: int, slot: Slot) -> bool:
+        """Whether the sequence is still in that slot."""
+        return self._slots.get(number) is slot
 
     def clear(self) -> None:
         self._slots.clear()
