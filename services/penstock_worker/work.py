@@ -45,9 +45,7 @@ def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> Ask:
     return Ask(slot.sampling, slot.index, slot.emitted, allowed, slot.rules)
 
 
-def told(
-    work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None
-) -> SlotResult:
+def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None) -> SlotResult:
     """What the engine core hears of a work. choice: None where no token was to be sampled.
     prompt: log-probabilities of its prompt."""
     if choice is None:
