@@ -14,7 +14,7 @@ import msgspec
 from penstock import logs
 from penstock.config import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault
+from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
@@ -152,9 +152,7 @@ class Worker:
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
-        self._steps = StepsInFlight(
-            session, lambda plan, result: self.counts.stepped(plan, result.compute_seconds)
-        )
+        self._steps = StepsInFlight(session, self._tell)
 
     def run(self) -> None:
         """Until Stop."""
@@ -262,6 +260,10 @@ class Worker:
         if self._loaded is None:
             raise RuntimeError("a plan came before the model was loaded")
         self._steps.begin(session, plan, self._loaded.runner)
+
+    def _tell(self, session: int, plan: Plan, result: Result) -> None:
+        self.counts.stepped(plan, result.compute_seconds)
+        self._session.send(session, result)
 
 
 def _fault(error: Exception) -> Fault:

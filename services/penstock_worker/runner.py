@@ -23,13 +23,14 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Forward
+from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.pending import Executed
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Choice, Sampler
 from penstock_worker.slots import Slots
 from penstock_worker.steps import Steps
-from penstock_worker.work import ask_of, gather, sampling_rows, told
+from penstock_worker.work import ask_of, sampling_rows, told
 
 Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""
@@ -111,7 +112,7 @@ class Runner:
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
         """One forward pass over all of the works; the logits of some of their rows."""
-        batch = gather(self._slots, works)
+        batch = gather(works, self._slots)
         if self._observer is None:
             return self._forward.logits(batch, rows)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.protocol.from_worker import FromWorker, Result
+from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.engine_session import Activity, Heard
 from penstock_worker.pending import Pending
@@ -24,7 +24,8 @@ PAUSES = 16
 """Seconds between looks at a step while the plan of the next one may come at any time: this part of
 the time that was waited already, so that a result is never late by more.  A plan ends the pause."""
 
-Stepped = Callable[[Plan, Result], None]
+Tell = Callable[[int, Plan, Result], None]
+"""Of which session; the plan, and what came of it."""
 
 
 class Begins(Protocol):
@@ -39,8 +40,6 @@ class Session(Protocol):
     inbox: queue.SimpleQueue[Heard]
     activity: Activity
 
-    def send(self, session: int, message: FromWorker) -> None: ...
-
 
 @dataclass(frozen=True)
 class _Begun:
@@ -50,11 +49,12 @@ class _Begun:
 
 
 class StepsInFlight:
-    """stepped: called with each step that was computed, before the engine core is told."""
+    """tell: called with each step that was computed, in order. Says in the session's activity which
+    step the device is at."""
 
-    def __init__(self, session: Session, stepped: Stepped) -> None:
+    def __init__(self, session: Session, tell: Tell) -> None:
         self._session = session
-        self._stepped = stepped
+        self._tell = tell
         self._begun: deque[_Begun] = deque()
 
     def __len__(self) -> int:
@@ -94,13 +94,12 @@ class StepsInFlight:
             self.collect()
 
     def collect(self) -> None:
-        """Waits for the oldest step and sends its result. Raises what the runner does."""
+        """Waits for the oldest step and tells of it. Raises what the runner does."""
         oldest = self._begun[0]
         result = oldest.pending.result()
         self._begun.popleft()
         self._session.activity.step = self._begun[0].plan.step if self._begun else None
-        self._stepped(oldest.plan, result)
-        self._session.send(oldest.session, result)
+        self._tell(oldest.session, oldest.plan, result)
 
     def clear(self) -> None:
         """Nobody wants their results any more."""

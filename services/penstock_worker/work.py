@@ -1,4 +1,4 @@
-"""What slots and a step's works make together: the batch, the sampler's questions, the answers."""
+"""What slots and a step's works make together: the sampler's questions, and the answers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,8 @@ import numpy as np
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
-from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import Slot, Slots
-
-
-def gather(slots: Slots, works: list[SlotWork]) -> Batch:
-    """The works' rows, one slot after the other."""
-    tokens: list[int] = []
-    tables: list[np.ndarray] = []
-    for work in works:
-        slot, end = slots[work.slot], work.start + work.count
-        tokens += slot.tokens[work.start : end]
-        tables.append(slot.table(end, slots.bounds.block_size))
-    return Batch(
-        tokens=np.array(tokens, dtype=np.int64),
-        tables=tables,
-        starts=np.array([work.start for work in works]),
-        counts=np.array([work.count for work in works]),
-    )
 
 
 def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.ndarray]:

@@ -33,6 +33,7 @@ from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.device.step import DeviceStep
 from penstock_worker.device.timeline import Timeline
 from penstock_worker.forward.interface import DeviceForward
+from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory, StepLost
@@ -40,7 +41,7 @@ from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import PlanError, Slots
 from penstock_worker.steps import Order, able, answer, attempt, failure
-from penstock_worker.work import ask_of, gather, sampling_rows
+from penstock_worker.work import ask_of, sampling_rows
 
 log = logs.get(__name__)
 
@@ -51,6 +52,8 @@ UNWATCHED = Unwatched()
 class DeviceRunner:
     """forward, sampler and copies work on one queue, and agree on KV blocks and slots.
 
+    together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
+    follow: what fails comes out of `begin` or `result`.
     grammars: as Runner's.  queue: None: the one of torch's calls for the device.
     phases: are told the device's own seconds.
     """
@@ -63,6 +66,7 @@ class DeviceRunner:
         *,
         copies: Copies,
         grammars: Grammars | None = None,
+        together: bool = False,
         queue: DeviceQueue | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
@@ -73,6 +77,7 @@ class DeviceRunner:
         self.grammars = grammars or Grammars()
         self._queue = queue or queue_of(forward.device)
         self._phases = phases
+        self._together = together
         self._prompts = PromptLogprobs(slots, sampler)
         self._order = Order()
         self._in_flight: deque[DeviceStep] = deque()
@@ -123,8 +128,10 @@ class DeviceRunner:
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
         works = able(plan, self._slots)
-        launches = []
-        if works:
+        launches: list[Launch] = []
+        if works and self._together:
+            launches = [self._queue_works(works, timeline)]
+        elif works:
             launches = attempt(works, lambda part: self._launch(part, timeline), self._slots)
         timeline.close()
         slots = {work.slot: self._slots[work.slot] for work in plan.work}
@@ -161,7 +168,7 @@ class DeviceRunner:
         return launch
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(gather(self._slots, works), rows)
+        return self._forward.logits(gather(works, self._slots), rows)
 
     def _sample(
         self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
@@ -241,6 +248,8 @@ class DeviceRunner:
         except StepLost:
             raise
         except Exception as error:
+            if self._together:
+                raise
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [Choice(error=failure(error))] * len(launch.asked)
 
