@@ -72,6 +72,8 @@ class FakeMark:
         self.at = self._device.clock
 
     def done(self) -> bool:
+        if self.at is None and self._device.broken is not None:
+            raise self._device.broken
         return self.at is not None
 
     def wait(self) -> None:
@@ -165,7 +167,7 @@ class FakeForward:
 class FakeSampler:
     """A DeviceSampler: the reference, with each slot's penalties kept on the device.
 
-    obstacle: called before anything is queued; may raise.  lost: raised by `choices`.
+    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`.
     """
 
     numerics = "reference"
@@ -174,6 +176,7 @@ class FakeSampler:
         self._device = device
         self._reference = ReferenceSampler()
         self._kept: dict[int, Rules] = {}
+        self.obstacle: Callable[[], None] = lambda: None
         self.lost: Exception | None = None
 
     def launch(self, logits: Later, asks: list[Ask], slots: list[int]) -> FakeLaunched:
@@ -186,7 +189,9 @@ class FakeSampler:
                     ask.rules.advance(choice.token)
             return choices
 
-        return FakeLaunched(self._device, Later(self._device, choose), self)
+        launched = FakeLaunched(self._device, Later(self._device, choose), self)
+        self.obstacle()
+        return launched
 
     def needs_host(self, ask: Ask) -> bool:
         rules = ask.rules

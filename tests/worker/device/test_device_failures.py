@@ -97,6 +97,7 @@ def test_a_device_without_memory_drops_what_is_in_flight(machine: Machine) -> No
 def test_a_broken_device_is_told_from_a_failed_slot(machine: Machine) -> None:
     one, two = machine.runner.begin(first(GREEDY)), machine.runner.begin(decode(2, 0))
     machine.device.broken = RuntimeError("an illegal memory access was encountered")
+    assert one.done()  # Or nobody would ever hear of it.
     with pytest.raises(DeviceLost, match="illegal memory access"):
         one.result()
     with pytest.raises(RuntimeError, match="step 2 was dropped"):
@@ -135,7 +136,7 @@ def test_a_failed_slot_leaves_the_draws_of_the_others_alone(
     given = []
     for plan in plans[1:]:
         failing = iter([True])
-        machine.forward.obstacle = lambda batch, failing=failing: _once(failing)
+        machine.sampler.obstacle = lambda failing=failing: _once(failing)
         steps.append(machine.runner.begin(plan))
         if plan.step % 3 == 0:
             given += [step.result() for step in steps]
