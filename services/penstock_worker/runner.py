@@ -138,11 +138,11 @@ class Runner:
         slot.computed = work.start + work.count
         if choice is not None and choice.deferred:
             slot.computed -= 1  # Its logits are wanted again.
-        elif choice is not None and choice.token is None:
-            slot.failed = choice.error
-        elif choice is not None:
+        elif choice is not None and choice.token is not None:
             slot.append(choice.token)
             self.grammars.advance(work.slot, choice.token)
+        elif choice is not None:
+            slot.failed = choice.error
         return told(work, choice, prompt)
 
     def _observe(self, observer: Observer, works: list[SlotWork], logits: Tensor) -> None:

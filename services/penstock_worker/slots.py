@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from penstock_worker.sampler.rules import Rules, rules_of
 
 class PlanError(Exception):
     """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
+
+
+def _no_blocks() -> np.ndarray:
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Slot:
     rules: Rules | None = None
     prompt_from: int | None = None
     pooling: Pooling | None = None
+    _table: np.ndarray = field(default_factory=_no_blocks, repr=False)
 
     @property
     def emitted(self) -> int:
@@ -67,8 +72,10 @@ class Slot:
             self.rules.advance(token)
 
     def table(self, tokens: int, block_size: int) -> np.ndarray:
-        """The blocks that hold the first `tokens` tokens."""
-        return np.asarray(self.blocks[: -(-tokens // block_size)], dtype=np.int64)
+        """The blocks that hold the first `tokens` tokens. Not to be changed."""
+        if len(self._table) != len(self.blocks):  # They only ever become more.
+            self._table = np.array(self.blocks, dtype=np.int64)
+        return self._table[: -(-tokens // block_size)]
 
 
 @dataclass(frozen=True)

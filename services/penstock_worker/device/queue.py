@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ class Mark(Protocol):
     def wait(self) -> None:
         """Until the device has passed it. Raises what broke the device."""
 
-    def seconds_since(self, earlier: Mark) -> float:
+    def seconds_since(self, earlier: Self) -> float:
         """By the device's clock. Both have been passed."""
 
 
@@ -78,13 +78,13 @@ class _CUDAMark:
         self._event = event
 
     def done(self) -> bool:
-        return self._event.query()
+        return bool(self._event.query())
 
     def wait(self) -> None:
         self._event.synchronize()
 
     def seconds_since(self, earlier: _CUDAMark) -> float:
-        return earlier._event.elapsed_time(self._event) / 1000
+        return float(earlier._event.elapsed_time(self._event)) / 1000
 
 
 class HostQueue:
