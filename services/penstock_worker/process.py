@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.numa import Placement
+from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
+from penstock_worker.steps_in_flight import StepsInFlight
 
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
@@ -150,12 +152,16 @@ class Worker:
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
+        self._steps = StepsInFlight(session, self._tell)
 
     def run(self) -> None:
         """Until Stop."""
         while True:
-            heard = self._session.inbox.get()
-            if heard.message is None:
+            heard = self._steps.hear()
+            if heard is None:
+                with self._faults(self._steps.session, "a step in flight"):
+                    self._steps.collect()
+            elif heard.message is None:
                 self._forget()
             elif isinstance(heard.message, Stop):
                 return
@@ -177,7 +183,7 @@ class Worker:
         return "no session with an engine core"
 
     def _take(self, heard: Heard, message: ToWorker) -> None:
-        try:
+        with self._faults(heard.session, type(message).__name__):
             match message:
                 case Setup() if heard.first:
                     self._setting_up = True
@@ -186,19 +192,25 @@ class Worker:
                     finally:
                         self._setting_up = False
                 case Plan() if not heard.first:
-                    self._execute(heard.session, message)
+                    self._begin(heard.session, message)
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
                 case _:
                     raise RuntimeError(f"{type(message).__name__} came out of turn")
+
+    @contextmanager
+    def _faults(self, session: int, handling: str) -> Iterator[None]:
+        """Failures are told to that session's engine core, and are its end."""
+        try:
+            yield
         except FINAL as error:
-            self._session.send(heard.session, Fault(str(error), final=True))
+            self._session.send(session, Fault(str(error), final=True))
             raise
         except Exception as error:
-            log.error("internal error", exception=True, handling=type(message).__name__)
-            self._session.send(
-                heard.session, Fault(f"{type(error).__name__}: {error}", final=False)
-            )
+            log.error("internal error", exception=True, handling=handling)
+            self._session.send(session, _fault(error))
+            if isinstance(error, DeviceLost):
+                raise
             self._forget()
 
     def _take_aside(self, heard: Heard) -> bool:
@@ -216,6 +228,7 @@ class Worker:
     def _forget(self) -> None:
         """Drop everything that belongs to a session, but not the weights."""
         self._current = None
+        self._steps.clear()
         if self._loaded is not None:
             self._loaded.runner.reset()
 
@@ -243,16 +256,19 @@ class Worker:
         loaded = self._loaded
         return 0 if loaded is None else loaded.runner.layers_done
 
-    def _execute(self, session: int, plan: Plan) -> None:
+    def _begin(self, session: int, plan: Plan) -> None:
         if self._loaded is None:
             raise RuntimeError("a plan came before the model was loaded")
-        activity = self._session.activity
-        begun = time.monotonic()
-        activity.session, activity.step = session, plan.step
-        try:
-            result = self._loaded.runner.execute(plan)
-        finally:
-            activity.step = None
-        seconds = time.monotonic() - begun
-        self.counts.stepped(plan, seconds)
-        self._session.send(session, Result(result.step, result.slots, seconds))
+        self._steps.begin(session, plan, self._loaded.runner)
+
+    def _tell(self, session: int, plan: Plan, result: Result) -> None:
+        self.counts.stepped(plan, result.compute_seconds)
+        self._session.send(session, result)
+
+
+def _fault(error: Exception) -> Fault:
+    return Fault(
+        f"{type(error).__name__}: {error}",
+        final=False,
+        out_of_memory=isinstance(error, OutOfDeviceMemory),
+    )

@@ -22,12 +22,15 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.interface import Forward
+from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
+from penstock_worker.pending import Executed
 from penstock_worker.prompt_logprobs import PromptLogprobs
-from penstock_worker.sampler import Ask, Choice, Sampler
+from penstock_worker.sampler import Choice, Sampler
 from penstock_worker.slots import Slots
 from penstock_worker.steps import Steps
+from penstock_worker.work import ask_of, sampling_rows, told
 
 Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""
@@ -86,6 +89,10 @@ class Runner:
         """
         return self._steps.execute(plan, self._prepare, self._compute)
 
+    def begin(self, plan: Plan) -> Executed:
+        """As `execute`, which it does at once."""
+        return Executed(self.execute, plan)
+
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)
         self._slots.apply(plan)
@@ -93,12 +100,10 @@ class Runner:
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
         rest, prompts = self._prompts.take(works, self._logits)
-        ends = np.cumsum([work.count for work in rest]) - 1
-        sampling = [(work, row) for work, row in zip(rest, ends, strict=True) if self._ends(work)]
         chosen: dict[int, Choice] = {}
         if rest:
-            logits = self._logits(rest, np.array([row for _, row in sampling], dtype=np.int64))
-            chosen = self._choose(logits, [work.slot for work, _ in sampling])
+            numbers, rows = sampling_rows(self._slots, rest)
+            chosen = self._choose(self._logits(rest, rows), numbers)
         return {
             work.slot: self._settle(work, chosen.get(work.slot), prompts.get(work.slot))
             for work in works
@@ -107,7 +112,7 @@ class Runner:
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
         """One forward pass over all of the works; the logits of some of their rows."""
-        batch = self._gather(works)
+        batch = gather(works, self._slots)
         if self._observer is None:
             return self._forward.logits(batch, rows)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
@@ -121,29 +126,10 @@ class Runner:
         masks = self.grammars.masks(numbers)
         asks = []
         for number in numbers:
-            slot, mask = self._slots[number], masks.get(number)
-            allowed = None if mask is None else mask.allowed
-            asks.append(Ask(slot.sampling, slot.index, slot.emitted, allowed, slot.rules))
+            mask = masks.get(number)
+            asks.append(ask_of(self._slots[number], None if mask is None else mask.allowed))
         chosen = dict(zip(numbers, self._sampler.sample(logits, asks), strict=True))
         return chosen | {number: mask.judge(chosen[number]) for number, mask in masks.items()}
-
-    def _ends(self, work: SlotWork) -> bool:
-        """Whether the work reaches the end of its slot's tokens, so that the next is sampled."""
-        return work.start + work.count == len(self._slots[work.slot].tokens)
-
-    def _gather(self, works: list[SlotWork]) -> Batch:
-        tokens: list[int] = []
-        tables: list[np.ndarray] = []
-        for work in works:
-            slot, end = self._slots[work.slot], work.start + work.count
-            tokens += slot.tokens[work.start : end]
-            tables.append(slot.table(end, self._slots.bounds.block_size))
-        return Batch(
-            tokens=np.array(tokens, dtype=np.int64),
-            tables=tables,
-            starts=np.array([work.start for work in works]),
-            counts=np.array([work.count for work in works]),
-        )
 
     def _settle(
         self, work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None
@@ -152,15 +138,12 @@ class Runner:
         slot.computed = work.start + work.count
         if choice is not None and choice.deferred:
             slot.computed -= 1  # Its logits are wanted again.
-            return SlotResult(work.slot, deferred=True, prompt_logprobs=prompt)
-        if choice is None:
-            return SlotResult(work.slot, prompt_logprobs=prompt)
-        if choice.token is None:
+        elif choice is not None and choice.token is not None:
+            slot.append(choice.token)
+            self.grammars.advance(work.slot, choice.token)
+        elif choice is not None:
             slot.failed = choice.error
-            return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
-        slot.append(choice.token)
-        self.grammars.advance(work.slot, choice.token)
-        return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
+        return told(work, choice, prompt)
 
     def _observe(self, observer: Observer, works: list[SlotWork], logits: Tensor) -> None:
         row = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,11 +16,16 @@ class PlanError(Exception):
     """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
 
 
+def _no_blocks() -> np.ndarray:
+    return np.zeros(0, dtype=np.int64)
+
+
 @dataclass
 class Slot:
     """One sequence.
 
-    tokens: prompt and emitted ids; `append` adds to them.  blocks: its block table; plans append.
+    tokens: prompt and emitted ids; `append` adds to them, and `expect` -1 - the slot's number where
+    an id will be, which a later `fill` puts there.  blocks: its block table; plans append.
     computed: tokens whose keys and values are in the cache, None before the first work (a prefix
     that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
     rules: of its sampling, or None.  prompt_from: see NewSequence.
@@ -36,10 +42,16 @@ class Slot:
     rules: Rules | None = None
     prompt_from: int | None = None
     pooling: Pooling | None = None
+    _table: np.ndarray = field(default_factory=_no_blocks, repr=False)
 
     @property
     def emitted(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def awaits(self) -> bool:
+        """Whether its newest token is sampled by a step in flight."""
+        return self.tokens[-1] < 0
 
     def append(self, token: int) -> None:
         """A new token, which was sampled."""
@@ -47,9 +59,23 @@ class Slot:
         if self.rules is not None:
             self.rules.advance(token)
 
+    def expect(self, number: int) -> int:
+        """A step that samples a token is on its way; number: the slot's. Returns the place of the
+        token among `tokens`."""
+        self.tokens.append(-1 - number)
+        return len(self.tokens) - 1
+
+    def fill(self, place: int, token: int) -> None:
+        """The token that was expected at this place has been sampled."""
+        self.tokens[place] = token
+        if self.rules is not None:
+            self.rules.advance(token)
+
     def table(self, tokens: int, block_size: int) -> np.ndarray:
-        """The blocks that hold the first `tokens` tokens."""
-        return np.asarray(self.blocks[: -(-tokens // block_size)], dtype=np.int64)
+        """The blocks that hold the first `tokens` tokens. Not to be changed."""
+        if len(self._table) != len(self.blocks):  # They only ever become more.
+            self._table = np.array(self.blocks, dtype=np.int64)
+        return self._table[: -(-tokens // block_size)]
 
 
 @dataclass(frozen=True)
@@ -76,6 +102,13 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._slots)
+
+    def holds(self, number: int, slot: Slot) -> bool:
+        """Whether the sequence is still in that slot."""
+        return self._slots.get(number) is slot
 
     def clear(self) -> None:
         self._slots.clear()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TypeVar
 
 import torch
 
@@ -18,12 +20,36 @@ from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
-from penstock_worker.slots import PlanError, Slots
+from penstock_worker.pending import StepLost
+from penstock_worker.slots import PlanError, Slot, Slots
 
 log = logs.get(__name__)
 
+Part = TypeVar("Part")
 Compute = Callable[[list[SlotWork]], dict[int, SlotResult]]
 """What some works of one step give, by slot. May be called from several threads at once."""
+
+
+class Order:
+    """Steps follow one another, from 0 in each session."""
+
+    def __init__(self) -> None:
+        self._last_step = 0
+
+    def reset(self) -> None:
+        """The next step is the first one of a session."""
+        self._last_step = 0
+
+    def check(self, plan: Plan) -> None:
+        """Raises PlanError for a plan that doesn't follow what came before."""
+        if plan.follows != self._last_step or plan.step <= plan.follows:
+            raise PlanError(
+                f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
+            )
+
+    def take(self, plan: Plan) -> None:
+        """What comes before its computing is done."""
+        self._last_step = plan.step
 
 
 class Steps:
@@ -34,7 +60,7 @@ class Steps:
         self._slots = slots
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
-        self._last_step = 0
+        self._order = Order()
 
     def close(self) -> None:
         """End the threads."""
@@ -42,7 +68,7 @@ class Steps:
 
     def reset(self) -> None:
         """The next step is the first one of a session."""
-        self._last_step = 0
+        self._order.reset()
 
     def execute(self, plan: Plan, prepare: Callable[[Plan], None], compute: Compute) -> Result:
         """One SlotResult for each SlotWork, in order. prepare: what comes before computing.
@@ -50,48 +76,62 @@ class Steps:
         Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
         errors of the slots that it concerns.
         """
-        if plan.follows != self._last_step or plan.step <= plan.follows:
-            raise PlanError(
-                f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
-            )
+        self._order.check(plan)
         prepare(plan)
-        self._last_step = plan.step
-        able = [work for work in plan.work if self._slots[work.slot].failed is None]
+        self._order.take(plan)
         outcomes: dict[int, SlotResult] = {}
-        for part in self._attempts(deal(able, self._threads), compute):
+        shares = deal(able(plan, self._slots), self._threads)
+        for part in chain.from_iterable(self._attempts(shares, compute)):
             outcomes |= part
-        results = []
-        for work in plan.work:
-            outcome = outcomes.get(work.slot)
-            results.append(outcome or SlotResult(work.slot, error=self._slots[work.slot].failed))
-        return Result(plan.step, results)
+        return answer(plan, outcomes, {work.slot: self._slots[work.slot] for work in plan.work})
 
     def _attempts(
         self, shares: list[list[SlotWork]], compute: Compute
-    ) -> Iterable[dict[int, SlotResult]]:
+    ) -> Iterable[list[dict[int, SlotResult]]]:
         """What each share gave. One alone is computed by the caller: handing it over and back
         costs more than a tenth of a millisecond."""
         if len(shares) == 1:
-            return [self._attempt(shares[0], compute)]
-        return self._pool.map(lambda share: self._attempt(share, compute), shares)
+            return [attempt(shares[0], compute, self._slots)]
+        return self._pool.map(lambda share: attempt(share, compute, self._slots), shares)
 
-    def _attempt(self, works: list[SlotWork], compute: Compute) -> dict[int, SlotResult]:
-        """Compute; if that fails as one batch, one by one, so that only the guilty fail.
 
-        That is sound because computing a token again writes the same bits.
-        """
-        try:
-            with torch.inference_mode():
-                return compute(works)
-        except Exception as error:
-            log.error("a step failed", exception=True, slots=len(works))
-            if len(works) == 1:
-                self._slots[works[0].slot].failed = f"{type(error).__name__}: {error}"
-                return {}
-        outcomes: dict[int, SlotResult] = {}
-        for work in works:
-            outcomes |= self._attempt([work], compute)
-        return outcomes
+def able(plan: Plan, slots: Slots) -> list[SlotWork]:
+    """The works of slots that haven't failed."""
+    return [work for work in plan.work if slots[work.slot].failed is None]
+
+
+def attempt(
+    works: list[SlotWork], compute: Callable[[list[SlotWork]], Part], slots: Slots
+) -> list[Part]:
+    """Compute; if that fails as one batch, one by one, so that only the guilty fail.
+
+    That is sound because computing a token again writes the same bits.  Raises StepLost.
+    """
+    try:
+        with torch.inference_mode():
+            return [compute(works)]
+    except StepLost:
+        raise
+    except Exception as error:
+        log.error("a step failed", exception=True, slots=len(works))
+        if len(works) == 1:
+            slots[works[0].slot].failed = failure(error)
+            return []
+    return [part for work in works for part in attempt([work], compute, slots)]
+
+
+def failure(error: Exception) -> str:
+    """What is said of a slot's failure."""
+    return f"{type(error).__name__}: {error}"
+
+
+def answer(plan: Plan, outcomes: dict[int, SlotResult], slots: dict[int, Slot]) -> Result:
+    """outcomes: of the works that were computed, by slot; the slots of the others have failed."""
+    results = []
+    for work in plan.work:
+        outcome = outcomes.get(work.slot)
+        results.append(outcome or SlotResult(work.slot, error=slots[work.slot].failed))
+    return Result(plan.step, results)
 
 
 def deal(works: list[SlotWork], hands: int) -> list[list[SlotWork]]:

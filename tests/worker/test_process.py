@@ -60,12 +60,12 @@ except FINAL as error:
 class Engine:
     """The engine's end of the worker's session, and the worker's process."""
 
-    def __init__(self, folder: Path, model_dir: str = "") -> None:
+    def __init__(self, folder: Path, model_dir: str = "", start: str = START) -> None:
         self.endpoint = f"ipc://{folder}/worker"
         self._context = zmq.Context()
         self.bind(b"12345678")
         self.worker = subprocess.Popen(
-            [sys.executable, "-c", START, self.endpoint, model_dir],
+            [sys.executable, "-c", start, self.endpoint, model_dir],
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -1,5 +1,5 @@
 """Where the time of steps goes, seen from outside: the parts that a runner is made of are timed,
-and the runner knows nothing of it."""
+and the runner knows nothing of it, unless a device computes while it goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ Part = TypeVar("Part")
 
 
 class Phases:
-    """seconds: by phase. Of parts that several threads call at once, each thread's count."""
+    """seconds: by phase. Of parts that several threads call at once, each thread's count.
+
+    watching: whether anybody asks.  Of a device that works behind a queue, its runner adds the
+    device's own seconds: what its calls take says nothing.
+    """
+
+    watching = True
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(get_args(Phase), 0.0)
@@ -30,6 +36,8 @@ class Phases:
 
 class Unwatched(Phases):
     """Nobody asks: the parts stay as they are."""
+
+    watching = False
 
     def watch(self, part: Part, method: str, phase: Phase) -> Part:
         return part

@@ -9,6 +9,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.grammar import Grammars
+from penstock_worker.pending import Executed
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, pooled
@@ -60,6 +61,10 @@ class PoolingRunner:
     def execute(self, plan: Plan) -> Result:
         """As Runner.execute: one SlotResult for each SlotWork, in order."""
         return self._steps.execute(plan, self._prepare, self._compute)
+
+    def begin(self, plan: Plan) -> Executed:
+        """As `execute`, which it does at once."""
+        return Executed(self.execute, plan)
 
     def _prepare(self, plan: Plan) -> None:
         if self._copies is not None:

@@ -1,0 +1,59 @@
+"""What the runner of a device needs of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.to_worker import Copy
+from penstock_worker.sampler import Ask, Choice
+
+
+class Launched(Protocol):
+    """Rows whose tokens are being chosen.
+
+    tokens: [rows] int64 of the device, there as soon as its queue gets to them; -1 where a logit
+    is not a finite number.
+    """
+
+    @property
+    def tokens(self) -> Tensor: ...
+
+    def choices(self) -> list[Choice]:
+        """One for each row, after waiting for them."""
+
+
+class DeviceSampler(Protocol):
+    """A sampler that works on the queue of the device where the logits are.
+
+    What a slot's next choices need of those before (counts for penalties) is kept on the device.
+    """
+
+    @property
+    def numerics(self) -> str:
+        """All that its numbers depend on beside the logits."""
+
+    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Launched:
+        """Queues the choice of one token for each row. logits: [rows, vocab] of the device.
+        slots: whose rows they are."""
+
+    def needs_host(self, ask: Ask) -> bool:
+        """Whether `launch` needs the ask's rules to know of the slot's last token."""
+
+    def forget(self, slot: int) -> None:
+        """What is kept for a slot isn't its next sequence's; the next ask's rules know all."""
+
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None:
+        """As Sampler.score. Waits for the device."""
+
+
+class Copies(Protocol):
+    """Copies of KV blocks, by the device's queue."""
+
+    def make(self, copies: list[Copy]) -> None:
+        """In order. Raises PlanError for a block that doesn't exist."""

@@ -1,0 +1,72 @@
+"""Works of a step that were queued together, from then until their tokens are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.device.interface import Launched
+from penstock_worker.grammar import Grammars
+from penstock_worker.grammar.mask import Mask
+from penstock_worker.sampler import Choice
+from penstock_worker.slots import Slots
+from penstock_worker.work import told
+
+
+@dataclass
+class Launch:
+    """prompts: log-probabilities of prompts, by slot.  known: choices that were made without the
+    device, by slot.  asked: slots whose tokens the device chooses, in the order of its rows.
+    masks: of those that have a grammar."""
+
+    works: list[SlotWork]
+    prompts: dict[int, list[TokenLogprobs]]
+    known: dict[int, Choice] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    masks: dict[int, Mask] = field(default_factory=dict)
+    launched: Launched | None = None
+
+    def __post_init__(self) -> None:
+        self._places: dict[int, int] = {}
+
+    def advance(self, slots: Slots) -> None:
+        """All of it is queued: the slots get ahead of the device."""
+        for work in self.works:
+            slots[work.slot].computed = work.start + work.count
+        for number, choice in self.known.items():
+            slot = slots[number]
+            if choice.deferred and slot.computed is not None:
+                slot.computed -= 1  # Its logits are wanted again.
+            slot.failed = slot.failed or choice.error
+        for number in self.asked:
+            self._places[number] = slots[number].expect(number)
+        self._slots = {work.slot: slots[work.slot] for work in self.works}
+
+    def settle(
+        self, choices: list[Choice], slots: Slots, grammars: Grammars
+    ) -> dict[int, SlotResult]:
+        """Brings the slots level with the device. choices: of `asked`. What each work gave, but for
+        those of slots that have failed before, be it in an earlier step."""
+        chosen = self._judged(choices)
+        results: dict[int, SlotResult] = {}
+        for work in self.works:
+            slot, choice = self._slots[work.slot], chosen.get(work.slot)
+            if slot.failed is not None and work.slot not in self.known:
+                continue
+            results[work.slot] = told(work, choice, self.prompts.get(work.slot))
+            if work.slot not in self._places or choice is None:
+                continue
+            if choice.token is None:
+                slot.failed = choice.error
+                continue
+            slot.fill(self._places[work.slot], choice.token)
+            if slots.holds(work.slot, slot):
+                grammars.advance(work.slot, choice.token)
+        return results
+
+    def _judged(self, choices: list[Choice]) -> dict[int, Choice]:
+        chosen = dict(zip(self.asked, choices, strict=True))
+        judged = {number: mask.judge(chosen[number]) for number, mask in self.masks.items()}
+        return self.known | chosen | judged

@@ -1,0 +1,105 @@
+"""A tiny model on a device that computes when it is let."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.block_copies import BlockCopies
+from penstock_worker.device.runner import DeviceRunner
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.grammar import Grammars
+from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.runner import Runner
+from penstock_worker.sampler import ReferenceSampler
+from penstock_worker.slots import SlotBounds, Slots
+from tests.worker.checkpoints import TINY
+from tests.worker.device.fake_device import FakeCopies, FakeDevice, FakeForward, FakeSampler
+
+BOUNDS = SlotBounds(slots=8, blocks=256, block_size=4, vocab=TINY.vocab_size, tokens=512)
+
+
+@dataclass
+class Machine:
+    """A runner, and the device beneath it."""
+
+    device: FakeDevice
+    forward: FakeForward
+    sampler: FakeSampler
+    runner: DeviceRunner
+
+
+@pytest.fixture
+def model(tiny_models: dict[torch.dtype, DecoderModel]) -> DecoderModel:
+    return tiny_models[torch.float32]
+
+
+def host_forward(model: DecoderModel) -> ReferenceForward:
+    shape = CacheShape(
+        num_layers=TINY.num_layers,
+        num_heads=TINY.num_heads,
+        num_kv_heads=TINY.num_kv_heads,
+        head_dim=TINY.head_dim,
+        block_size=BOUNDS.block_size,
+        dtype=torch.float32,
+    )
+    return ReferenceForward(model, ReferenceAttention(shape, BOUNDS.blocks))
+
+
+@pytest.fixture
+def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def make(
+        grammars: Grammars | None = None, phases: Phases | None = None, **options: bool
+    ) -> Machine:
+        device, host = FakeDevice(), host_forward(model)
+        forward = FakeForward(device, host, BOUNDS.slots)
+        sampler = FakeSampler(device)
+        runner = DeviceRunner(
+            forward,
+            sampler,
+            Slots(BOUNDS),
+            copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 4)),
+            grammars=grammars,
+            queue=device,
+            phases=phases or Unwatched(),
+            **options,
+        )
+        made.append(Machine(device, forward, sampler, runner))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.runner.close()
+
+
+@pytest.fixture
+def machine(make_machine: Callable[..., Machine]) -> Machine:
+    return make_machine()
+
+
+@pytest.fixture
+def make_plain(model: DecoderModel) -> Iterator[Callable[..., Runner]]:
+    """The runner that computes at once."""
+    made: list[Runner] = []
+
+    def make(grammars: Grammars | None = None) -> Runner:
+        made.append(plain_runner(model, grammars))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+def plain_runner(model: DecoderModel, grammars: Grammars | None = None) -> Runner:
+    forward = host_forward(model)
+    copies = BlockCopies(forward.kv_blocks(), 4)
+    return Runner(forward, ReferenceSampler(), Slots(BOUNDS), copies=copies, grammars=grammars)
