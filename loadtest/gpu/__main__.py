@@ -1,4 +1,5 @@
-"""`python -m loadtest.gpu`: every part in a process of its own, then the report. run.sh starts it."""
+"""`python -m loadtest.gpu`, which run.sh starts: every part in a process of its own, then the
+report."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import urllib.request
 from dataclasses import dataclass
 
 PART = re.compile(r'penstock:step_part_seconds_total\{[^}]*part="(\w+)"[^}]*\} (\S+)')
-STEPS = re.compile(r"penstock:steps_total(?:\{[^}]*\})? (\S+)")
+STEPS = re.compile(r"^penstock:steps_total(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,22 @@ PRESENT = {
     "tqdm",
     "packaging",
     "filelock",
-    "typing_extensions",
 }
-"""What the machine brings: torch, Triton, transformers and what these need. Never installed over."""
+"""What the machine brings: torch, Triton, transformers and what these need; it stays as it is."""
 OPTIONAL = ("gateway", "engine", "worker")
 """Extras of this project that the measurements run."""
 TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "matplotlib")
 """Of the extra `dev`: for the kernels' tests, and for charts."""
 BELOW = {
-    "fastapi": ("starlette", "pydantic", "annotated-doc"),
+    "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
     "starlette": ("anyio",),
     "anyio": ("idna",),
-    "pydantic": ("pydantic_core", "annotated-types", "typing-inspection"),
+    "pydantic": (
+        "pydantic_core",
+        "annotated-types",
+        "typing-inspection",
+        "typing_extensions>=4.16",
+    ),
     "uvicorn": ("click", "h11"),
     "limits": ("Deprecated", "wrapt"),
     "jinja2": ("MarkupSafe",),
@@ -52,9 +56,10 @@ BELOW = {
         "pyparsing",
         "python-dateutil",
     ),
-    "python-dateutil": ("six",),
+    "python-dateutil": ("tzdata",),
 }
-"""What those need in turn, beyond PRESENT: pip is told to look for nothing by itself."""
+"""What those need in turn, beyond PRESENT: pip is told to look for nothing by itself.
+typing_extensions is there too, but perhaps too old for pydantic."""
 
 
 def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:

@@ -9,7 +9,8 @@ ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 PYTHON=${PYTHON:-python3}
 mkdir -p "$1"
 platforms=()
-for glibc in 28 27 24 17 12 5; do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
+# pip takes no wheel of another glibc than those named, older ones neither.
+for glibc in $(seq 5 35); do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
 for name in manylinux2014 manylinux2010 manylinux1; do platforms+=(--platform "${name}_x86_64"); done
 mapfile -t wanted < <("$PYTHON" "$ROOT/loadtest/gpu/wheels.py")
 [ ${#wanted[@]} -gt 0 ]

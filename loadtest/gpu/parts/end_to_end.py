@@ -79,9 +79,7 @@ def measure(job: Job, llm: LLM, some: list[Request], port: int) -> None:
 def generate(llm: LLM, some: list[Request]) -> None:
     """Raises RuntimeError where an answer has another length than was asked for."""
     params = [
-        SamplingParams(
-            temperature=TEMPERATURE, max_tokens=one.output, ignore_eos=True, detokenize=True
-        )
+        SamplingParams(temperature=TEMPERATURE, max_tokens=one.output, ignore_eos=True)
         for one in some
     ]
     prompts = [{"prompt_token_ids": one.prompt} for one in some]

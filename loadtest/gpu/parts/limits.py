@@ -10,21 +10,27 @@ from loadtest.gpu.timing import Timer
 
 
 def run(job: Job) -> None:
-    extent, device = job.extent, job.device
-    timer = Timer(device, max(extent.repeats // 2, 1))
+    timer = Timer(job.device, max(job.extent.repeats // 2, 1))
     with torch.inference_mode():
-        source = torch.zeros(extent.copy_bytes, dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        seconds = timer(lambda: target.copy_(source)).seconds
-        job.row(name="copy", size=extent.copy_bytes, per_s=2 * extent.copy_bytes / seconds)
-        del target
-        words = source.view(torch.int32)
-        seconds = timer(lambda: words.max()).seconds
-        job.row(name="read", size=extent.copy_bytes, per_s=extent.copy_bytes / seconds)
-        del source, words
-        for side in extent.matrix:
+        bandwidth(job, timer)
+        for side in job.extent.matrix:
             job.need()
-            # Random, as zeros take less power and run faster.
-            left, right = (torch.randn(side, side, device=device).bfloat16() for _ in range(2))
-            seconds = timer(lambda a=left, b=right: a @ b).seconds
-            job.row(name="matrix", size=side, per_s=product_flops(side, side, side) / seconds)
+            products(job, timer, side)
+
+
+def bandwidth(job: Job, timer: Timer) -> None:
+    size = job.extent.copy_bytes
+    source = torch.zeros(size, dtype=torch.uint8, device=job.device)
+    target = torch.empty_like(source)
+    seconds = timer(lambda: target.copy_(source)).seconds
+    job.row(name="copy", size=size, per_s=2 * size / seconds)
+    words = source.view(torch.int32)
+    seconds = timer(lambda: words.max()).seconds
+    job.row(name="read", size=size, per_s=size / seconds)
+
+
+def products(job: Job, timer: Timer, side: int) -> None:
+    # Random, as zeros take less power and run faster.
+    left, right = (torch.randn(side, side, device=job.device).bfloat16() for _ in range(2))
+    seconds = timer(lambda: left @ right).seconds
+    job.row(name="matrix", size=side, per_s=product_flops(side, side, side) / seconds)

@@ -14,6 +14,8 @@ from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.workload import Request, output_tokens, prompt_tokens, requests
 
 TEMPERATURE = 0.6
+BLOCK = 64
+"""Tokens of a block of continuous batching's cache."""
 SHARE = 0.4
 """Of the part's time, at most, for each of the two."""
 
@@ -104,7 +106,14 @@ def continuous(job: Job, model: Any, some: list[Request], seconds: float) -> Non
     )
     with model.continuous_batching_context_manager(
         generation_config=sampling(),
-        continuous_batching_config=ContinuousBatchingConfig(allow_block_sharing=False),
+        # Sized for these requests: left to itself it takes all memory, and masks as large as that.
+        continuous_batching_config=ContinuousBatchingConfig(
+            block_size=BLOCK,
+            num_blocks=sum(-(-(len(one.prompt) + one.output) // BLOCK) + 1 for one in some),
+            max_batch_tokens=extent.step_tokens,
+            max_requests_per_batch=len(some),
+            allow_block_sharing=False,
+        ),
         workload_hints=hints,
         timeout=5,
     ) as manager:
