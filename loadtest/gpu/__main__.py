@@ -32,6 +32,9 @@ DISTRIBUTIONS = ("torch", "triton", "transformers", "numpy", "pyzmq", "msgspec",
 def main() -> int:
     """Exit status: 0, 1 where a part failed."""
     flags = _parser().parse_args()
+    # So that what runs is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     chosen = [part for part in PARTS if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
     started = now()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 import urllib.request
 from dataclasses import dataclass
 
 PART = re.compile(r'penstock:step_part_seconds_total\{[^}]*part="(\w+)"[^}]*\} (\S+)')
 STEPS = re.compile(r"^penstock:steps_total(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+SETTLED = 0.3
+"""Seconds before a page is asked for: the port gives the last one again to who asks sooner."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ def parse(page: str) -> StepTimes:
 
 
 def read(port: int) -> StepTimes:
+    time.sleep(SETTLED)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
         return parse(reply.read().decode())
 

@@ -50,6 +50,7 @@ class Stepper:
         self._steps = 0
         self._pending: deque[Pending] = deque()
         self._computed: dict[int, int] = {}
+        self._released: list[int] = []
         self._next_block = 0
         self.ended: list[float] = []
 
@@ -59,8 +60,8 @@ class Stepper:
         return time.perf_counter()
 
     def prefill(self, slots: Iterable[int], length: int) -> None:
-        """Sequences of `length` random tokens, computed in steps of at most the budget; what those
-        slots held is dropped.  Waits until all is done."""
+        """New sequences of `length` random tokens in free slots, computed in steps of at most the
+        budget.  Waits until all is done."""
         self.drain()
         chunks: list[tuple[int, int]] = []
         fresh: dict[int, NewSequence] = {}
@@ -79,11 +80,10 @@ class Stepper:
         self.drain()
 
     def forget(self) -> None:
-        """All sequences leave; their blocks are free again."""
+        """All sequences leave with the next step; their blocks are free again."""
         self.drain()
-        released, self._computed, self._next_block = list(self._computed), {}, 0
-        self._send([], released=released)
-        self.drain()
+        self._released += self._computed
+        self._computed, self._next_block = {}, 0
 
     def decode(self, batch: int, steps: int) -> None:
         """One more token for each of the first `batch` slots, so many times.  Waits."""
@@ -114,18 +114,15 @@ class Stepper:
             self._send(chunks, admitted=admitted)
 
     def _send(
-        self,
-        chunks: list[tuple[int, int]],
-        *,
-        admitted: list[NewSequence] | None = None,
-        released: list[int] | None = None,
+        self, chunks: list[tuple[int, int]], *, admitted: list[NewSequence] | None = None
     ) -> None:
         work = []
         for slot, count in chunks:
             work.append(SlotWork(slot=slot, start=self._computed[slot], count=count))
             self._computed[slot] += count
         self._steps += 1
-        plan = Plan(self._steps, self._steps - 1, released or [], admitted or [], work)
+        plan = Plan(self._steps, self._steps - 1, self._released, admitted or [], work)
+        self._released = []
         self._pending.append(self._begin(plan))
         while len(self._pending) >= IN_FLIGHT:
             self._collect()

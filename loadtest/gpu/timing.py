@@ -34,13 +34,13 @@ class Timer:
             FLUSHED_BYTES if device.type == "cuda" else 1, dtype=torch.uint8, device=device
         )
 
-    def __call__(self, work: Work) -> Timing:
+    def __call__(self, work: Work, *, capture: bool = True) -> Timing:
         if self._device.type != "cuda":
             return Timing(statistics.median(_on_host(work) for _ in range(self._repeats)), False)
         for _ in range(2):
             work()
         torch.cuda.synchronize()
-        graph = _captured(work)
+        graph = _captured(work) if capture else None
         call = work if graph is None else graph.replay
         return Timing(self._on_device(call), graph is not None)
 

@@ -21,7 +21,7 @@ class Part:
 
 PARTS = (
     Part("limits", f"{_HERE}.limits", 20),
-    Part("kernel-tests", f"{_HERE}.kernel_tests", 80),
+    Part("kernel-tests", f"{_HERE}.kernel_tests", 70),
     Part("kernels-rows", f"{_HERE}.kernels_rows", 35, ("penstock_kernels.triton",)),
     Part("kernels-attention", f"{_HERE}.kernels_attention", 35, ("penstock_kernels.triton",)),
     Part("kernels-products", f"{_HERE}.kernels_products", 40, ("penstock_kernels.triton",)),

@@ -12,7 +12,8 @@ from loadtest.gpu.timing import Timer, Work
 @dataclass(frozen=True)
 class Case:
     """op, shape: for people.  size, flops: at least so many bytes and operations.  torch: what it
-    is held against, and torch_work that; empty and None where torch has nothing."""
+    is held against, and torch_work that; empty and None where torch has nothing.  capturable:
+    whether `work` may go into a CUDA graph."""
 
     op: str
     shape: str
@@ -21,6 +22,7 @@ class Case:
     flops: float = 0.0
     torch: str = ""
     torch_work: Work | None = None
+    capturable: bool = True
 
 
 def time_cases(job: Job, cases: Iterable[Case]) -> None:
@@ -36,7 +38,7 @@ def time_cases(job: Job, cases: Iterable[Case]) -> None:
             job.need()
             what = f"{case.op} {case.shape}"
             with job.attempt(what):
-                own = timer(case.work)
+                own = timer(case.work, capture=case.capturable)
                 figures = {"seconds": own.seconds, "graph": own.graph}
                 if case.torch_work is not None:
                     with job.attempt(f"{what}: {case.torch}"):

@@ -141,7 +141,7 @@ def by_torch(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Te
     ordered, ids = scaled.sort(dim=-1, descending=True)
     ordered[:, top_k:] = float("-inf")
     weights = ordered.softmax(-1)
-    weights[weights.cumsum(-1) - weights > top_p] = 0.0
+    weights.masked_fill_(weights.cumsum(-1) - weights > top_p, 0.0)
     return ids.gather(1, torch.multinomial(weights, 1))
 
 
@@ -158,6 +158,7 @@ def copies(count: int, config: ModelConfig, device: torch.device) -> Case:
         size=2 * 2 * parts * count * width,
         torch="index copy",
         torch_work=lambda: by_index(blocks, count),
+        capturable=False,  # It sends block numbers from the host.
     )
 
 

@@ -137,9 +137,9 @@ def measure_decode(
     for batch in sorted(mode.batches, reverse=True):
         job.need(2.0)
         stepper.decode(batch, extent.warm_steps)
-        stepper.clock()
+        begun = stepper.clock()
         stepper.decode(batch, extent.decode_steps)
-        seconds = (stepper.ended[-1] - stepper.ended[0]) / (len(stepper.ended) - 1)
+        seconds = (stepper.ended[-1] - begun) / extent.decode_steps
         taken += extent.warm_steps + extent.decode_steps
         # Of the sequences that still run, in the middle of the timed steps.
         context = extent.context + taken - extent.decode_steps // 2
