@@ -1,0 +1,99 @@
+"""How large everything is that is measured: on a GPU, and in a trial without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way in which the worker computes. batches: of its decode steps."""
+
+    name: str
+    batches: tuple[int, ...]
+    batch_invariant: bool = False
+    enforce_eager: bool = False
+    prefill: bool = True
+    profile: bool = False
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The GPU's.  Sizes are of elements, tokens and sequences unless a name says bytes.
+
+    copy_bytes, matrix: of the probes.  kernels: the model whose shapes the kernels get.  rows: of
+    the kernels that go row by row.  product_rows, packed_rows: of bfloat16 and of quantised
+    products.  decode: (batch, context), chunks: (sequences, before, new) of the attention kernels.
+    context: of the decode steps.  prefills: (sequences, length).  step_tokens: a step's budget.
+    requests, subset: of the runs end to end.  shortest, longest: their prompts and answers.
+    batch: of transformers' generate.
+    """
+
+    models: tuple[str, ...] = ("Llama-3.1-8B", "Qwen3-0.6B")
+    copy_bytes: int = 4 << 30
+    matrix: tuple[int, ...] = (4096, 8192, 16_384)
+    kernels: str = "Llama-3.1-8B"
+    rows: tuple[int, ...] = (64, 8192)
+    product_rows: tuple[int, ...] = (1, 64, 256, 4096)
+    packed_rows: tuple[int, ...] = (1, 16, 64)
+    fp8_rows: tuple[int, ...] = (64, 4096)
+    decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 8192), (8, 2048), (256, 1024))
+    chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (8, 0, 1024), (1, 6144, 2048))
+    sampled_rows: int = 64
+    copied_blocks: int = 256
+    repeats: int = 20
+    context: int = 1024
+    decode_steps: int = 48
+    warm_steps: int = 4
+    prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))
+    step_tokens: int = 8192
+    modes: tuple[Mode, ...] = (
+        Mode("default", (256, 64, 8, 1), profile=True),
+        Mode("default, no graphs", (64, 1), enforce_eager=True, prefill=False),
+        Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
+    )
+    requests: int = 256
+    subset: int = 64
+    shortest: int = 100
+    longest: int = 1024
+    tests: tuple[str, ...] = (
+        "tests/kernels/triton",
+        "tests/worker/cuda*",
+        "tests/worker/device",
+    )
+    test_arguments: tuple[str, ...] = ()
+    dry: bool = False
+
+
+GPU = Extent()
+DRY = Extent(
+    models=("tiny-llama", "tiny-qwen3"),
+    copy_bytes=16 << 20,
+    matrix=(256,),
+    kernels="tiny-llama",
+    rows=(4,),
+    product_rows=(1, 4),
+    packed_rows=(1,),
+    fp8_rows=(2,),
+    decode=((2, 40),),
+    chunks=((1, 0, 20), (1, 16, 20)),
+    sampled_rows=2,
+    copied_blocks=4,
+    repeats=1,
+    context=9,
+    decode_steps=2,
+    warm_steps=1,
+    prefills=((1, 9),),
+    step_tokens=16,
+    modes=(
+        Mode("default", (2, 1), profile=True),
+        Mode("batch-invariant", (1,), batch_invariant=True, prefill=False),
+    ),
+    requests=2,
+    subset=1,
+    shortest=2,
+    longest=5,
+    tests=("tests/kernels/triton/test_numerics.py",),
+    test_arguments=("--maxfail=3",),
+    dry=True,
+)

@@ -1,0 +1,93 @@
+"""All the way: the library, an engine core and a worker, each a process, over requests of random
+lengths that come at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from loadtest.gpu import engine_metrics
+from loadtest.gpu.job import Job
+from loadtest.gpu.model_folder import write_model
+from loadtest.gpu.parts.steps import choose_backend
+from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.workload import Request, output_tokens, prompt_tokens, requests
+from penstock.llm import LLM
+from penstock.sampling_params import SamplingParams
+
+TEMPERATURE = 0.6
+
+
+def run(job: Job) -> None:
+    extent, config = job.extent, MODELS[job.model]
+    folder = write_model(job.work / job.model, config, weights=extent.dry)
+    some = requests(extent.requests, extent.shortest, extent.longest, config.vocab_size)
+    port = engine_metrics.free_port()
+    begun = time.monotonic()
+    with LLM(**settings(job, str(folder), port)) as llm:
+        job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
+        warm(llm, job, config.vocab_size)
+        for chosen in (some, some[: extent.subset]):
+            job.need(2.0)
+            measure(job, llm, chosen, port)
+
+
+def settings(job: Job, folder: str, port: int) -> dict[str, Any]:
+    extent = job.extent
+    return {
+        "model": folder,
+        "dtype": "bfloat16",
+        "load_format": "dummy",
+        "device": job.device.type,
+        "attention_backend": choose_backend(job),
+        "max_model_len": 2 * extent.longest,
+        "max_num_seqs": extent.requests,
+        "max_num_batched_tokens": extent.step_tokens,
+        "engine_metrics_port": port,
+        # The subset's prompts have been computed before.
+        "enable_prefix_caching": False,
+        **({"num_kv_blocks": 64} if extent.dry else {}),
+    }
+
+
+def warm(llm: LLM, job: Job, vocab: int) -> None:
+    """Short requests of many lengths, so that every batch size is met once: kernels are compiled
+    and graphs captured when they are first needed."""
+    longest = max(job.extent.longest // 16, 2)
+    generate(llm, requests(job.extent.requests, 1, longest, vocab, seed=7))
+
+
+def measure(job: Job, llm: LLM, some: list[Request], port: int) -> None:
+    before = engine_metrics.read(port)
+    begun = time.perf_counter()
+    generate(llm, some)
+    seconds = time.perf_counter() - begun
+    times = engine_metrics.read(port).since(before)
+    job.row(
+        model=job.model,
+        what="run",
+        system="penstock",
+        requests=len(some),
+        prompt_tokens=prompt_tokens(some),
+        output_tokens=output_tokens(some),
+        seconds=seconds,
+        engine_core=asdict(times),
+    )
+
+
+def generate(llm: LLM, some: list[Request]) -> None:
+    """Raises RuntimeError where an answer has another length than was asked for."""
+    params = [
+        SamplingParams(temperature=TEMPERATURE, max_tokens=one.output, ignore_eos=True)
+        for one in some
+    ]
+    prompts = [{"prompt_token_ids": one.prompt} for one in some]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    for one, output in zip(some, outputs, strict=True):
+        got = output.outputs[0]
+        if len(got.token_ids) != one.output:
+            raise RuntimeError(
+                f"an answer has {len(got.token_ids)} tokens instead of {one.output}: "
+                f"{got.finish_reason} {got.error or ''}"
+            )

@@ -1,0 +1,78 @@
+"""The kernels' tests, and the CUDA worker's where there are some, on this device."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+from loadtest.gpu.job import Job, OutOfTime, absent
+
+ROOT = Path(__file__).resolve().parents[3]
+OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
+TEST = re.compile(r"tests/\S+::\S+")
+MOST_PROCESSES = 8
+
+
+def run(job: Job) -> None:
+    places = found(job.extent.tests)
+    for pattern in job.extent.tests:
+        if not found([pattern]):
+            job.note(f"not present: {pattern}")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short"]
+    workers = min(MOST_PROCESSES, os.cpu_count() or 1)
+    if not job.extent.dry and not absent(["xdist"]):
+        command += ["-n", str(workers)]
+    outcomes, failed, ended = watch([*command, *job.extent.test_arguments, *places], job.left - 5)
+    counts = {name.lower(): count for name, count in sorted(outcomes.items())}
+    job.row(tests=places, ended=ended, failed_tests=failed, counts=counts)
+    if not ended:
+        raise OutOfTime
+    if not outcomes:
+        raise RuntimeError("no test ran; the log says why")
+
+
+def found(patterns: tuple[str, ...] | list[str]) -> list[str]:
+    """Files and folders, relative to the repository."""
+    return [
+        str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))
+    ]
+
+
+def watch(command: list[str], seconds: float) -> tuple[Counter[str], list[str], bool]:
+    """How often each outcome came, which tests failed, and whether pytest ended by itself."""
+    # In this part's own process group, so that whoever ends the part ends pytest too.
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        process.terminate()
+
+    timer = threading.Timer(max(seconds, 1.0), stop)
+    timer.start()
+    outcomes: Counter[str] = Counter()
+    failed: dict[str, None] = {}
+    try:
+        for line in process.stdout or ():
+            sys.stderr.write(line)
+            take(line, outcomes, failed)
+        process.wait()
+    finally:
+        timer.cancel()
+    return outcomes, list(failed), not stopped.is_set()
+
+
+def take(line: str, outcomes: Counter[str], failed: dict[str, None]) -> None:
+    """A line of `pytest -v`; those of its summary, which begin with the outcome and say why,
+    repeat what was counted."""
+    outcome, test = OUTCOME.search(line), TEST.search(line)
+    if outcome is None or test is None or line.startswith(outcome[0]):
+        return
+    outcomes[outcome[0]] += 1
+    if outcome[0] in ("FAILED", "ERROR"):
+        failed[test[0]] = None

@@ -1,0 +1,187 @@
+"""Decode and prefill through the worker's runner, without an engine core: tokens per second against
+what the machine's limits allow, and how long the device idles between decode steps."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from loadtest.gpu.cost import ModelCost
+from loadtest.gpu.device_time import device_time, profiled
+from loadtest.gpu.extent import Extent, Mode
+from loadtest.gpu.job import Job, absent, require
+from loadtest.gpu.model_folder import write_model
+from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.stepper import Stepper
+from penstock.model_config import ModelConfig
+from penstock.prepare import prepare
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.to_worker import Setup
+
+FORWARD, RUNNER = "penstock_worker.forward.triton", "penstock_worker.device"
+BLOCK = 16
+PROFILED_BATCH = 64
+PROFILED_STEPS = 16
+PREFILL_TIMES = 3
+
+
+def run(job: Job) -> None:
+    backend = choose_backend(job)
+    config = MODELS[job.model]
+    written = write_model(job.work / job.model, config, weights=job.extent.dry)
+    folder = prepare(str(written), cache_dir=job.work / "cache")
+    for mode in job.extent.modes:
+        job.need(5.0)
+        with job.attempt(mode.name):
+            measure(job, folder, config, mode, backend)
+        release_memory()
+
+
+def choose_backend(job: Job) -> str:
+    """What Setup and the library call it. Raises Absent on a GPU without the parts for it."""
+    if job.device.type == "cuda":
+        require(FORWARD, RUNNER)
+        return "triton"
+    lacking = absent([FORWARD, RUNNER])
+    if lacking:
+        job.note(
+            f"not present: {', '.join(lacking)}; whatever computes on this CPU was run instead"
+        )
+    return "auto" if lacking else "triton"
+
+
+def measure(job: Job, folder: Path, config: ModelConfig, mode: Mode, backend: str) -> None:
+    from penstock_worker.loading import load
+
+    extent = job.extent
+    loaded = load(setup(extent, folder, mode, backend, job.device.type))
+    what = {"model": job.model, "mode": mode.name}
+    try:
+        job.row(what="load", seconds=loaded.ready.load_seconds, **what)
+        stepper = Stepper(
+            loaded.runner,
+            vocab=config.vocab_size,
+            block=BLOCK,
+            room=room(extent),
+            budget=extent.step_tokens,
+        )
+        if mode.prefill:
+            measure_prefill(job, stepper, config, what)
+        measure_decode(job, stepper, config, mode, what)
+    finally:
+        loaded.runner.close()
+
+
+def setup(extent: Extent, folder: Path, mode: Mode, backend: str, device: str) -> Setup:
+    longest = max([room(extent), *(length + 1 for _, length in extent.prefills)])
+    slots = max([*mode.batches, *(count for count, _ in extent.prefills)])
+    tokens = max(
+        [max(mode.batches) * room(extent), *(count * longest for count, _ in extent.prefills)]
+    )
+    return Setup(
+        version=PROTOCOL_VERSIONS[0],
+        model_dir=str(folder),
+        dtype="bfloat16",
+        attention_backend=backend,
+        threads=None,
+        block_size=BLOCK,
+        num_kv_blocks=-(-tokens // BLOCK) + slots,
+        kv_memory_fraction=0.5,
+        max_num_seqs=slots,
+        max_num_batched_tokens=max(extent.step_tokens, slots),
+        max_model_len=longest,
+        device=device,
+        batch_invariant=mode.batch_invariant,
+        enforce_eager=mode.enforce_eager,
+        load_format="dummy",
+    )
+
+
+def room(extent: Extent) -> int:
+    """Tokens that a sequence comes to in the decode steps of a mode."""
+    most = max(len(mode.batches) for mode in extent.modes)
+    profile = PROFILED_STEPS + extent.warm_steps
+    return extent.context + most * (extent.decode_steps + extent.warm_steps) + profile + 1
+
+
+def measure_prefill(job: Job, stepper: Stepper, config: ModelConfig, what: dict[str, str]) -> None:
+    cost = ModelCost(config)
+    times = 1 if job.extent.dry else PREFILL_TIMES
+    for sequences, length in job.extent.prefills:
+        job.need(3.0)
+        stepper.prefill(range(sequences), length)
+        stepper.forget()
+        seconds = 0.0
+        for _ in range(times):
+            begun = stepper.clock()
+            stepper.prefill(range(sequences), length)
+            seconds += stepper.ended[-1] - begun
+            stepper.forget()
+        job.row(
+            what="prefill",
+            sequences=sequences,
+            length=length,
+            seconds=seconds / times,
+            tokens=sequences * length,
+            flops=cost.prefill_flops([(0, length)] * sequences),
+            **what,
+        )
+
+
+def measure_decode(
+    job: Job, stepper: Stepper, config: ModelConfig, mode: Mode, what: dict[str, str]
+) -> None:
+    extent, cost = job.extent, ModelCost(config)
+    stepper.prefill(range(max(mode.batches)), extent.context)
+    taken = 0
+    for batch in sorted(mode.batches, reverse=True):
+        job.need(2.0)
+        stepper.decode(batch, extent.warm_steps)
+        begun = stepper.clock()
+        stepper.decode(batch, extent.decode_steps)
+        seconds = (stepper.ended[-1] - begun) / extent.decode_steps
+        taken += extent.warm_steps + extent.decode_steps
+        # Of the sequences that still run, in the middle of the timed steps.
+        context = extent.context + taken - extent.decode_steps // 2
+        job.row(
+            what="decode",
+            batch=batch,
+            context=context,
+            seconds=seconds,
+            tokens=batch,
+            bytes=cost.decode_bytes(batch, context),
+            **what,
+        )
+        if mode.profile and batch == min(PROFILED_BATCH, max(mode.batches)):
+            measure_idle(job, stepper, batch, seconds, what)
+            taken += PROFILED_STEPS
+
+
+def measure_idle(
+    job: Job, stepper: Stepper, batch: int, seconds: float, what: dict[str, str]
+) -> None:
+    """seconds: of a step without the profiler."""
+    if job.device.type != "cuda":
+        job.note("the device's idle time: there is no device to profile")
+        return
+    with job.attempt("the device's idle time"):
+        times = device_time(profiled(lambda: stepper.decode(batch, PROFILED_STEPS)), PROFILED_STEPS)
+        job.row(
+            what="idle",
+            batch=batch,
+            steps=PROFILED_STEPS,
+            span=times.span,
+            busy=times.busy,
+            between=times.between,
+            step_seconds=seconds,
+            **what,
+        )
+
+
+def release_memory() -> None:
+    """Of a model that is not needed any more, before the next is loaded."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

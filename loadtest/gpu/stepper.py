@@ -1,0 +1,135 @@
+"""Drives the worker's runner with steps made by hand: slot i holds sequence i."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+
+IN_FLIGHT = 2
+"""Steps, as the engine core has it."""
+
+
+class Pending(Protocol):
+    def result(self) -> Result:
+        """Waits."""
+
+
+class _Executed:
+    """Of a runner that computes a step at once."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    def result(self) -> Result:
+        return self._result
+
+
+class Stepper:
+    """runner: the worker's, whichever.  block: tokens of a KV block.  room: tokens that a sequence
+    may come to.
+
+    ended: when each step's result was there, since the last `clock`.
+    """
+
+    def __init__(self, runner: Any, *, vocab: int, block: int, room: int, budget: int) -> None:
+        self._begin = getattr(runner, "begin", None) or (
+            lambda plan: _Executed(runner.execute(plan))
+        )
+        self._vocab = vocab
+        self._block = block
+        self._room = room
+        self._budget = budget
+        self._random = random.Random(0)
+        self._steps = 0
+        self._pending: deque[Pending] = deque()
+        self._computed: dict[int, int] = {}
+        self._released: list[int] = []
+        self._next_block = 0
+        self.ended: list[float] = []
+
+    def clock(self) -> float:
+        """Now; `ended` begins anew."""
+        self.ended = []
+        return time.perf_counter()
+
+    def prefill(self, slots: Iterable[int], length: int) -> None:
+        """New sequences of `length` random tokens in free slots, computed in steps of at most the
+        budget.  Waits until all is done."""
+        self.drain()
+        chunks: list[tuple[int, int]] = []
+        fresh: dict[int, NewSequence] = {}
+        used = 0
+        for slot in slots:
+            fresh[slot] = self._sequence(slot, length)
+            start = 0
+            while start < length:
+                count = min(length - start, self._budget - used)
+                chunks.append((slot, count))
+                start, used = start + count, used + count
+                if used == self._budget:
+                    self._send_chunks(chunks, fresh)
+                    chunks, used = [], 0
+        self._send_chunks(chunks, fresh)
+        self.drain()
+
+    def forget(self) -> None:
+        """All sequences leave with the next step; their blocks are free again."""
+        self.drain()
+        self._released += self._computed
+        self._computed, self._next_block = {}, 0
+
+    def decode(self, batch: int, steps: int) -> None:
+        """One more token for each of the first `batch` slots, so many times.  Waits."""
+        for _ in range(steps):
+            self._send([(slot, 1) for slot in range(batch)])
+        self.drain()
+
+    def drain(self) -> None:
+        while self._pending:
+            self._collect()
+
+    def _sequence(self, slot: int, length: int) -> NewSequence:
+        blocks = -(-max(self._room, length) // self._block)
+        first, self._next_block = self._next_block, self._next_block + blocks
+        self._computed[slot] = 0
+        return NewSequence(
+            slot=slot,
+            tokens=[self._random.randrange(1, self._vocab) for _ in range(length)],
+            num_prompt=length,
+            index=0,
+            sampling=TokenSampling(seed=slot, temperature=0.6),
+            blocks=list(range(first, first + blocks)),
+        )
+
+    def _send_chunks(self, chunks: list[tuple[int, int]], fresh: dict[int, NewSequence]) -> None:
+        if chunks:
+            admitted = [fresh.pop(slot) for slot, _ in chunks if slot in fresh]
+            self._send(chunks, admitted=admitted)
+
+    def _send(
+        self, chunks: list[tuple[int, int]], *, admitted: list[NewSequence] | None = None
+    ) -> None:
+        work = []
+        for slot, count in chunks:
+            work.append(SlotWork(slot=slot, start=self._computed[slot], count=count))
+            self._computed[slot] += count
+        self._steps += 1
+        plan = Plan(self._steps, self._steps - 1, self._released, admitted or [], work)
+        self._released = []
+        self._pending.append(self._begin(plan))
+        while len(self._pending) >= IN_FLIGHT:
+            self._collect()
+
+    def _collect(self) -> None:
+        result = self._pending.popleft().result()
+        self.ended.append(time.perf_counter())
+        errors = [each.error for each in result.slots if each.error is not None]
+        if errors:
+            raise RuntimeError(f"{len(errors)} of {len(result.slots)} slots failed: {errors[0]}")
