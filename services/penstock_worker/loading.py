@@ -23,6 +23,8 @@ from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.stage_runner import StageRunner
 from penstock_worker.pooling.loading import load_pooling
 from penstock_worker.pooling.runner import PoolingRunner
 from penstock_worker.runner import Runner
@@ -37,7 +39,7 @@ class Loaded:
     """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
 
     setup: Setup
-    runner: Runner | PoolingRunner
+    runner: Runner | StageRunner | PoolingRunner
     ready: Ready
     kv_bytes: int
 
@@ -45,11 +47,12 @@ class Loaded:
 UNWATCHED = Unwatched()
 
 
-def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
+def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
     """Weights, then the KV pool from the memory that is left. phases: what the runner's parts are
-    timed by.
+    timed by.  ranks: with whom the model is computed; the pool is what the least of them has.
 
-    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.
+    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.  Or
+    GroupLost.
     """
     begun = time.monotonic()
     threads = setup.threads or usable_threads()
@@ -62,13 +65,12 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         )
     if setup.pooling is not None:
         return _load_pooling(prepared, setup, threads, begun, phases)
-    recipe = choose(prepared, setup, threads)
+    recipe = choose(prepared, setup, threads, ranks)
     # Either several threads each compute and sample their share of a step, or one call uses all.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
-        forward, blocks = _build(recipe, setup)
-        host_blocks = setup.host_kv_bytes // recipe.block_bytes
+        forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
     bounds = SlotBounds(
         slots=setup.max_num_seqs,
@@ -84,11 +86,14 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
             prepared.generation.eos_token_ids,
         ),
         budget=setup.grammar_mask_budget_ms / 1000,
+        agree=ranks.any,
     )
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}"),
+        fingerprint=fingerprint(
+            prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}", ranks.place.layout
+        ),
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
@@ -104,6 +109,13 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
+    if not ranks.place.last:
+        runner = StageRunner(
+            phases.watch(forward, "logits", "forward"),
+            Slots(bounds, told=True),
+            phases.watch(copies, "make", "copies"),
+        )
+        return Loaded(setup, runner, ready, copies.device_bytes)
     runner = Runner(
         phases.watch(forward, "logits", "forward"),
         phases.watch(sampler, "sample", "sample"),
@@ -111,6 +123,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         copies=phases.watch(copies, "make", "copies"),
         grammars=phases.watch(grammars, "masks", "masks"),
         threads=shares,
+        together=ranks.place.ranks > 1,
     )
     return Loaded(setup, runner, ready, copies.device_bytes)
 
@@ -141,14 +154,27 @@ def _load_pooling(
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
     """Whether what is loaded serves this setup as it is."""
-    same = msgspec.structs.replace(
-        setup, version=loaded.setup.version, served_name=loaded.setup.served_name
-    )
-    return same == loaded.setup
+    return _lasting(setup) == _lasting(loaded.setup)
 
 
-def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
-    """(the forward pass, its number of KV blocks)."""
+def _lasting(setup: Setup) -> Setup:
+    """Without what changes from session to session."""
+    group = setup.group
+    if group is not None:
+        group = msgspec.structs.replace(group, rendezvous="", number=0)
+    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
+
+
+def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
+    """Of a model that is loaded, in another group: a rank that has come anew may have less room.
+    What this one has beyond that stays unused."""
+    ready = loaded.ready
+    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
+    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
+
+
+def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
+    """(the forward pass, its number of KV blocks, that of the host tier)."""
     try:
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
@@ -160,7 +186,9 @@ def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
     )
+    host_blocks = setup.host_kv_bytes // recipe.block_bytes
+    blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:
-        return with_blocks(blocks), blocks
+        return with_blocks(blocks), blocks, host_blocks
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for {blocks} KV blocks: {error}") from error

@@ -22,7 +22,8 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.interface import Forward
+from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice, Sampler
@@ -38,6 +39,7 @@ class Runner:
 
     grammars: of structured output; the session compiles there, the runner follows.
     threads: that call `forward` at once, each with torch's own count set to 1.
+    together: see Steps.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
 
@@ -50,6 +52,7 @@ class Runner:
         copies: BlockCopies | None = None,
         grammars: Grammars | None = None,
         threads: int = 1,
+        together: bool = False,
         observer: Observer | None = None,
     ) -> None:
         self._forward = forward
@@ -58,7 +61,7 @@ class Runner:
         self._prompts = PromptLogprobs(slots, sampler)
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
         self.grammars = grammars or Grammars()
-        self._steps = Steps(slots, threads)
+        self._steps = Steps(slots, threads, together)
         self._observer = observer
 
     @property
@@ -107,7 +110,7 @@ class Runner:
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
         """One forward pass over all of the works; the logits of some of their rows."""
-        batch = self._gather(works)
+        batch = gather(works, self._slots)
         if self._observer is None:
             return self._forward.logits(batch, rows)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
@@ -130,20 +133,6 @@ class Runner:
     def _ends(self, work: SlotWork) -> bool:
         """Whether the work reaches the end of its slot's tokens, so that the next is sampled."""
         return work.start + work.count == len(self._slots[work.slot].tokens)
-
-    def _gather(self, works: list[SlotWork]) -> Batch:
-        tokens: list[int] = []
-        tables: list[np.ndarray] = []
-        for work in works:
-            slot, end = self._slots[work.slot], work.start + work.count
-            tokens += slot.tokens[work.start : end]
-            tables.append(slot.table(end, self._slots.bounds.block_size))
-        return Batch(
-            tokens=np.array(tokens, dtype=np.int64),
-            tables=tables,
-            starts=np.array([work.start for work in works]),
-            counts=np.array([work.count for work in works]),
-        )
 
     def _settle(
         self, work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None

@@ -28,11 +28,16 @@ Compute = Callable[[list[SlotWork]], dict[int, SlotResult]]
 
 class Steps:
     """One runner's steps. threads: that call `compute` at once, each with torch's own count set
-    to 1."""
+    to 1.
 
-    def __init__(self, slots: Slots, threads: int) -> None:
+    together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
+    follow: what fails comes out of `execute`, and ends the group.
+    """
+
+    def __init__(self, slots: Slots, threads: int, together: bool = False) -> None:
         self._slots = slots
         self._threads = threads
+        self._together = together
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._last_step = 0
 
@@ -48,7 +53,7 @@ class Steps:
         """One SlotResult for each SlotWork, in order. prepare: what comes before computing.
 
         Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
-        errors of the slots that it concerns.
+        errors of the slots that it concerns, unless steps are computed together.
         """
         if plan.follows != self._last_step or plan.step <= plan.follows:
             raise PlanError(
@@ -84,6 +89,8 @@ class Steps:
             with torch.inference_mode():
                 return compute(works)
         except Exception as error:
+            if self._together:
+                raise
             log.error("a step failed", exception=True, slots=len(works))
             if len(works) == 1:
                 self._slots[works[0].slot].failed = f"{type(error).__name__}: {error}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
+from penstock_worker.parallel.shard import Shard
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.stored import StoredTensor
@@ -28,6 +31,14 @@ class Weights:
         self.dtype = dtype
         self._tensors = tensors
         self._taken: set[str] = set()
+        self._cut: Cut | None = None
+
+    def cut_to(self, shard: Shard) -> Weights:
+        """Of these, what a rank reads: asked for a tensor by its whole shape, they give its part."""
+        mine = copy(self)
+        mine._cut = cut = Cut(shard)
+        mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
+        return mine
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """One tensor. dtype: default is the model's."""
@@ -37,13 +48,20 @@ class Weights:
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
     ) -> Tensor:
         """Several tensors of equal inner sizes, one below the other: [(name, shape), ...]."""
-        rows = sum(shape[0] for _, shape in parts)
-        out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype)
+        cuts = [self._part(name, shape) for name, shape in parts]
+        rows = sum(len(cut[0]) for cut in cuts)
+        out = torch.empty(rows, *map(len, cuts[0][1:]), dtype=dtype or self.dtype)
         start = 0
-        for name, shape in parts:
-            self.stored(name, tuple(shape)).read_into(out[start : start + shape[0]])
-            start += shape[0]
+        for (name, shape), cut in zip(parts, cuts, strict=True):
+            end = start + len(cut[0])
+            self.stored(name, tuple(shape)).read_part_into(out[start:end], cut)
+            start = end
         return out
+
+    def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
+        if self._cut is None:
+            return tuple(map(range, shape))
+        return self._cut.part(name, shape)
 
     def ignore(self, name: str) -> None:
         """The model can do without this tensor, if it is there."""
