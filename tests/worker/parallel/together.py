@@ -81,8 +81,8 @@ class Formed:
 class Together:
     """A model over formed ranks; drives like one Runner.
 
-    Checks of every step that the ranks of the last stage have sampled alike.  hidden: what tests
-    may look at.  observer: of the last stage's lead.
+    Checks of every step that the ranks of the last stage have sampled alike.  compiles: each rank's
+    grammar library.  observer: of the last stage's lead.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Together:
         block_size: int = 16,
         num_blocks: int = 512,
         slots: int = 64,
-        compile: Compile | None = None,
+        compiles: Callable[[Ranks], Compile] | None = None,
         budget: float = 10.0,
         observer: Observer | None = None,
     ) -> None:
@@ -123,8 +123,8 @@ class Together:
                 copies = BlockCopies(forward.kv_blocks(), 0)
                 return StageRunner(forward, Slots(bounds, told=True), copies)
             grammars = None
-            if compile is not None:
-                grammars = Grammars(compile, budget=budget, agree=ranks.any)
+            if compiles is not None:
+                grammars = Grammars(compiles(ranks), budget=budget, agree=ranks.any)
             # Every row's logits are joined, so all ranks of the stage must want them.
             watching = observer if ranks.place.lead else (lambda *row: None)
             return Runner(
