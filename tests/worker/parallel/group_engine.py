@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,26 +12,29 @@ from typing import Any
 import msgspec
 import zmq
 
-from penstock.config import TransportSettings
-from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, WorkerHello
-from penstock.protocol.to_worker import Plan, RankGroup, Setup
-from penstock.transport.events import Ended, Opened, Received
-from penstock.transport.hub import Hub
-
-SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=30.0)
-START = """
-import sys
 from penstock import logs
 from penstock.config import TransportSettings
+from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, WorkerHello
+from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
+from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.hub import Hub
 from penstock_worker.process import FINAL, main
-rank = int(sys.argv[2])
-logs.setup(f"worker {rank}")
-try:
-    main(sys.argv[1], rank, TransportSettings(beat_interval=0.2, peer_timeout=30.0))
-except FINAL as error:
-    print(error, file=sys.stderr)
-    sys.exit(78)
-"""
+
+SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=30.0)
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["penstock_worker.loading", "penstock_worker.parallel.group"])
+"""Importing torch once is enough for all ranks."""
+
+
+def run_rank(endpoint: str, rank: int, log: str) -> None:
+    """A worker's process. log: the file that its stderr goes to."""
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 2)
+    logs.setup(f"worker {rank}")
+    try:
+        main(endpoint, rank, SETTINGS)
+    except FINAL:
+        raise SystemExit(78) from None
 
 
 class GroupEngine:
@@ -49,17 +52,24 @@ class GroupEngine:
         self.sessions: dict[int, bytes] = {}
         self.hellos: dict[int, WorkerHello] = {}
         self.heard: list[tuple[int, Any]] = []
-        self.workers: dict[int, subprocess.Popen[str]] = {}
+        self.workers: dict[int, Any] = {}
+        self._folder = folder
         self.ranks = range(tensor * pipeline)
         for rank in self.ranks:
             self.start(rank)
 
     def start(self, rank: int) -> None:
-        self.workers[rank] = subprocess.Popen(
-            [sys.executable, "-c", START, self.endpoint, str(rank)],
-            stderr=subprocess.PIPE,
-            text=True,
+        self.workers[rank] = _FORKS.Process(
+            target=run_rank, args=(self.endpoint, rank, str(self._log(rank))), daemon=True
         )
+        self.workers[rank].start()
+
+    def said(self, rank: int) -> str:
+        """What its log holds."""
+        return self._log(rank).read_text()
+
+    def _log(self, rank: int) -> Path:
+        return self._folder / f"rank-{rank}.log"
 
     def turn(self) -> None:
         self.hub.socket.poll(10)
@@ -77,7 +87,7 @@ class GroupEngine:
                     if session == event.session:
                         self.heard.append((rank, event.message))
 
-    def until(self, done: Callable[[], bool], seconds: float = 45) -> None:
+    def until(self, done: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, f"nothing came; {self.heard}"
@@ -101,8 +111,8 @@ class GroupEngine:
             self.heard.remove(one)
         return [message for _, message in taken]
 
-    def form(self, setup: Setup) -> list[Ready]:
-        """Wait for all to dial, set all up as one group."""
+    def form(self, setup: Setup, own: dict[int, Setup] | None = None) -> list[Ready]:
+        """Wait for all to dial, set all up as one group. own: of ranks that get another setup."""
         self.until(lambda: len(self.hellos) == len(self.ranks))
         self.number += 1
         for rank in self.ranks:
@@ -113,13 +123,13 @@ class GroupEngine:
                 rendezvous=self.hellos[0].rendezvous,
                 number=self.number,
             )
-            self.hub.send(self.sessions[rank], msgspec.structs.replace(setup, group=group))
+            asked = (own or {}).get(rank, setup)
+            self.hub.send(self.sessions[rank], msgspec.structs.replace(asked, group=group))
         return self.hear(Ready)
 
-    def send(self, plan: Plan) -> None:
-        for rank in self.ranks:
-            if rank in self.sessions:
-                self.hub.send(self.sessions[rank], plan)
+    def send(self, message: Plan | Stop) -> None:
+        for session in self.sessions.values():
+            self.hub.send(session, message)
 
     def step(self, plan: Plan) -> list[Result]:
         self.send(plan)
@@ -134,8 +144,7 @@ class GroupEngine:
 
     def close(self) -> None:
         for worker in self.workers.values():
-            if worker.poll() is None:
-                worker.kill()
-            worker.communicate()
+            worker.kill()
+            worker.join(10)
         self.hub.close()
         self._context.destroy(linger=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +31,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
     return tiny_files(tmp_path_factory.mktemp("weights"))
 
 
-@pytest.fixture
-def setup(tmp_path: Path, files: WeightFiles) -> Setup:
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory, files: WeightFiles) -> Setup:
+    folder = tmp_path_factory.mktemp("model")
     prepared = PreparedModel(
         format_version=2,
         name="tiny",
@@ -42,10 +44,10 @@ def setup(tmp_path: Path, files: WeightFiles) -> Setup:
         digest="0" * 64,
         has_chat_template=False,
     )
-    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(prepared))
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(prepared))
     return Setup(
         version=1,
-        model_dir=str(tmp_path),
+        model_dir=str(folder),
         dtype="float32",
         attention_backend="auto",
         threads=1,
@@ -58,17 +60,12 @@ def setup(tmp_path: Path, files: WeightFiles) -> Setup:
     )
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., GroupEngine]]:
-    engines: list[GroupEngine] = []
-
-    def make(tensor: int, pipeline: int = 1) -> GroupEngine:
-        engines.append(GroupEngine(tmp_path, tensor, pipeline))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.close()
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupEngine]:
+    """Two tensor ranks, which outlive a test as workers outlive a session."""
+    engine = GroupEngine(tmp_path_factory.mktemp("pair"), 2)
+    yield engine
+    engine.close()
 
 
 def plans(wanted: int, staged: bool, tell: Callable[[Plan], int]) -> list[int]:
@@ -115,93 +112,66 @@ def long_plan(step: int) -> Plan:
     return Plan(step, step - 1, [], [new], [SlotWork(1, 0, len(prompt))])
 
 
-def test_two_stages_of_two(start: Callable[..., GroupEngine], setup: Setup, true: list[int]) -> None:
-    engine = start(2, 2)
-    assert len({hello.rendezvous for hello in (engine.until(lambda: len(engine.hellos) == 4)
-                                               or engine.hellos.values())}) == 4
-    readies = engine.form(setup)
-    assert len({ready.fingerprint for ready in readies}) == 1
-    assert {ready.num_kv_blocks for ready in readies} == {2000}
-    assert plans(6, True, by(engine)) == true
-    for session in engine.sessions.values():
-        engine.hub.send(session, Stop())
-    engine.until(lambda: all(worker.poll() is not None for worker in engine.workers.values()))
-    assert {worker.returncode for worker in engine.workers.values()} == {0}
+def test_two_stages_of_two(tmp_path: Path, setup: Setup, true: list[int]) -> None:
+    engine = GroupEngine(tmp_path, 2, 2)
+    try:
+        readies = engine.form(setup)
+        assert len({hello.rendezvous for hello in engine.hellos.values()}) == 4
+        assert len({ready.fingerprint for ready in readies}) == 1
+        assert {ready.num_kv_blocks for ready in readies} == {2000}
+        assert plans(6, True, by(engine)) == true
+        engine.send(Stop())
+        engine.until(lambda: all(one.exitcode is not None for one in engine.workers.values()))
+        assert {one.exitcode for one in engine.workers.values()} == {0}
+    finally:
+        engine.close()
 
 
-def test_a_rank_that_dies_in_mid_step(
-    start: Callable[..., GroupEngine], setup: Setup, true: list[int]
+def test_an_engine_that_leaves_in_mid_step_finds_all_again(
+    pair: GroupEngine, setup: Setup, true: list[int]
 ) -> None:
-    engine = start(2)
-    engine.form(setup)
-    assert plans(6, False, by(engine)) == true
-    kept = engine.workers[0].pid
-    engine.send(long_plan(7))
+    first = pair.form(setup)
+    assert plans(6, False, by(pair)) == true
+    pair.send(long_plan(7))
+    time.sleep(0.3)
+    pair.drop()
+    again = pair.form(setup)
+    assert again == first, "the weights stayed: even their load_seconds are the same"
+    assert plans(6, False, by(pair)) == true
+    pair.drop()
+
+
+def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: list[int]) -> None:
+    pair.form(setup)
+    kept = pair.workers[0].pid
+    pair.send(long_plan(1))
     time.sleep(0.5)
-    engine.workers[1].kill()
+    pair.workers[1].kill()
     begun = time.monotonic()
-    (fault,) = engine.hear(Fault, [0])
+    (fault,) = pair.hear(Fault, [0])
     assert time.monotonic() - begun < 5
     assert not fault.final
-    assert "rank" in fault.message
-    engine.drop()
-    engine.workers[1].communicate()
-    engine.start(1)
-    again = engine.form(setup)
-    assert engine.workers[0].pid == kept
-    assert again[0].num_kv_blocks == 2000
-    assert plans(6, False, by(engine)) == true
-
-
-def test_a_rank_whose_peer_is_frozen_ends_itself(
-    start: Callable[..., GroupEngine], setup: Setup
-) -> None:
-    engine = start(2)
-    engine.form(setup)
-    engine.workers[1].send_signal(signal.SIGSTOP)
-    engine.send(long_plan(1))
-    time.sleep(1.0)
-    engine.drop()
-    begun = time.monotonic()
-    assert engine.workers[0].wait(20) == 1
-    assert time.monotonic() - begun < 9
-    assert "doesn't answer" in engine.workers[0].stderr.read()
-
-
-def test_an_engine_that_leaves_in_mid_step_finds_both_again(
-    start: Callable[..., GroupEngine], setup: Setup, true: list[int]
-) -> None:
-    engine = start(1, 2)
-    first = engine.form(setup)
-    engine.send(long_plan(1))
-    time.sleep(0.3)
-    engine.drop()
-    again = engine.form(setup)
-    assert again == first, "the weights stayed: even their load_seconds are the same"
-    assert plans(6, True, by(engine)) == true
-
-
-def test_a_pool_that_has_shrunk_is_agreed_on(
-    start: Callable[..., GroupEngine], setup: Setup
-) -> None:
-    """A rank that comes anew has less room: the others keep theirs and use less of it."""
-    engine = start(2)
-    assert {one.num_kv_blocks for one in engine.form(setup)} == {2000}
-    engine.drop()
-    engine.until(lambda: len(engine.hellos) == 2)
-    engine.number += 1
+    assert "another rank is gone" in fault.message
+    pair.drop()
+    pair.workers[1].join(10)
+    pair.start(1)
+    # The one that comes anew has less room: the other keeps its pool, and uses less of it.
     less = msgspec.structs.replace(setup, num_kv_blocks=1990)
-    from penstock.protocol.from_worker import Ready
-    from penstock.protocol.to_worker import RankGroup
+    ready = pair.form(setup, {1: less})
+    assert pair.workers[0].pid == kept
+    assert {one.num_kv_blocks for one in ready} == {1990}
+    assert plans(6, False, by(pair)) == true
+    pair.drop()
 
-    for rank in (0, 1):
-        group = RankGroup(
-            tensor=2,
-            pipeline=1,
-            rank=rank,
-            rendezvous=engine.hellos[0].rendezvous,
-            number=engine.number,
-        )
-        own = setup if rank == 0 else less
-        engine.hub.send(engine.sessions[rank], msgspec.structs.replace(own, group=group))
-    assert {one.num_kv_blocks for one in engine.hear(Ready)} == {1990}
+
+def test_a_rank_whose_peer_is_frozen_ends_itself(pair: GroupEngine, setup: Setup) -> None:
+    pair.form(setup)
+    os.kill(pair.workers[1].pid, signal.SIGSTOP)
+    pair.send(long_plan(1))
+    time.sleep(1.0)
+    pair.drop()
+    begun = time.monotonic()
+    pair.workers[0].join(20)
+    assert pair.workers[0].exitcode == 1
+    assert time.monotonic() - begun < 10
+    assert "doesn't answer" in pair.said(0)
