@@ -27,6 +27,7 @@ from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.numa import Placement
+from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.report import report
@@ -214,7 +215,10 @@ class Worker:
             self._session.send(heard.session, Fault(str(error), final=True))
             raise
         except Exception as error:
-            log.error("internal error", exception=True, handling=type(message).__name__)
+            if isinstance(error, GroupLost):
+                log.warning("the group of ranks is over", reason=str(error))
+            else:
+                log.error("internal error", exception=True, handling=type(message).__name__)
             self._session.send(
                 heard.session, Fault(f"{type(error).__name__}: {error}", final=False)
             )

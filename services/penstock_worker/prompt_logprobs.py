@@ -17,7 +17,6 @@ ROWS = 128
 """Rows whose logits are there at once, whatever a step computes: 128 of 150,000 are 77 MB."""
 
 
-
 class Scorer(Protocol):
     """The part of a Sampler that is needed here."""
 

@@ -22,9 +22,7 @@ _MODULES = {
 missing and Unable where they can't run this model."""
 
 
-def choose(
-    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
-) -> Recipe:
+def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """The recipe that `setup` asks for. Raises StartupError when it can't be."""
     name = setup.attention_backend
     if name == "auto":
@@ -53,9 +51,7 @@ def _fastest(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) 
     raise StartupError(f"no attention backend can be used ({'; '.join(reasons)})")
 
 
-def _recipe(
-    name: str, prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks
-) -> Recipe:
+def _recipe(name: str, prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) -> Recipe:
     module = import_module(_MODULES[name])
     found: Recipe = module.recipe(prepared, setup, threads, ranks)
     return found

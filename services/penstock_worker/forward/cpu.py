@@ -69,9 +69,7 @@ def _int32(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-def recipe(
-    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
-) -> Recipe:
+def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Raises ImportError without the library, Unable for a shape that it can't run, StartupError
     for settings that no backend can follow."""
     if ranks.place.ranks > 1:

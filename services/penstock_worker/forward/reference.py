@@ -64,9 +64,7 @@ class ReferenceForward:
             self.layers_done += 1
 
 
-def recipe(
-    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
-) -> Recipe:
+def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Any model that a family is written for, with any block size. Raises Unable for quantised
     computing: its products are of floats."""
     if setup.quantization != "none":

@@ -1,8 +1,8 @@
 """The process groups of one forming, by torch.distributed.
 
-Each is made by itself and belongs to nobody else: torch's own registry, of which a process has one,
-would outlive a forming.  Data goes by NCCL between CUDA devices and by gloo on a CPU; what the hosts
-agree on goes by gloo, or by the store while ranks may be minutes apart.
+Each is made by itself and belongs to nobody else: torch's own registry, of which a process has
+one, would outlive a forming.  Data goes by NCCL between CUDA devices and by gloo on a CPU; what the
+hosts agree on goes by gloo, or by the store while ranks may be minutes apart.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ KV heads as ranks; with fewer, each KV head is kept by several ranks, which shar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
@@ -70,7 +71,7 @@ def deal(count: int, hands: int) -> list[range]:
     """0 … count - 1 in consecutive parts whose sizes differ by at most one, larger ones first."""
     least, extra = divmod(count, hands)
     starts = [hand * least + min(hand, extra) for hand in range(hands + 1)]
-    return [range(low, high) for low, high in zip(starts, starts[1:], strict=False)]
+    return [range(low, high) for low, high in pairwise(starts)]
 
 
 def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
@@ -81,7 +82,7 @@ def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
         return deal(count, hands)
     sizes = [len(part) for part in reversed(deal(units, hands))]
     ends = [min(sum(sizes[: hand + 1]) * unit, count) for hand in range(hands)]
-    return [range(low, high) for low, high in zip([0, *ends], ends, strict=False)]
+    return [range(low, high) for low, high in pairwise([0, *ends])]
 
 
 def _attention(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:

@@ -6,7 +6,7 @@ plans, in SlotWork.sampled.  So nothing is skipped here that is computed there, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor

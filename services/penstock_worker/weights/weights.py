@@ -34,7 +34,7 @@ class Weights:
         self._cut: Cut | None = None
 
     def cut_to(self, shard: Shard) -> Weights:
-        """Of these, what a rank reads: asked for a tensor by its whole shape, they give its part."""
+        """What a rank reads of these: asked for a tensor by its whole shape, it gives a part."""
         mine = copy(self)
         mine._cut = cut = Cut(shard)
         mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from penstock.model_config import PreparedModel
 from penstock_worker.models.decoder import DecoderModel
@@ -16,16 +15,15 @@ PROMPT = [504, 3575, 282, 4649, 314]
 RELATIVE_TOLERANCE = 1e-3
 
 
-@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
-def test_tokens_of_the_default_model(
-    default_model: PreparedModel, default_float32: DecoderModel, tensor: int, pipeline: int
+def test_tokens_of_the_default_model_over_two_ranks(
+    default_model: PreparedModel, default_float32: DecoderModel
 ) -> None:
     watch = LogitsOf()
     runner = make_runner(default_float32, num_blocks=8, slots=2, max_tokens=64, observer=watch)
-    (true,) = Driver(runner, num_blocks=8, slots=2).run([Job(PROMPT, 5)])
+    (true,) = Driver(runner, num_blocks=8, slots=2).run([Job(PROMPT, 3)])
     expected = watch.by_slot.popitem()[1]
     runner.close()
-    with Formed(tensor, pipeline) as formed:
+    with Formed(2) as formed:
         together = Together(
             formed,
             default_model.config,
@@ -34,11 +32,9 @@ def test_tokens_of_the_default_model(
             slots=2,
             observer=watch,
         )
-        (ours,) = Driver(together, num_blocks=8, slots=2).run([Job(PROMPT, 5)])
+        (ours,) = Driver(together, num_blocks=8, slots=2).run([Job(PROMPT, 3)])
         together.close()
     assert ours.tokens == true.tokens
     for position, logits in watch.by_slot.popitem()[1].items():
-        if tensor == 1:
-            assert torch.equal(logits, expected[position])
         allowed = RELATIVE_TOLERANCE * expected[position].abs().max()
         assert (logits - expected[position]).abs().max() <= allowed

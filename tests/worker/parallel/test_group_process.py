@@ -14,7 +14,7 @@ import torch
 
 from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.from_worker import Fault
+from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import make_runner
@@ -83,9 +83,7 @@ def by(engine: GroupEngine) -> Callable[[Plan], int]:
     def tell(plan: Plan) -> int:
         results = engine.step(plan)
         lead = engine.tensor * (engine.pipeline - 1)
-        assert [bool(result.slots) for result in results] == [
-            rank == lead for rank in engine.ranks
-        ]
+        assert [bool(result.slots) for result in results] == [rank == lead for rank in engine.ranks]
         hashes = {result.sampled for result in results[lead:]}
         assert len(hashes) == 1
         assert hashes != {0}
@@ -167,8 +165,9 @@ def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: lis
 def test_a_rank_whose_peer_is_frozen_ends_itself(pair: GroupEngine, setup: Setup) -> None:
     pair.form(setup)
     os.kill(pair.workers[1].pid, signal.SIGSTOP)
-    pair.send(long_plan(1))
-    time.sleep(1.0)
+    new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, [0, 1])
+    pair.send(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))
+    pair.hear(Progress, [0])  # A second has passed: it waits for the other.
     pair.drop()
     begun = time.monotonic()
     pair.workers[0].join(20)

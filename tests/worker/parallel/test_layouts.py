@@ -75,7 +75,9 @@ def test_tokens_are_those_of_one_process(
                         assert ours.logprobs == true.logprobs, "stages change no bit"
 
 
-def logits_of(runner: object, watch: LogitsOf, company: list[list[int]], budget: int) -> torch.Tensor:
+def logits_of(
+    runner: object, watch: LogitsOf, company: list[list[int]], budget: int
+) -> torch.Tensor:
     """Of the first job's positions, among others."""
     driver = Driver(runner, budget=budget, seed=len(company))
     subject = Job(PROMPTS[1], 6)

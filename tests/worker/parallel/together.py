@@ -34,7 +34,8 @@ CPU = torch.device("cpu")
 
 
 class Formed:
-    """Ranks that have found one another. each: calls something with every rank, at once."""
+    """Ranks that have found one another. each: calls something with every rank, at once.
+    wanted: whether their session stands."""
 
     def __init__(self, tensor: int, pipeline: int = 1) -> None:
         places = [Place(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
@@ -42,6 +43,7 @@ class Formed:
         self.pool = ThreadPoolExecutor(len(places))
         self.rendezvous = [Rendezvous("127.0.0.1") for _ in places]
         self.number = 0
+        self.wanted = True
         self.form()
 
     def form(self) -> None:
@@ -58,7 +60,7 @@ class Formed:
             rendezvous=first,
             number=self.number,
         )
-        ranks.join(Group(named, self.rendezvous[place.rank], CPU, lambda: True))
+        ranks.join(Group(named, self.rendezvous[place.rank], CPU, lambda: self.wanted))
 
     def each(self, call: Callable[[Ranks], Any]) -> list[Any]:
         with torch.inference_mode(False):
