@@ -99,7 +99,7 @@ class DecoderModel(ABC):
         return residual
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab], float32. Before the last stage there are none: [0, vocab]."""
+        """[rows, hidden] -> [rows, vocab], float32; before the last stage none: [0, vocab]."""
         if not self._ranks.place.last:
             return hidden.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         return self._logits(self.norm(hidden))

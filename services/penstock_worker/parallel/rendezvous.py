@@ -13,6 +13,10 @@ from penstock.errors import StartupError
 from penstock_worker.parallel.errors import GroupLost
 
 
+BACKLOG = 128
+"""Ranks that may knock at once."""
+
+
 class Rendezvous:
     """host: the address at which other ranks reach this machine.  From any thread."""
 
@@ -25,7 +29,7 @@ class Rendezvous:
         """HOST:PORT, bound from now on. Raises StartupError where the host isn't this machine's."""
         with self._lock:
             if self._kept is None:
-                self._kept = _listen(self.host)
+                self._kept = _bind(self.host)
             port = self._kept.getsockname()[1]
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
@@ -37,6 +41,8 @@ class Rendezvous:
             kept, self._kept = self._kept, None
         if kept is None:
             raise GroupLost(f"the rendezvous {address} was taken")
+        # Not before: torch's client waits without end where it is let in and nobody answers.
+        kept.listen(BACKLOG)
         return kept.detach()
 
     def close(self) -> None:
@@ -46,15 +52,14 @@ class Rendezvous:
             kept.close()
 
 
-def _listen(host: str) -> socket.socket:
+def _bind(host: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family)
-        listener.bind((host, 0))
-        listener.listen(128)
+        bound = socket.socket(family)
+        bound.bind((host, 0))
     except OSError as error:
         raise StartupError(f"rank_host is {host}; no port can be had there: {error}") from error
-    return listener
+    return bound
 
 
 def split_address(address: str) -> tuple[str, int]:

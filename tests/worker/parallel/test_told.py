@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ import torch
 from penstock.errors import StartupError
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, RankGroup, SlotWork
 from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous, split_address
@@ -102,9 +104,10 @@ def test_a_rendezvous_is_bound_and_serves_once() -> None:
     address = rendezvous.address()
     assert rendezvous.address() == address
     host, port = split_address(address)
-    with socket.create_connection((host, port), 5):
-        pass
-    socket.socket(fileno=rendezvous.take(address)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, port), 5)
+    with socket.socket(fileno=rendezvous.take(address)):
+        socket.create_connection((host, port), 5).close()
     assert rendezvous.address() != address
     with pytest.raises(GroupLost, match="earlier session"):
         rendezvous.take(address)
@@ -176,6 +179,16 @@ def test_a_send_that_nobody_takes_does_not_hold_up_who_leaves() -> None:
         formed.form()
         first.send(torch.full((2, 2), 3.0))
         assert last.receive((2, 2), torch.float32).eq(3).all()
+
+
+def test_a_rank_that_looks_for_a_store_that_never_comes_gives_up_with_its_session() -> None:
+    first, other = Rendezvous("127.0.0.1"), Rendezvous("127.0.0.1")
+    named = RankGroup(tensor=2, pipeline=1, rank=1, rendezvous=first.address(), number=1)
+    until = time.monotonic() + 1
+    with pytest.raises(GroupLost, match="store was looked for"):
+        Group(named, other, torch.device("cpu"), lambda: time.monotonic() < until)
+    assert time.monotonic() < until + 8
+    first.close()
 
 
 def test_a_store_that_goes_frees_who_waits_for_an_agreement() -> None:
