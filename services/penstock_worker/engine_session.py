@@ -60,20 +60,28 @@ class EngineSession:
 
     turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
-    doesn't wait behind a step.  Raises StartupError for an endpoint that may not be dialled.
+    doesn't wait behind a step.  over: called by this thread when a session has ended.
+    rendezvous: of each WorkerHello.  Raises StartupError for an endpoint that may not be dialled.
     """
 
-    def __init__(self, endpoint: str, rank: int, settings: TransportSettings) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        rank: int,
+        settings: TransportSettings,
+        rendezvous: Callable[[], str] = lambda: "",
+    ) -> None:
         self.inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.activity = Activity()
         self.aside: Callable[[Heard], bool] = lambda heard: False
+        self.over: Callable[[], None] = lambda: None
         self.turned = time.monotonic()
         self._context = zmq.Context()
         self._link: Link[ToWorker] = Link(
             self._context,
             endpoint,
             msgspec.msgpack.Decoder(ToWorker),
-            lambda: WorkerHello(list(PROTOCOL_VERSIONS), rank, os.getpid()),
+            lambda: WorkerHello(list(PROTOCOL_VERSIONS), rank, os.getpid(), rendezvous()),
             settings,
         )
         self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
@@ -86,6 +94,10 @@ class EngineSession:
 
     def start(self) -> None:
         self._thread.start()
+
+    def stands(self, session: int) -> bool:
+        """Whether it is the present one. From any thread."""
+        return session == self._session
 
     def send(self, session: int, message: FromWorker) -> None:
         """Queue a message of that session. From any thread."""
@@ -122,6 +134,7 @@ class EngineSession:
                     log.warning("session with the engine ended", reason=event.reason)
                     self.inbox.put(Heard(self._session, None))
                     self._session += 1
+                    self.over()
                 else:
                     first = isinstance(event, Opened)
                     heard = Heard(self._session, event.message, first)

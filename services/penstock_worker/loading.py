@@ -25,6 +25,8 @@ from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.stage_runner import StageRunner
 from penstock_worker.pooling.loading import load_pooling
 from penstock_worker.pooling.runner import PoolingRunner
 from penstock_worker.runner import Runner
@@ -43,7 +45,7 @@ class Loaded:
     """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
 
     setup: Setup
-    runner: Runner | DeviceRunner | PoolingRunner
+    runner: Runner | DeviceRunner | StageRunner | PoolingRunner
     ready: Ready
     kv_bytes: int
 
@@ -51,11 +53,12 @@ class Loaded:
 UNWATCHED = Unwatched()
 
 
-def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
+def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
     """Weights, then the KV pool from the memory that is left. phases: what the runner's parts are
-    timed by.
+    timed by.  ranks: with whom the model is computed; the pool is what the least of them has.
 
-    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.
+    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.  Or
+    GroupLost.
     """
     begun = time.monotonic()
     threads = setup.threads or usable_threads()
@@ -68,21 +71,22 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         )
     if setup.pooling is not None:
         return _load_pooling(prepared, setup, threads, begun, phases)
-    recipe = choose(prepared, setup, threads)
+    recipe = choose(prepared, setup, threads, ranks)
     if isinstance(recipe, DeviceRecipe):
-        return _load_on_device(recipe, prepared, setup, begun, phases)
+        return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either several threads each compute and sample their share of a step, or one call uses all.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
-        forward, blocks = _build(recipe, setup)
-        host_blocks = setup.host_kv_bytes // recipe.block_bytes
+        forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    grammars = _grammars(prepared, setup)
+    slots = Slots(_bounds(prepared, setup, blocks), told=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}"),
+        fingerprint=fingerprint(
+            prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}", ranks.place.layout
+        ),
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
@@ -98,19 +102,32 @@ def load(setup: Setup, phases: Phases = UNWATCHED) -> Loaded:
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
+    if not ranks.place.last:
+        runner = StageRunner(
+            phases.watch(forward, "logits", "forward"),
+            slots,
+            phases.watch(copies, "make", "copies"),
+        )
+        return Loaded(setup, runner, ready, copies.device_bytes)
     runner = Runner(
         phases.watch(forward, "logits", "forward"),
         phases.watch(sampler, "sample", "sample"),
-        Slots(_bounds(prepared, setup, blocks)),
+        slots,
         copies=phases.watch(copies, "make", "copies"),
-        grammars=phases.watch(grammars, "masks", "masks"),
+        grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
         threads=shares,
+        together=ranks.place.ranks > 1,
     )
     return Loaded(setup, runner, ready, copies.device_bytes)
 
 
 def _load_on_device(
-    recipe: DeviceRecipe, prepared: PreparedModel, setup: Setup, begun: float, phases: Phases
+    recipe: DeviceRecipe,
+    prepared: PreparedModel,
+    setup: Setup,
+    begun: float,
+    phases: Phases,
+    ranks: Ranks,
 ) -> Loaded:
     from penstock_worker.device.runner import DeviceRunner
 
@@ -143,7 +160,7 @@ def _load_on_device(
         parts.sampler,
         Slots(_bounds(prepared, setup, parts.blocks)),
         copies=parts.copies,
-        grammars=_grammars(prepared, setup),
+        grammars=_grammars(prepared, setup, ranks),
         phases=phases,
     )
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
@@ -159,13 +176,13 @@ def _bounds(prepared: PreparedModel, setup: Setup, blocks: int) -> SlotBounds:
     )
 
 
-def _grammars(prepared: PreparedModel, setup: Setup) -> Grammars:
+def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:
     compiler = Compiler(
         Path(setup.model_dir) / "tokenizer.json",
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,
     )
-    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000)
+    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
 def _load_pooling(
@@ -194,14 +211,27 @@ def _load_pooling(
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
     """Whether what is loaded serves this setup as it is."""
-    same = msgspec.structs.replace(
-        setup, version=loaded.setup.version, served_name=loaded.setup.served_name
-    )
-    return same == loaded.setup
+    return _lasting(setup) == _lasting(loaded.setup)
 
 
-def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
-    """(the forward pass, its number of KV blocks)."""
+def _lasting(setup: Setup) -> Setup:
+    """Without what changes from session to session."""
+    group = setup.group
+    if group is not None:
+        group = msgspec.structs.replace(group, rendezvous="", number=0)
+    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
+
+
+def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
+    """Of a model that is loaded, in another group: a rank that has come anew may have less room.
+    What this one has beyond that stays unused."""
+    ready = loaded.ready
+    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
+    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
+
+
+def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
+    """(the forward pass, its number of KV blocks, that of the host tier)."""
     try:
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
@@ -213,7 +243,9 @@ def _build(recipe: Recipe, setup: Setup) -> tuple[Forward, int]:
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
     )
+    host_blocks = setup.host_kv_bytes // recipe.block_bytes
+    blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:
-        return with_blocks(blocks), blocks
+        return with_blocks(blocks), blocks, host_blocks
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for {blocks} KV blocks: {error}") from error

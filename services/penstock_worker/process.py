@@ -14,7 +14,7 @@ import msgspec
 from penstock import logs
 from penstock.config import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault, Result
+from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
@@ -27,6 +27,10 @@ from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.numa import Placement
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.parallel.membership import Membership
+from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.report import report
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps_in_flight import StepsInFlight
 
@@ -54,20 +58,24 @@ def main(
     *,
     metrics: MetricsSettings = NO_METRICS,
     model_dir: str | None = None,
+    rank_host: str = "127.0.0.1",
 ) -> None:
     """Serves the engine core until it says Stop, or SIGTERM or SIGINT comes.
 
     Dials again for as long as it lives; weights stay loaded while the engine core restarts.
     model_dir: where this worker finds the model; None: where the engine core does.
+    rank_host: this machine's address, at which other ranks of the model reach it.
     Raises one of FINAL, after telling the engine, when the model can't be served here; StartupError
-    also where the metrics port can't be had.
+    also where the metrics port, or one at rank_host, can't be had.
     """
     for name, value in THREADING.items():
         os.environ.setdefault(name, value)
     transport = transport or TransportSettings()
-    session = EngineSession(engine_endpoint, rank, transport)
+    membership = Membership(rank_host)
+    membership.address()  # Now, so that a bad host is told here.
+    session = EngineSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
-    worker = Worker(session, Unwatched() if port is None else Phases(), model_dir)
+    worker = Worker(session, Unwatched() if port is None else Phases(), model_dir, membership)
     with _observing(worker, session, transport, metrics, rank):
         _work(worker, session)
     log.info("worker stopped")
@@ -140,19 +148,27 @@ class Worker:
     """Takes what the session hears and does it. phases: what a runner's parts are timed by."""
 
     def __init__(
-        self, session: EngineSession, phases: Phases, model_dir: str | None = None
+        self,
+        session: EngineSession,
+        phases: Phases,
+        model_dir: str | None,
+        membership: Membership,
     ) -> None:
         self.counts = Counts()
         self.phases = phases
         self._session = session
         self._model_dir = model_dir
+        self._membership = membership
+        membership.computing = lambda: session.activity.step is not None
         session.aside = self._take_aside
+        session.over = membership.over
         self._placement = Placement()
         self._loaded: Loaded | None = None
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
         self._steps = StepsInFlight(session, self._tell)
+        self._place = Place()
 
     def run(self) -> None:
         """Until Stop."""
@@ -169,7 +185,11 @@ class Worker:
                 self._take(heard, heard.message)
 
     def close(self) -> None:
-        """Give up the step that is being computed, if there is one."""
+        """Give up the step that is being computed, if there is one, and the group."""
+        self._membership.close()
+        self._drop()
+
+    def _drop(self) -> None:
         if self._loaded is not None:
             self._loaded.runner.close()
             self._loaded = None
@@ -207,7 +227,10 @@ class Worker:
             self._session.send(session, Fault(str(error), final=True))
             raise
         except Exception as error:
-            log.error("internal error", exception=True, handling=handling)
+            if isinstance(error, GroupLost):
+                log.warning("the group of ranks is over", reason=str(error))
+            else:
+                log.error("internal error", exception=True, handling=handling)
             self._session.send(session, _fault(error))
             if isinstance(error, DeviceLost):
                 raise
@@ -229,28 +252,33 @@ class Worker:
         """Drop everything that belongs to a session, but not the weights."""
         self._current = None
         self._steps.clear()
+        self._membership.leave()
         if self._loaded is not None:
             self._loaded.runner.reset()
 
     def _set_up(self, session: int, setup: Setup) -> None:
-        from penstock_worker.loading import load, same_model
+        from penstock_worker.loading import load, ready_again, same_model
 
         self._forget()
         self.counts.model = setup.served_name
         self.counts.sessions += 1
         if self._model_dir is not None:
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
+        ranks = self._membership.join(setup, lambda: self._session.stands(session))
         if self._loaded is None or not same_model(self._loaded, setup):
-            self.close()  # Frees its memory before the next is measured.
+            self._drop()  # Frees its memory before the next is measured.
             self._placement.keep_to(setup.numa_node)
-            self._loaded = load(setup, self.phases)
+            self._loaded = load(setup, self.phases, ranks)
+            ready = self._loaded.ready
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
         else:
             log.info("the model is loaded already")
+            ready = ready_again(self._loaded, ranks)
+        self._place = ranks.place
         self._current = session
         self._session.activity.layers_done = lambda: self._layers_done()
-        self._session.send(session, self._loaded.ready)
+        self._session.send(session, ready)
 
     def _layers_done(self) -> int:
         loaded = self._loaded
@@ -263,7 +291,7 @@ class Worker:
 
     def _tell(self, session: int, plan: Plan, result: Result) -> None:
         self.counts.stepped(plan, result.compute_seconds)
-        self._session.send(session, result)
+        self._session.send(session, report(result, self._place, result.compute_seconds))
 
 
 def _fault(error: Exception) -> Fault:

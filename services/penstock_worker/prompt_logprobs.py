@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import SlotWork
-from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.interface import NOT_FINITE
 from penstock_worker.slots import Slot, Slots
 
 ROWS = 128
 """Rows whose logits are there at once, whatever a step computes: 128 of 150,000 are 77 MB."""
+
+
+class Scorer(Protocol):
+    """The part of a Sampler that is needed here."""
+
+    def score(
+        self, logits: Tensor, tokens: Sequence[int], count: int
+    ) -> list[TokenLogprobs] | None: ...
+
 
 Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
 """Computes works in one forward pass; gives the logits of some of its rows."""
@@ -24,10 +33,11 @@ class PromptLogprobs:
     """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
 
     The row of a token says how likely the next one was.  That works are cut changes no bit: no
-    number depends on how a sequence is cut into chunks.
+    number depends on how a sequence is cut into chunks.  A slot that fails in one pass is computed
+    in the next all the same: where a model is spread over stages, only the last one knows.
     """
 
-    def __init__(self, slots: Slots, sampler: Sampler) -> None:
+    def __init__(self, slots: Slots, sampler: Scorer) -> None:
         self._slots = slots
         self._sampler = sampler
 
@@ -35,7 +45,7 @@ class PromptLogprobs:
         self, works: list[SlotWork], logits: Logits
     ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
         """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
-        failed, and nothing is left of its work."""
+        failed."""
         told = [work for work in works if self._tells(work)]
         if not told:
             return works, {}
@@ -43,16 +53,13 @@ class PromptLogprobs:
         for pieces in self._passes(told):
             self._score(pieces, logits, found)
         rest = [self._after(work) if work.slot in found else work for work in works]
-        return [work for work in rest if work.count and self._able(work)], found
+        return [work for work in rest if work.count], found
 
     def _tells(self, work: SlotWork) -> bool:
         slot = self._slots[work.slot]
         wanted = slot.prompt_from
         end = min(work.start + work.count, slot.num_prompt - 1)
         return wanted is not None and max(work.start, wanted - 1) < end
-
-    def _able(self, work: SlotWork) -> bool:
-        return self._slots[work.slot].failed is None
 
     def _after(self, work: SlotWork) -> SlotWork:
         """What is left of a work: from the prompt's last token on, whose row is the sampler's."""
@@ -80,9 +87,6 @@ class PromptLogprobs:
     def _score(
         self, pieces: list[SlotWork], logits: Logits, found: dict[int, list[TokenLogprobs]]
     ) -> None:
-        pieces = [piece for piece in pieces if self._able(piece)]
-        if not pieces:
-            return
         spans = [_wanted(self._slots[piece.slot], piece) for piece in pieces]
         firsts = np.cumsum([0, *(piece.count for piece in pieces)])
         rows = [

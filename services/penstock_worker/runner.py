@@ -41,6 +41,7 @@ class Runner:
 
     grammars: of structured output; the session compiles there, the runner follows.
     threads: that call `forward` at once, each with torch's own count set to 1.
+    together: see Steps.
     observer: for tests that look at every position's logits; costs an output head for each.
     """
 
@@ -53,6 +54,7 @@ class Runner:
         copies: BlockCopies | None = None,
         grammars: Grammars | None = None,
         threads: int = 1,
+        together: bool = False,
         observer: Observer | None = None,
     ) -> None:
         self._forward = forward
@@ -61,7 +63,7 @@ class Runner:
         self._prompts = PromptLogprobs(slots, sampler)
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
         self.grammars = grammars or Grammars()
-        self._steps = Steps(slots, threads)
+        self._steps = Steps(slots, threads, together)
         self._observer = observer
 
     @property

@@ -91,10 +91,15 @@ class SlotBounds:
 
 class Slots:
     """All slots. `apply` changes them as a plan says, or raises PlanError and changes nothing that
-    matters any more: the session is over then."""
+    matters any more: the session is over then.
 
-    def __init__(self, bounds: SlotBounds) -> None:
+    told: tokens come from plans alone, as nobody samples here.  That a token was deferred isn't
+    known here either, so its work may come again.
+    """
+
+    def __init__(self, bounds: SlotBounds, *, told: bool = False) -> None:
         self.bounds = bounds
+        self._told = told
         self._slots: dict[int, Slot] = {}
 
     def __getitem__(self, number: int) -> Slot:
@@ -162,7 +167,10 @@ class Slots:
         if slot.failed is not None:
             return
         end = work.start + work.count
-        if slot.computed is not None and work.start != slot.computed:
+        if work.sampled:
+            self._take_sampled(slot, work, end - len(work.sampled))
+        again = self._told and slot.computed is not None and work.start == slot.computed - 1
+        if slot.computed is not None and work.start != slot.computed and not again:
             raise PlanError(
                 f"slot {work.slot}: work starts at token {work.start}, {slot.computed} are computed"
             )
@@ -175,6 +183,25 @@ class Slots:
                 f"slot {work.slot}: {end} tokens don't fit {len(slot.blocks)} blocks of "
                 f"{self.bounds.block_size}"
             )
+
+    def _take_sampled(self, slot: Slot, work: SlotWork, first: int) -> None:
+        """Append what isn't there yet of the tokens at positions from `first` on; what is there
+        must be equal."""
+        known = len(slot.tokens)
+        if not slot.num_prompt <= first <= known or first + len(work.sampled) > self.bounds.tokens:
+            raise PlanError(
+                f"slot {work.slot}: {len(work.sampled)} tokens were sampled from {first} on; it has"
+                f" {slot.num_prompt} prompt tokens of {known}"
+            )
+        if not all(0 <= token < self.bounds.vocab for token in work.sampled):
+            raise PlanError(f"slot {work.slot}: a sampled id is not in [0, {self.bounds.vocab})")
+        there = slot.tokens[first : first + len(work.sampled)]
+        if there != work.sampled[: len(there)]:
+            raise PlanError(
+                f"slot {work.slot}: {there} were sampled here, {work.sampled} elsewhere"
+            )
+        for token in work.sampled[len(there) :]:
+            slot.append(token)
 
     def _check_blocks(self, number: int, blocks: list[int]) -> None:
         for block in blocks:

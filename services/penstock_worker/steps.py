@@ -54,11 +54,16 @@ class Order:
 
 class Steps:
     """One runner's steps. threads: that call `compute` at once, each with torch's own count set
-    to 1."""
+    to 1.
 
-    def __init__(self, slots: Slots, threads: int) -> None:
+    together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
+    follow: what fails comes out of `execute`, and ends the group.
+    """
+
+    def __init__(self, slots: Slots, threads: int, together: bool = False) -> None:
         self._slots = slots
         self._threads = threads
+        self._together = together
         self._pool = ThreadPoolExecutor(threads, "compute", torch.set_num_threads, (1,))
         self._order = Order()
 
@@ -74,7 +79,7 @@ class Steps:
         """One SlotResult for each SlotWork, in order. prepare: what comes before computing.
 
         Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
-        errors of the slots that it concerns.
+        errors of the slots that it concerns, unless steps are computed together.
         """
         self._order.check(plan)
         prepare(plan)
@@ -90,6 +95,9 @@ class Steps:
     ) -> Iterable[list[dict[int, SlotResult]]]:
         """What each share gave. One alone is computed by the caller: handing it over and back
         costs more than a tenth of a millisecond."""
+        if self._together:
+            with torch.inference_mode():
+                return [[compute(share) for share in shares]]
         if len(shares) == 1:
             return [attempt(shares[0], compute, self._slots)]
         return self._pool.map(lambda share: attempt(share, compute, self._slots), shares)

@@ -12,6 +12,7 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.device import compute_device
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe, Unable
+from penstock_worker.parallel.ranks import ALONE, Ranks
 
 log = logs.get(__name__)
 
@@ -21,18 +22,18 @@ _MODULES = {
     "reference": "penstock_worker.forward.reference",
 }
 """Fastest first: `auto` takes the first that can serve the model here.  Each module has
-`recipe(prepared, setup, threads) -> Recipe`, which raises ImportError where its kernels are
+`recipe(prepared, setup, threads, ranks) -> Recipe`, which raises ImportError where its kernels are
 missing and Unable where they can't run this model."""
 
 _ON_DEVICE = ("triton",)
 """Of these, the ones that compute on a GPU."""
 
 
-def choose(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """The recipe that `setup` asks for. Raises StartupError when it can't be."""
     name, device = setup.attention_backend, compute_device(setup)
     if name == "auto":
-        return _fastest(prepared, setup, threads, _candidates(setup, device))
+        return _fastest(prepared, setup, threads, ranks, _candidates(setup, device))
     if name not in _MODULES:
         raise StartupError(
             f"attention_backend is {name!r}; allowed are auto, {', '.join(_MODULES)}"
@@ -43,7 +44,7 @@ def choose(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
             f"auto, {', '.join(_ON_DEVICE)}"
         )
     try:
-        return _recipe(name, prepared, setup, threads)
+        return _recipe(name, prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
 
@@ -54,11 +55,13 @@ def _candidates(setup: Setup, device: torch.device) -> list[str]:
     return list(_ON_DEVICE if setup.device == "cuda" else _MODULES)
 
 
-def _fastest(prepared: PreparedModel, setup: Setup, threads: int, candidates: list[str]) -> Recipe:
+def _fastest(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks, candidates: list[str]
+) -> Recipe:
     reasons = []
     for name in candidates:
         try:
-            recipe = _recipe(name, prepared, setup, threads)
+            recipe = _recipe(name, prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")
             continue
@@ -68,9 +71,9 @@ def _fastest(prepared: PreparedModel, setup: Setup, threads: int, candidates: li
     raise StartupError(f"no attention backend can be used ({'; '.join(reasons)})")
 
 
-def _recipe(name: str, prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+def _recipe(name: str, prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) -> Recipe:
     module = import_module(_MODULES[name])
-    found: Recipe = module.recipe(prepared, setup, threads)
+    found: Recipe = module.recipe(prepared, setup, threads, ranks)
     return found
 
 

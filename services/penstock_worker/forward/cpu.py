@@ -26,6 +26,7 @@ from penstock_kernels.cpu.matrix import OWN_KIND, PLAIN, Kind, PackedMatrix, pac
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.layers.rotary import Rotary
+from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights import Weights, open_weights
 
 _KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "int8": Kind.S8H}
@@ -68,9 +69,15 @@ def _int32(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Raises ImportError without the library, Unable for a shape that it can't run, StartupError
     for settings that no backend can follow."""
+    if ranks.place.ranks > 1:
+        raise Unable(
+            f"the model is spread over {ranks.place.ranks} ranks ({ranks.place.layout}), and these "
+            "kernels compute a whole step in one call; several ranks need attention_backend "
+            "reference"
+        )
     isa = instruction_set()
     config = prepared.config
     shape = Shape(

@@ -18,13 +18,18 @@ from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights import open_weights
 
 
 class ReferenceForward:
     """model and attention agree on layers and heads."""
 
-    def __init__(self, model: DecoderModel, attention: AttentionBackend) -> None:
+    def __init__(
+        self, model: DecoderModel, attention: AttentionBackend, ranks: Ranks = ALONE
+    ) -> None:
+        self._ranks = ranks
         self.layers_done = 0
         self._lock = threading.Lock()
         self._cancelled = False
@@ -54,11 +59,12 @@ class ReferenceForward:
     def _count_layer(self) -> None:
         if self._cancelled:
             raise StepCancelled
+        self._ranks.check()
         with self._lock:
             self.layers_done += 1
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
+def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Any model that a family is written for, with any block size. Raises Unable for quantised
     computing: its products are of floats."""
     if setup.quantization != "none":
@@ -66,19 +72,21 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
     config = prepared.config
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
+    own = shard_of(config, ranks.place).own
     shape = CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
+        num_layers=own.num_layers,
+        num_heads=own.num_heads,
+        num_kv_heads=own.num_kv_heads,
+        head_dim=own.head_dim,
         block_size=setup.block_size,
         dtype=cache,
     )
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
-        model = model_class(config.architecture)(config, weights, setup.max_model_len)
-        return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks))
+        family = model_class(config.architecture)
+        model = family(config, weights, setup.max_model_len, ranks=ranks)
+        return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks), ranks)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, cache))
     return Recipe(
@@ -86,6 +94,6 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> Recipe:
         dtype=name,
         numerics=f"reference {name} KV {stored} torch {torch.__version__}",
         block_bytes=ReferenceAttention.block_bytes(shape),
-        threads_by_share=True,
+        threads_by_share=ranks.place.ranks == 1,
         build=build,
     )

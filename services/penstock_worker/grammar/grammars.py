@@ -35,6 +35,13 @@ SLOW_NICENESS = 10
 Tell = Callable[[GrammarReady | GrammarFailed], None]
 
 
+Agree = Callable[[list[bool]], list[bool]]
+
+
+def _by_itself(flags: list[bool]) -> list[bool]:
+    return flags
+
+
 class _Held:
     """A slot's matcher. One job at a time works on it.
 
@@ -51,12 +58,17 @@ class _Held:
 
 class Grammars:
     """budget: seconds that a step may wait for masks.
+    agree: makes one answer of what several ranks say of the same masks (whether each is late);
+    called in every step that has grammars.
 
     `compile`, `drop` and `reset` are the session's; `apply`, `masks` and `advance` the runner's.
     """
 
-    def __init__(self, compile: Compile = unsupported, *, budget: float = 0.0) -> None:
+    def __init__(
+        self, compile: Compile = unsupported, *, budget: float = 0.0, agree: Agree = _by_itself
+    ) -> None:
         self._compile = compile
+        self._agree = agree
         self._budget = budget
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
@@ -135,10 +147,14 @@ class Grammars:
         if not wanted and len(held) == len(slots):
             wanted = [one.mask for one in held.values()]  # Nobody else is kept waiting.
         wait(wanted, timeout=self._budget)
-        return {slot: self._mask(one) for slot, one in held.items()}
+        late = self._agree([not one.mask.done() for one in held.values()])
+        return {
+            slot: self._mask(one, is_late)
+            for (slot, one), is_late in zip(held.items(), late, strict=True)
+        }
 
-    def _mask(self, held: _Held) -> Mask:
-        if not held.mask.done():
+    def _mask(self, held: _Held, late: bool) -> Mask:
+        if late:
             held.late = True
             return Mask()
         error = held.mask.exception()

@@ -13,6 +13,7 @@ from penstock_worker.layers.step import Step
 class SelfAttention:
     """hidden: [rows, hidden] -> [rows, hidden]. Writes the rows' keys and values to the cache.
 
+    layer: whose cache, counted from this rank's first one.
     heads: of queries, keys and values in qkv's output.  norms: over each head before the rotation.
     """
 
@@ -48,8 +49,8 @@ class SelfAttention:
             config.hidden_size,
             bias=config.qkv_bias,
         )
-        output = parts.product(
-            [(f"{prefix}.o_proj", config.hidden_size)], queries, bias=config.output_bias
+        output = parts.summed(
+            f"{prefix}.o_proj", config.hidden_size, queries, bias=config.output_bias
         )
         norms = None
         if qk_norm:
@@ -58,5 +59,6 @@ class SelfAttention:
                 for name in ("q_norm", "k_norm")
             )
             norms = HeadNorms(query, key, config.rms_norm_eps)
-        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        return SelfAttention(layer, qkv, output, heads, dim, norms)
+        shard = parts.shard
+        heads = (len(shard.heads), len(shard.kv_heads), len(shard.kv_heads))
+        return SelfAttention(layer - shard.layers.start, qkv, output, heads, dim, norms)

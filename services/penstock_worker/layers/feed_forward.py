@@ -28,5 +28,5 @@ class FeedForward:
             config.hidden_size,
             bias=bias,
         )
-        down = parts.product([(f"{prefix}.down_proj", config.hidden_size)], inner, bias=bias)
+        down = parts.summed(f"{prefix}.down_proj", config.hidden_size, inner, bias=bias)
         return FeedForward(parts.ops, gate_up, down)

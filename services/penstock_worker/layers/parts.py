@@ -9,28 +9,52 @@ from torch import Tensor
 
 from penstock.model_config import ModelConfig
 from penstock_worker.layers.ops import Ops, Product
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights import Weights
 
 
 @dataclass(frozen=True)
 class Parts:
-    """config: of the model.  weights: hands out its tensors.  ops: what computes with them."""
+    """config: of the model.  weights: hands out its tensors, or what this rank has of them.
+    ops: what computes with them.  shard: what this rank has.  ranks: the way to the others."""
 
     config: ModelConfig
     weights: Weights
     ops: Ops
+    shard: Shard
+    ranks: Ranks = ALONE
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
-        """names: (name, outputs) of projections of one input, computed as one matrix."""
+        """names: (name, outputs) of projections of one input, computed as one matrix. Of outputs
+        that are dealt out, this rank's."""
         shapes = [(f"{name}.weight", (out, inputs)) for name, out in names]
         added = [(f"{name}.bias", (out,)) for name, out in names]
         return self.ops.product(
             self.weights.take_stacked(shapes), self.weights.take_stacked(added) if bias else None
         )
 
+    def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
+        """A projection of inputs that are dealt out: each rank's part, and their sum. The bias is
+        added by one of them."""
+        place = self.ranks.place
+        mine = self.product([(name, outputs)], inputs, bias=bias and place.tensor_rank == 0)
+        return mine if place.tensor == 1 else Summed(mine, self.ranks)
+
     def norm(self, name: str, size: int) -> RMSNorm:
         weight = self.weights.take(f"{name}.weight", (size,))
         return RMSNorm(self.ops, weight, self.config.rms_norm_eps)
+
+
+class Summed:
+    """A product whose inputs are spread over tensor ranks."""
+
+    def __init__(self, product: Product, ranks: Ranks) -> None:
+        self.product = product
+        self._ranks = ranks
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ranks.sum(self.product(x))
 
 
 class RMSNorm:

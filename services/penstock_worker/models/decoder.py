@@ -1,10 +1,15 @@
-"""A decoder-only transformer: embedding, layers, norm, output head. Families give the layers."""
+"""A decoder-only transformer: embedding, layers, norm, output head. Families give the layers.
+
+Of several stages, the first has the embedding and the last norm and head; each takes the hidden
+states of the one before and hands its own on.  With tied embeddings the last has a copy.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
@@ -15,6 +20,9 @@ from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import Step
+from penstock_worker.layers.vocabulary import Embedding, Head
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights import Weights
 
 EMBEDDING = "embed_tokens.weight"
@@ -24,27 +32,44 @@ HEAD = "lm_head.weight"
 class DecoderModel(ABC):
     """Takes its weights when it is made; read-only from then on.
 
-    positions: how many token positions may occur.  ops: what computes.  Raises
-    UnsupportedModel for weights that don't fit the configuration.
+    config, weights: of the whole model.  positions: how many token positions may occur.  ops: what
+    computes.  ranks: with whom; the model has this one's part.  Raises UnsupportedModel for
+    weights that don't fit the configuration, StartupError for what can't be dealt out.
     """
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, positions: int, ops: Ops = REFERENCE
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        positions: int,
+        ops: Ops = REFERENCE,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
-        parts = Parts(config, weights, ops)
-        shape = (config.vocab_size, config.hidden_size)
-        self.embedding = weights.take(EMBEDDING, shape)
+        self.dtype = weights.dtype
+        self.shard = shard_of(config, ranks.place)
+        self._ranks = ranks
+        weights = weights.cut_to(self.shard)
+        parts = Parts(config, weights, ops, self.shard, ranks)
         self.rotary = Rotary.load(config, weights, positions)
-        self.layers = [self.load_layer(parts, layer) for layer in range(config.num_layers)]
-        self.norm = parts.norm("norm", config.hidden_size)
-        head = self.embedding
-        if config.tie_word_embeddings:
-            weights.ignore(HEAD)
-        else:
-            head = weights.take(HEAD, shape)
-        self.head = ops.head(head)
+        self.layers = [self.load_layer(parts, layer) for layer in self.shard.layers]
+        self._load_ends(parts)
         weights.finish()
+
+    def _load_ends(self, parts: Parts) -> None:
+        config, weights, place = self.config, parts.weights, self._ranks.place
+        shape = (config.vocab_size, config.hidden_size)
+        tied = config.tie_word_embeddings
+        if place.first or (place.last and tied):
+            self.embedding = weights.take(EMBEDDING, shape)
+        if place.first:
+            self._embed = Embedding(self.embedding, self.shard, self._ranks)
+        if tied:
+            weights.ignore(HEAD)
+        if place.last:
+            self.norm = parts.norm("norm", config.hidden_size)
+            self.head = parts.ops.head(self.embedding if tied else weights.take(HEAD, shape))
+            self._logits = Head(self.head, self.shard, self._ranks)
 
     @abstractmethod
     def load_layer(self, parts: Parts, layer: int) -> DecoderLayer:
@@ -63,12 +88,24 @@ class DecoderModel(ABC):
         after each layer, so that others can see progress.
         """
         step = Step(self.rotary.at(positions), attention)
-        residual, update = self.embedding[tokens], None
+        residual, update = self._input(tokens), None
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()
-        return residual if update is None else residual + update
+        if update is not None:
+            residual = residual + update
+        if not self._ranks.place.last:
+            self._ranks.send(residual)
+        return residual
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab], float32."""
-        return self.head(self.norm(hidden)).float()
+        """[rows, hidden] -> [rows, vocab], float32; before the last stage none: [0, vocab]."""
+        if not self._ranks.place.last:
+            return hidden.new_empty(0, self.config.vocab_size, dtype=torch.float32)
+        return self._logits(self.norm(hidden))
+
+    def _input(self, tokens: Tensor) -> Tensor:
+        """[rows, hidden], which the layers may change."""
+        if self._ranks.place.first:
+            return self._embed(tokens)
+        return self._ranks.receive((tokens.shape[0], self.config.hidden_size), self.dtype)

@@ -22,8 +22,10 @@ class DummyTensor:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
-        """Fills `out`; place isn't needed."""
+    def read_part_into(
+        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
+    ) -> None:
+        """Fills `out`; which part it is of the whole doesn't matter, and place isn't needed."""
         if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(".weight")):
             out.fill_(1.0)
             return

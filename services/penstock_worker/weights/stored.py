@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock_worker.weights.formats import FORMATS
+from penstock_worker.weights.formats import FORMATS, StoredFormat
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time: temporary memory stays small, and mostly in cache."""
@@ -45,6 +45,36 @@ class StoredTensor:
         self._decode(stored.view(-1), place)
         out.copy_(self.rearrange(stored))
 
+    def read_part_into(
+        self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
+    ) -> None:
+        """As read_into, of the part [rows, columns] or [rows]: decodes only the blocks that it lies
+        in, some rows at a time."""
+        if all(len(want) == size for want, size in zip(part, self.shape, strict=True)):
+            self.read_into(out, place)
+        elif len(self.shape) == 1:
+            whole = torch.empty(self.shape, dtype=out.dtype)
+            self.read_into(whole)
+            place(out, whole[part[0].start : part[0].stop])
+        else:
+            self._decode_part(out, *part, place)
+
+    def _decode_part(self, out: Tensor, rows: range, columns: range, place: Place) -> None:
+        stored = self._stored_format()
+        sources = np.arange(self.shape[0])
+        if self.rearrange is not None:
+            sources = self.rearrange(torch.from_numpy(sources)).numpy()
+        sources = sources[rows.start : rows.stop]
+        first, last = columns.start // stored.elements, -(-columns.stop // stored.elements)
+        by_row = self.data.reshape(self.shape[0], -1)[:, first * stored.bytes : last * stored.bytes]
+        width, skipped = (last - first) * stored.elements, columns.start - first * stored.elements
+        step = max(1, CHUNK_ELEMENTS // width)
+        for start in range(0, len(sources), step):
+            chunk = by_row[sources[start : start + step]].reshape(-1, stored.bytes)
+            decoded = stored.decode(torch.from_numpy(chunk)).view(-1, width)
+            target = out[start : start + len(decoded)]
+            place(target, decoded[:, skipped : skipped + len(columns)])
+
     def places(self) -> np.ndarray | None:
         """[rows] int32: where each stored row belongs. None: where it is."""
         if self.rearrange is None:
@@ -55,11 +85,7 @@ class StoredTensor:
         return places
 
     def _decode(self, flat: Tensor, place: Place) -> None:
-        stored = FORMATS.get(self.format)
-        if stored is None:
-            raise UnsupportedModel(
-                f"tensor {self.name} is stored as {self.format}; {', '.join(FORMATS)} can be read"
-            )
+        stored = self._stored_format()
         blocks = self.data.reshape(-1, stored.bytes)
         step = max(1, CHUNK_ELEMENTS // stored.elements)
         for start in range(0, blocks.shape[0], step):
@@ -67,3 +93,12 @@ class StoredTensor:
             at = start * stored.elements
             decoded = stored.decode(chunk).view(-1)
             place(flat[at : at + decoded.shape[0]], decoded)
+
+
+    def _stored_format(self) -> StoredFormat:
+        stored = FORMATS.get(self.format)
+        if stored is None:
+            raise UnsupportedModel(
+                f"tensor {self.name} is stored as {self.format}; {', '.join(FORMATS)} can be read"
+            )
+        return stored

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
+from penstock_worker.parallel.shard import Shard
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
 
@@ -19,8 +22,8 @@ _SHOWN = 8
 class Readable(Protocol):
     """A tensor that isn't in memory yet."""
 
-    def read_into(self, out: Tensor, place: Place) -> None:
-        """Fill `out`, which is contiguous and of its shape."""
+    def read_part_into(self, out: Tensor, part: tuple[range, ...], place: Place) -> None:
+        """Fill `out`, which is contiguous, with that part [rows, columns] or [rows] of it."""
 
 
 class Weights:
@@ -38,6 +41,14 @@ class Weights:
         self._place = placing(device)
         self._tensors = tensors
         self._taken: set[str] = set()
+        self._cut: Cut | None = None
+
+    def cut_to(self, shard: Shard) -> Weights:
+        """What a rank reads of these: asked for a tensor by its whole shape, it gives a part."""
+        mine = copy(self)
+        mine._cut = cut = Cut(shard)
+        mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
+        return mine
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """One tensor. dtype: default is the model's."""
@@ -47,13 +58,20 @@ class Weights:
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
     ) -> Tensor:
         """Several tensors of equal inner sizes, one below the other: [(name, shape), ...]."""
-        rows = sum(shape[0] for _, shape in parts)
-        out = torch.empty(rows, *parts[0][1][1:], dtype=dtype or self.dtype, device=self.device)
+        cuts = [self._part(name, shape) for name, shape in parts]
+        rows, inner = sum(len(cut[0]) for cut in cuts), map(len, cuts[0][1:])
+        out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
         start = 0
-        for name, shape in parts:
-            self.source(name, tuple(shape)).read_into(out[start : start + shape[0]], self._place)
-            start += shape[0]
+        for (name, shape), cut in zip(parts, cuts, strict=True):
+            end = start + len(cut[0])
+            self.source(name, tuple(shape)).read_part_into(out[start:end], cut, self._place)
+            start = end
         return out
+
+    def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
+        if self._cut is None:
+            return tuple(map(range, shape))
+        return self._cut.part(name, shape)
 
     def ignore(self, name: str) -> None:
         """The model can do without this tensor, if it is there."""

@@ -1,0 +1,128 @@
+"""What models and runners say to the other ranks of their model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.parallel.place import Place
+
+if TYPE_CHECKING:
+    from penstock_worker.parallel.group import Group
+
+
+class Ranks:
+    """A rank's connection to the others. It outlives their groups, as the weights do that are held
+    by whoever holds it.
+
+    formed: how many groups it has been in; what was recorded with one (a CUDA graph) is of no use
+    in the next.  Every call may raise GroupLost, after which only `join` and `leave` make sense.
+    All ranks must make the same calls in the same order; the runner calls from one thread.
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place or Place()
+        self.formed = 0
+        self.busy = False
+        """Whether another rank is being waited for; read by the watchdog."""
+        self._group: Group | None = None
+        self._abandoned = False
+
+    def join(self, group: Group) -> None:
+        self._group = group
+        self._abandoned = False
+        self.formed += 1
+
+    def leave(self) -> None:
+        if self._group is not None:
+            self._group.leave()
+            self._group = None
+
+    def abandon(self) -> None:
+        """The group is over: the next call fails. From any thread."""
+        self._abandoned = True
+
+    def check(self) -> None:
+        """Raises GroupLost in a group that is over, so that a step needn't be computed to its
+        end."""
+        if self._abandoned:
+            raise GroupLost("the session that the group was formed for is over")
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of each tensor rank's x, [rows, size]. Gathered, then added in the ranks' order
+        in float32 and rounded once: the same bits on every rank, in any batch."""
+        if self.place.tensor == 1:
+            return x
+        with self._talking() as group:
+            parts = group.gather(x)
+        total = parts[0].float()
+        for part in parts[1:]:
+            total = total + part
+        return total.to(x.dtype)
+
+    def join_columns(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Each tensor rank's columns of one matrix, side by side: [rows, sum of sizes]. x: this
+        one's, [rows, sizes[tensor rank]]."""
+        if self.place.tensor == 1:
+            return x
+        if not x.shape[0]:
+            return x.new_empty(0, sum(sizes))
+        padded = x.new_zeros(x.shape[0], max(sizes))
+        padded[:, : x.shape[1]] = x
+        with self._talking() as group:
+            parts = group.gather(padded)
+        return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
+
+    def any(self, flags: list[bool]) -> list[bool]:
+        """Each: whether any tensor rank of this stage says so."""
+        if self.place.tensor == 1 or not flags:
+            return flags
+        with self._talking() as group:
+            return group.flags(flags)
+
+    def least(self, values: list[int]) -> list[int]:
+        """Each: the least that any rank of the model has. Waits for them with patience: not for use
+        inside a step."""
+        if self.place.ranks == 1:
+            return values
+        with self._sound() as group:
+            return group.least(values)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """What the stage before has sent."""
+        with self._talking() as group:
+            return group.receive(shape, dtype)
+
+    def send(self, x: Tensor) -> None:
+        """To the stage after. x must not be changed any more."""
+        with self._talking() as group:
+            group.send(x)
+
+    @contextmanager
+    def _talking(self) -> Iterator[Group]:
+        self.busy = True
+        try:
+            with self._sound() as group:
+                yield group
+        finally:
+            self.busy = False
+
+    @contextmanager
+    def _sound(self) -> Iterator[Group]:
+        """The group; what torch raises when a rank is gone becomes GroupLost."""
+        self.check()
+        if self._group is None:
+            raise GroupLost("this rank is in no group")
+        try:
+            yield self._group
+        except RuntimeError as error:
+            raise GroupLost(f"another rank is gone: {error}") from error
+
+
+ALONE = Ranks()
+"""Of a model that one rank computes."""

@@ -1,0 +1,92 @@
+"""Executes plans in a stage before the last: the same forward passes, and nobody samples.
+
+What a later stage finds out (tokens, masks that are late, logits that aren't finite) comes back in
+plans, in SlotWork.sampled.  So nothing is skipped here that is computed there, nor there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from penstock.protocol.common import Grammar, TokenLogprobs
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.block_copies import BlockCopies
+from penstock_worker.forward.interface import Forward
+from penstock_worker.gather import gather
+from penstock_worker.grammar import Compiled, Grammars
+from penstock_worker.pending import Executed
+from penstock_worker.prompt_logprobs import PromptLogprobs
+from penstock_worker.slots import Slots
+from penstock_worker.steps import Steps
+
+NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+class StageRunner:
+    """As Runner. forward: of a stage that isn't the last."""
+
+    def __init__(self, forward: Forward, slots: Slots, copies: BlockCopies) -> None:
+        self._forward = forward
+        self._slots = slots
+        self._copies = copies
+        self._prompts = PromptLogprobs(slots, _NoScores())
+        self._steps = Steps(slots, threads=1, together=True)
+        self.grammars = Grammars(_unneeded)
+        """The last stage has matchers; here every grammar is ready at once."""
+
+    @property
+    def layers_done(self) -> int:
+        return self._forward.layers_done
+
+    def close(self) -> None:
+        self._forward.cancel()
+        self._steps.close()
+        self.grammars.close()
+
+    def reset(self) -> None:
+        self._slots.clear()
+        self.grammars.reset()
+        self._steps.reset()
+
+    def execute(self, plan: Plan) -> Result:
+        """Its slots say nothing."""
+        return self._steps.execute(plan, self._prepare, self._compute)
+
+    def begin(self, plan: Plan) -> Executed:
+        """As `execute`, which it does at once."""
+        return Executed(self.execute, plan)
+
+    def _prepare(self, plan: Plan) -> None:
+        self._copies.make(plan.copies)
+        self._slots.apply(plan)
+
+    def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
+        rest, _ = self._prompts.take(works, self._pass)
+        if rest:
+            self._pass(rest, NO_ROWS)
+        for work in works:
+            self._slots[work.slot].computed = work.start + work.count
+        return {work.slot: SlotResult(work.slot) for work in works}
+
+    def _pass(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
+        return self._forward.logits(gather(works, self._slots), rows)
+
+
+class _NoScores:
+    """In place of a sampler: there are no logits here."""
+
+    def score(self, logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
+        return []
+
+
+class _Unneeded:
+    def matcher(self) -> None:
+        raise RuntimeError("this stage samples nothing and follows no grammar")
+
+
+def _unneeded(definition: Grammar) -> Compiled:
+    return _Unneeded()  # type: ignore[return-value]

@@ -1,0 +1,64 @@
+"""Which part of each tensor a rank reads.
+
+Column parallel (Shoeybi et al., "Megatron-LM", 2019): rows of the projections into heads and inner
+columns, then columns of those back out of them, whose products are summed over the ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock_worker.parallel.shard import Shard
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+
+
+class Cut:
+    """Of one rank."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        dim = shard.config.head_dim
+        heads, keys = _scaled(shard.heads, dim), _scaled(shard.kv_heads, dim)
+        self._rows = {
+            "q_proj": heads,
+            "k_proj": keys,
+            "v_proj": keys,
+            "gate_proj": shard.inner,
+            "up_proj": shard.inner,
+            "embed_tokens": shard.vocab,
+            "lm_head": shard.vocab,
+        }
+        self._columns = {"o_proj": heads, "down_proj": shard.inner}
+
+    def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
+        """Of a tensor under our name for it: the indices of each dimension that are read."""
+        part = [range(size) for size in shape]
+        module, _, kind = name.rpartition(".")
+        module = module.rpartition(".")[2]
+        if module in self._rows:
+            part[0] = self._rows[module]
+        elif module in self._columns and kind == "weight":
+            part[1] = self._columns[module]
+        return tuple(part)
+
+    def elsewhere(self, name: str) -> bool:
+        """Whether it is another rank's alone."""
+        shard, place = self._shard, self._shard.place
+        layer = _LAYER.match(name)
+        if layer is not None:
+            number = int(layer[1])
+            mine = number in shard.layers
+            # A number that no stage has is nobody's, which is for everybody to complain of.
+            if not mine:
+                return number < shard.config.num_layers
+            return place.tensor_rank > 0 and name.endswith(("o_proj.bias", "down_proj.bias"))
+        module = name.partition(".")[0]
+        if module == "embed_tokens":
+            return not place.first and not (place.last and shard.config.tie_word_embeddings)
+        return module in ("norm", "lm_head") and not place.last
+
+
+def _scaled(part: range, by: int) -> range:
+    return range(part.start * by, part.stop * by)

@@ -1,0 +1,150 @@
+"""The engine core's end of several workers that are ranks of one model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from penstock import logs
+from penstock.config import TransportSettings
+from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, WorkerHello
+from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
+from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.hub import Hub
+from penstock_worker.process import FINAL, main
+
+SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=30.0)
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["penstock_worker.loading", "penstock_worker.parallel.group"])
+"""Importing torch once is enough for all ranks."""
+
+
+def run_rank(endpoint: str, rank: int, log: str) -> None:
+    """A worker's process. log: the file that its stderr goes to."""
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 2)
+    logs.setup(f"worker {rank}")
+    try:
+        main(endpoint, rank, SETTINGS)
+    except FINAL:
+        raise SystemExit(78) from None
+
+
+class GroupEngine:
+    """workers: their processes, by rank.  heard: (rank, message) that nobody has asked for yet."""
+
+    def __init__(self, folder: Path, tensor: int, pipeline: int = 1) -> None:
+        self.endpoint = f"ipc://{folder}/worker"
+        self.tensor, self.pipeline = tensor, pipeline
+        self.number = 0
+        self._context = zmq.Context()
+        decoder = msgspec.msgpack.Decoder(FromWorker)
+        self.hub: Hub[FromWorker] = Hub(
+            self._context, self.endpoint, decoder, SETTINGS, b"12345678", "workers"
+        )
+        self.sessions: dict[int, bytes] = {}
+        self.hellos: dict[int, WorkerHello] = {}
+        self.heard: list[tuple[int, Any]] = []
+        self.workers: dict[int, Any] = {}
+        self._folder = folder
+        self.ranks = range(tensor * pipeline)
+        for rank in self.ranks:
+            self.start(rank)
+
+    def start(self, rank: int) -> None:
+        self.workers[rank] = _FORKS.Process(
+            target=run_rank, args=(self.endpoint, rank, str(self._log(rank))), daemon=True
+        )
+        self.workers[rank].start()
+
+    def said(self, rank: int) -> str:
+        """What its log holds."""
+        return self._log(rank).read_text()
+
+    def _log(self, rank: int) -> Path:
+        return self._folder / f"rank-{rank}.log"
+
+    def turn(self) -> None:
+        self.hub.socket.poll(10)
+        for event in self.hub.poll(time.monotonic()):
+            if isinstance(event, Opened):
+                hello = event.message
+                assert isinstance(hello, WorkerHello)
+                self.sessions[hello.rank] = event.session
+                self.hellos[hello.rank] = hello
+            elif isinstance(event, Ended):
+                for rank in [r for r, session in self.sessions.items() if session == event.session]:
+                    del self.sessions[rank], self.hellos[rank]
+            elif isinstance(event, Received):
+                for rank, session in self.sessions.items():
+                    if session == event.session:
+                        self.heard.append((rank, event.message))
+
+    def until(self, done: Callable[[], bool], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, f"nothing came; {self.heard}"
+            self.turn()
+
+    def hear(self, kind: type, ranks: Sequence[int] | None = None) -> list[Any]:
+        """The next message of that type of each of these ranks."""
+        wanted = list(self.ranks) if ranks is None else list(ranks)
+
+        def found(rank: int) -> list[Any]:
+            return [m for r, m in self.heard if r == rank and isinstance(m, kind)]
+
+        def all_there() -> bool:
+            faults = [(r, m) for r, m in self.heard if isinstance(m, Fault)]
+            assert kind is Fault or not faults, faults
+            return all(found(rank) for rank in wanted)
+
+        self.until(all_there)
+        taken = [(rank, found(rank)[0]) for rank in wanted]
+        for one in taken:
+            self.heard.remove(one)
+        return [message for _, message in taken]
+
+    def form(self, setup: Setup, own: dict[int, Setup] | None = None) -> list[Ready]:
+        """Wait for all to dial, set all up as one group. own: of ranks that get another setup."""
+        self.until(lambda: len(self.hellos) == len(self.ranks))
+        self.number += 1
+        for rank in self.ranks:
+            group = RankGroup(
+                tensor=self.tensor,
+                pipeline=self.pipeline,
+                rank=rank,
+                rendezvous=self.hellos[0].rendezvous,
+                number=self.number,
+            )
+            asked = (own or {}).get(rank, setup)
+            self.hub.send(self.sessions[rank], msgspec.structs.replace(asked, group=group))
+        return self.hear(Ready)
+
+    def send(self, message: Plan | Stop) -> None:
+        for session in self.sessions.values():
+            self.hub.send(session, message)
+
+    def step(self, plan: Plan) -> list[Result]:
+        self.send(plan)
+        return self.hear(Result)
+
+    def drop(self) -> None:
+        """End every session, as when a rank is lost."""
+        for session in list(self.sessions.values()):
+            self.hub.end(session, "a rank was lost")
+        self.until(lambda: not self.sessions)
+        self.heard.clear()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.kill()
+            worker.join(10)
+        self.hub.close()
+        self._context.destroy(linger=0)

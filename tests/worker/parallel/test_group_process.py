@@ -1,0 +1,176 @@
+"""Ranks as processes: forming, computing, a rank that dies or freezes, forming again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import Fault, Progress
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
+from tests.worker.checkpoints import TINY, load_model, tiny_files
+from tests.worker.driver import make_runner
+from tests.worker.parallel.group_engine import GroupEngine
+
+pytestmark = pytest.mark.timeout(90)
+
+SAMPLING = TokenSampling(7, temperature=0.7)
+PROMPT = [1, 2, 3, 40, 50]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
+    return tiny_files(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory, files: WeightFiles) -> Setup:
+    folder = tmp_path_factory.mktemp("model")
+    prepared = PreparedModel(
+        format_version=2,
+        name="tiny",
+        source="test",
+        config=TINY,
+        generation=GenerationDefaults(),
+        weights=files,
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(prepared))
+    return Setup(
+        version=1,
+        model_dir=str(folder),
+        dtype="float32",
+        attention_backend="auto",
+        threads=1,
+        block_size=4,
+        num_kv_blocks=2000,
+        kv_memory_fraction=0.1,
+        max_num_seqs=4,
+        max_num_batched_tokens=8192,
+        max_model_len=8000,
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupEngine]:
+    """Two tensor ranks, which outlive a test as workers outlive a session."""
+    engine = GroupEngine(tmp_path_factory.mktemp("pair"), 2)
+    yield engine
+    engine.close()
+
+
+def plans(wanted: int, staged: bool, tell: Callable[[Plan], int]) -> list[int]:
+    """One sequence's tokens. tell: carries a plan out, gives the token."""
+    new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, list(range(8)))
+    tokens = [tell(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))]
+    for step in range(2, wanted + 1):
+        known = len(PROMPT) + len(tokens)
+        work = SlotWork(0, known - 1, 1, [], tokens[-1:] if staged else [])
+        tokens.append(tell(Plan(step, step - 1, [], [], [work])))
+    return tokens
+
+
+def by(engine: GroupEngine) -> Callable[[Plan], int]:
+    def tell(plan: Plan) -> int:
+        results = engine.step(plan)
+        lead = engine.tensor * (engine.pipeline - 1)
+        assert [bool(result.slots) for result in results] == [rank == lead for rank in engine.ranks]
+        hashes = {result.sampled for result in results[lead:]}
+        assert len(hashes) == 1
+        assert hashes != {0}
+        assert all(result.sampled == 0 for result in results[:lead])
+        return results[lead].slots[0].token
+
+    return tell
+
+
+@pytest.fixture(scope="module")
+def true(files: WeightFiles) -> list[int]:
+    """What one process samples."""
+    runner = make_runner(load_model(TINY, files, torch.float32), block_size=4)
+    tokens = plans(6, False, lambda plan: runner.execute(plan).slots[0].token)
+    runner.close()
+    return tokens
+
+
+def long_plan(step: int) -> Plan:
+    """Seconds of work."""
+    prompt = [at % 300 for at in range(7900)]
+    blocks = list(range(8, 8 + 1975))
+    new = NewSequence(1, prompt, len(prompt), 0, SAMPLING, blocks)
+    return Plan(step, step - 1, [], [new], [SlotWork(1, 0, len(prompt))])
+
+
+def test_two_stages_of_two(tmp_path: Path, setup: Setup, true: list[int]) -> None:
+    engine = GroupEngine(tmp_path, 2, 2)
+    try:
+        readies = engine.form(setup)
+        assert len({hello.rendezvous for hello in engine.hellos.values()}) == 4
+        assert len({ready.fingerprint for ready in readies}) == 1
+        assert {ready.num_kv_blocks for ready in readies} == {2000}
+        assert plans(6, True, by(engine)) == true
+        engine.send(Stop())
+        engine.until(lambda: all(one.exitcode is not None for one in engine.workers.values()))
+        assert {one.exitcode for one in engine.workers.values()} == {0}
+    finally:
+        engine.close()
+
+
+def test_an_engine_that_leaves_in_mid_step_finds_all_again(
+    pair: GroupEngine, setup: Setup, true: list[int]
+) -> None:
+    first = pair.form(setup)
+    assert plans(6, False, by(pair)) == true
+    pair.send(long_plan(7))
+    time.sleep(0.3)
+    pair.drop()
+    again = pair.form(setup)
+    assert again == first, "the weights stayed: even their load_seconds are the same"
+    assert plans(6, False, by(pair)) == true
+    pair.drop()
+
+
+def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: list[int]) -> None:
+    pair.form(setup)
+    kept = pair.workers[0].pid
+    pair.send(long_plan(1))
+    time.sleep(0.5)
+    pair.workers[1].kill()
+    begun = time.monotonic()
+    (fault,) = pair.hear(Fault, [0])
+    assert time.monotonic() - begun < 5
+    assert not fault.final
+    assert "another rank is gone" in fault.message
+    pair.drop()
+    pair.workers[1].join(10)
+    pair.start(1)
+    # The one that comes anew has less room: the other keeps its pool, and uses less of it.
+    less = msgspec.structs.replace(setup, num_kv_blocks=1990)
+    ready = pair.form(setup, {1: less})
+    assert pair.workers[0].pid == kept
+    assert {one.num_kv_blocks for one in ready} == {1990}
+    assert plans(6, False, by(pair)) == true
+    pair.drop()
+
+
+def test_a_rank_whose_peer_is_frozen_ends_itself(pair: GroupEngine, setup: Setup) -> None:
+    pair.form(setup)
+    os.kill(pair.workers[1].pid, signal.SIGSTOP)
+    new = NewSequence(0, PROMPT, len(PROMPT), 0, SAMPLING, [0, 1])
+    pair.send(Plan(1, 0, [], [new], [SlotWork(0, 0, len(PROMPT))]))
+    pair.hear(Progress, [0])  # A second has passed: it waits for the other.
+    pair.drop()
+    begun = time.monotonic()
+    pair.workers[0].join(20)
+    assert pair.workers[0].exitcode == 1
+    assert time.monotonic() - begun < 10
+    assert "doesn't answer" in pair.said(0)

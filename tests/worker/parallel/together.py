@@ -1,0 +1,181 @@
+"""Ranks of a model as threads of one process, each with its own group, weights and runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import torch
+
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import Plan, RankGroup, SlotWork
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.block_copies import BlockCopies
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.grammar import Compile, Grammars
+from penstock_worker.models import model_class
+from penstock_worker.parallel.group import Group
+from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.parallel.rendezvous import Rendezvous
+from penstock_worker.parallel.report import report
+from penstock_worker.parallel.shard import shard_of
+from penstock_worker.parallel.stage_runner import StageRunner
+from penstock_worker.runner import Observer, Runner
+from penstock_worker.sampler import choose
+from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.weights import open_weights
+
+CPU = torch.device("cpu")
+
+
+class Formed:
+    """Ranks that have found one another. each: calls something with every rank, at once.
+    wanted: whether their session stands."""
+
+    def __init__(self, tensor: int, pipeline: int = 1) -> None:
+        places = [Place(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
+        self.ranks = [Ranks(place) for place in places]
+        self.pool = ThreadPoolExecutor(len(places))
+        self.rendezvous = [Rendezvous("127.0.0.1") for _ in places]
+        self.number = 0
+        self.wanted = True
+        self.form()
+
+    def form(self) -> None:
+        self.number += 1
+        first = self.rendezvous[0].address()
+        self.each(lambda ranks: self._join(ranks, first))
+
+    def _join(self, ranks: Ranks, first: str) -> None:
+        place = ranks.place
+        named = RankGroup(
+            tensor=place.tensor,
+            pipeline=place.pipeline,
+            rank=place.rank,
+            rendezvous=first,
+            number=self.number,
+        )
+        ranks.join(Group(named, self.rendezvous[place.rank], CPU, lambda: self.wanted))
+
+    def each(self, call: Callable[[Ranks], Any]) -> list[Any]:
+        with torch.inference_mode(False):
+            return [job.result(60) for job in [self.pool.submit(call, one) for one in self.ranks]]
+
+    def close(self) -> None:
+        for one in self.ranks:
+            one.leave()
+        for one in self.rendezvous:
+            one.close()
+        self.pool.shutdown()
+
+    def __enter__(self) -> Formed:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self.close()
+
+
+class Together:
+    """A model over formed ranks; drives like one Runner.
+
+    Checks of every step that the ranks of the last stage have sampled alike.  compiles: each rank's
+    grammar library.  observer: of the last stage's lead.
+    """
+
+    def __init__(
+        self,
+        formed: Formed,
+        config: ModelConfig,
+        files: WeightFiles,
+        dtype: torch.dtype = torch.float32,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 512,
+        slots: int = 64,
+        compiles: Callable[[Ranks], Compile] | None = None,
+        budget: float = 10.0,
+        observer: Observer | None = None,
+    ) -> None:
+        self.formed = formed
+        self._told: dict[int, list[int]] = {}
+        self._last_stage = [one for one in formed.ranks if one.place.last]
+
+        def build(ranks: Ranks) -> Runner | StageRunner:
+            torch.set_num_threads(1)
+            with torch.inference_mode():
+                weights = open_weights(files, config, dtype)
+                model = model_class(config.architecture)(config, weights, 2048, ranks=ranks)
+                own = shard_of(config, ranks.place).own
+                shape = CacheShape(
+                    num_layers=own.num_layers,
+                    num_heads=own.num_heads,
+                    num_kv_heads=own.num_kv_heads,
+                    head_dim=own.head_dim,
+                    block_size=block_size,
+                    dtype=dtype,
+                )
+                forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks), ranks)
+            bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, 2048)
+            if not ranks.place.last:
+                copies = BlockCopies(forward.kv_blocks(), 0)
+                return StageRunner(forward, Slots(bounds, told=True), copies)
+            grammars = None
+            if compiles is not None:
+                grammars = Grammars(compiles(ranks), budget=budget, agree=ranks.any)
+            # Every row's logits are joined, so all ranks of the stage must want them.
+            watching = observer if ranks.place.lead else (lambda *row: None)
+            return Runner(
+                forward,
+                choose(1),
+                Slots(bounds),
+                grammars=grammars,
+                together=True,
+                observer=None if observer is None else watching,
+            )
+
+        self.runners = dict(zip(formed.ranks, formed.each(build), strict=True))
+
+    def execute(self, plan: Plan) -> Result:
+        results = self.formed.each(lambda ranks: self._one(ranks, self._with_tokens(plan, ranks)))
+        reported = dict(zip(self.formed.ranks, results, strict=True))
+        for ranks, result in reported.items():
+            assert bool(result.slots) == (ranks.place.lead and bool(plan.work))
+        assert len({reported[ranks].sampled for ranks in self._last_stage}) == 1
+        (lead,) = [result for ranks, result in reported.items() if ranks.place.lead]
+        for new in plan.admitted:
+            self._told[new.slot] = []
+        for work in plan.work:
+            self._told[work.slot] = []
+        for each in lead.slots:
+            if each.token is not None:
+                self._told[each.slot] = [each.token]
+        return lead
+
+    def _one(self, ranks: Ranks, plan: Plan) -> Result:
+        return report(self.runners[ranks].execute(plan), ranks.place, 0.0)
+
+    def _with_tokens(self, plan: Plan, ranks: Ranks) -> Plan:
+        """As the engine core does it where there are stages."""
+        if ranks.place.pipeline == 1:
+            return plan
+        admitted = {new.slot for new in plan.admitted}
+        work = [
+            SlotWork(
+                one.slot,
+                one.start,
+                one.count,
+                one.new_blocks,
+                [] if one.slot in admitted else self._told.get(one.slot, []),
+            )
+            for one in plan.work
+        ]
+        return msgspec.structs.replace(plan, work=work)
+
+    def close(self) -> None:
+        for runner in self.runners.values():
+            runner.close()
