@@ -19,7 +19,7 @@ from torch import distributed as dist
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import Place
-from penstock_worker.parallel.rendezvous import Rendezvous, split_address
+from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
 
 CONNECT = timedelta(seconds=20)
 """To make the connections of a group whose ranks have all come."""
@@ -127,13 +127,14 @@ class Group:
             )
             return dist.PrefixStore(str(group.number), store)
         while self._wanted():
-            try:
-                store = dist.TCPStore(
-                    host, port, is_master=False, wait_for_workers=False, timeout=10 * LOOK
-                )
-            except RuntimeError:
-                time.sleep(LOOK.total_seconds())  # Rank 0 hasn't heard yet that it is one.
+            # Rank 0 may not have heard yet that it is one. Torch's own client would try again, too,
+            # but with a page of C++ frames each time.
+            if not answers(host, port):
+                time.sleep(LOOK.total_seconds())
                 continue
+            store = dist.TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=CONNECT
+            )
             return dist.PrefixStore(str(group.number), store)
         raise GroupLost("the session ended while the group's store was looked for")
 

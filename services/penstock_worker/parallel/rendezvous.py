@@ -12,7 +12,7 @@ import threading
 from penstock.errors import StartupError
 from penstock_worker.parallel.errors import GroupLost
 
-
+KNOCK_SECONDS = 1.0
 BACKLOG = 128
 """Ranks that may knock at once."""
 
@@ -60,6 +60,15 @@ def _bind(host: str) -> socket.socket:
     except OSError as error:
         raise StartupError(f"rank_host is {host}; no port can be had there: {error}") from error
     return bound
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), KNOCK_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def split_address(address: str) -> tuple[str, int]:
