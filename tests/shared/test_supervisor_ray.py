@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -89,6 +90,22 @@ def test_without_ray_there_is_one_clear_line(
     monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
     with pytest.raises(StartupError, match="expected HOST:PORT"):
         main(wanted)
+
+
+def test_a_cluster_that_is_not_there_is_final_until_the_system_was_ready(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Later the supervisor tries again."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        for was_ready, kind in ((False, StartupError), (True, Unavailable)):
+            wanted = Wanted(
+                EngineConfig(), "ipc:///x", str(tmp_path), lambda ready=was_ready: ready
+            )
+            with pytest.raises(kind, match=f"no Ray cluster answers at {address}"):
+                main(wanted)
 
 
 @pytest.fixture

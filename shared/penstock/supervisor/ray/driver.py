@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.supervisor.ray.rank import Rank
 
 log = logs.get(__name__)
+
+PATIENCE = 10.0
+"""Seconds in which a cluster must take a connection."""
 
 NO_GPU = (("CUDA_VISIBLE_DEVICES", ""),)
 """For a rank that has reserved none: what it would find, others have reserved."""
@@ -89,6 +93,7 @@ def _connect() -> None:
             f"RAY_ADDRESS is {address}: expected HOST:PORT of a cluster that this machine is a node"
             " of, or auto"
         )
+    _knock(address)
     make_record = logging.getLogRecordFactory()
     try:
         import ray
@@ -104,6 +109,17 @@ def _connect() -> None:
             f"no Ray cluster answers at {address} (RAY_ADDRESS; `ray start --head` begins one):"
             f" {error}"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises Unavailable where nobody listens at HOST:PORT: Ray would look for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except OSError as error:
+        raise Unavailable(f"no Ray cluster answers at {address} (RAY_ADDRESS): {error}") from None
 
 
 async def _serve(wanted: Wanted) -> None:
