@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from tests.system.test_drain import Reading, open_client, read
 pytestmark = [pytest.mark.timeout(240)]
 
 SMALL = ("--max-model-len", "256", "--num-kv-blocks", "96", "--dtype", "float32")
+PATIENT = ("--peer-timeout", "10")
+"""Four workers that load at once on two cores may be silent for longer than the default."""
 PROMPTS = (
     "The capital of France is",
     "1, 2, 3, 4, 5,",
@@ -58,14 +61,21 @@ async def all_run(client: Any) -> bool:
     return engine["running"] == STREAMS
 
 
-@pytest.fixture(scope="module")
-def alone() -> Iterator[tuple[list[str], list[Reading]]]:
-    """What one worker answers and streams."""
-    server = Server("smollm2-135m", *SMALL, "--attention-backend", "reference")
+@contextmanager
+def serving(*arguments: str) -> Iterator[Server]:
+    server = Server("smollm2-135m", *SMALL, *PATIENT, *arguments, wait=False)
     try:
-        yield answers(server), asyncio.run(streams(server.url))
+        server.wait_ready(150)
+        yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[list[str], list[Reading]]:
+    """What one worker answers and streams."""
+    with serving("--attention-backend", "reference") as server:
+        return answers(server), asyncio.run(streams(server.url))
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +83,8 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of that many tensor ranks and stages."""
     tensor, pipeline = request.param
     sizes = ("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline))
-    server = Server("smollm2-135m", *SMALL, *sizes)
-    try:
+    with serving(*sizes) as server:
         yield server
-    finally:
-        server.close()
 
 
 def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading]]) -> None:
