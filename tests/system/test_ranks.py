@@ -16,7 +16,7 @@ from penstock import LLM, SamplingParams
 from tests.system.serving import Server, ServerFailed, wait_until
 from tests.system.test_drain import Reading, open_client, read
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(400)]
 
 SMALL = ("--max-model-len", "256", "--num-kv-blocks", "96", "--dtype", "float32")
 PATIENT = ("--peer-timeout", "10")
