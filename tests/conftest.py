@@ -48,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests/deploy/test_queries.py asks a real Prometheus every query of deploy/",
     )
+    parser.addoption(
+        "--ray",
+        action="store_true",
+        help="tests/system/test_ray.py: workers on a local Ray cluster (extra `ray`)",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,6 +33,7 @@ def examine() -> list[Finding]:
         "processor": surroundings.processor,
         "gpu": surroundings.gpu,
         "torch": _torch,
+        "triton": surroundings.triton,
         "worker libraries": lambda: surroundings.libraries(surroundings.WORKER_LIBRARIES),
         "gateway libraries": lambda: surroundings.libraries(surroundings.FRONT_LIBRARIES),
         "cpu kernels": _cpu_kernels,
@@ -60,7 +61,11 @@ def _run(name: str, check: Callable[[], str]) -> Finding:
 def _torch() -> str:
     import torch
 
-    return f"{torch.__version__}, {'CUDA' if torch.cuda.is_available() else 'no CUDA device'}"
+    if torch.cuda.is_available():
+        return f"{torch.__version__}, CUDA {torch.version.cuda}"
+    if shutil.which("nvidia-smi") is not None:
+        raise Advice(f"{torch.__version__}, which can't use the GPU; the CPU serves")
+    return f"{torch.__version__}, no CUDA device"
 
 
 def _cpu_kernels() -> str:

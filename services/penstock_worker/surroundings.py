@@ -6,6 +6,7 @@ error where it can't.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import resource
 import shutil
@@ -40,7 +41,7 @@ def processor() -> str:
 
 
 def gpu() -> str:
-    """CUDA devices. None is no fault: a CPU serves."""
+    """CUDA devices with their memory. None is no fault: a CPU serves."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise Advice("none: nvidia-smi is not there; the CPU serves")
@@ -49,7 +50,17 @@ def gpu() -> str:
     names = "; ".join(line.strip() for line in done.stdout.splitlines() if line.strip())
     if done.returncode != 0 or not names:
         raise Advice("none that answers; the CPU serves")
-    raise Advice(f"{names}: not used yet; the CPU serves")
+    return names
+
+
+def triton() -> str:
+    """The compiler of the CUDA kernels. Without it a CPU serves."""
+    try:
+        return str(importlib.import_module("triton").__version__)
+    except Exception as error:  # It loads libraries, which may fail in ways of their own.
+        raise Advice(
+            f"not there ({error}); a GPU needs it: pip install 'penstock[cuda]'; the CPU serves"
+        ) from None
 
 
 def huge_pages(root: Path = Path("/sys/kernel/mm/transparent_hugepage")) -> str:

@@ -17,7 +17,9 @@ from penstock.config import ServeConfig
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker-compose.yml"
 OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/compose.*.yml"))
-OWN = {"prepare", "keys", "gateway", "engine", "worker", "engine-2", "worker-2"}
+UNDER = {"deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml"}
+"""Overrides that go on top of another one."""
+OWN = {"prepare", "keys", "gateway", "engine", "worker", "engine-2", "worker-1", "worker-2"}
 ONE_SHOT = {"prepare", "keys"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 ADDED_UP = ("volumes", "secrets", "ports")
@@ -48,7 +50,17 @@ def seconds(text: str) -> int:
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
-TREES = {"base": load(BASE), **{file: load(BASE, file) for file in OVERRIDES}}
+def files_for(override: str) -> list[str]:
+    """As people name them at the call."""
+    return [BASE, *([UNDER[override]] if override in UNDER else []), override]
+
+
+def role_of(name: str) -> str:
+    """`worker-2` is a worker."""
+    return re.sub(r"-\d+$", "", name)
+
+
+TREES = {"base": load(BASE), **{file: load(*files_for(file)) for file in OVERRIDES}}
 SERVICES = [
     pytest.param(name, service, id=f"{tree}:{name}")
     for tree, loaded in TREES.items()
@@ -87,6 +99,12 @@ def test_commands_are_penstocks(name: str, service: dict[str, Any]) -> None:
         assert grace > config.gateway.shutdown_timeout, "what runs is killed before its time"
 
 
+def rank_of(service: dict[str, Any]) -> int:
+    """A worker adds it to its port."""
+    found = [word for word in service["command"] if word.startswith("--rank=")]
+    return int(found[0].partition("=")[2]) if found else 0
+
+
 @pytest.mark.parametrize(("name", "service"), SERVICES)
 def test_health_is_asked_where_it_is_told(name: str, service: dict[str, Any]) -> None:
     if name not in OWN - ONE_SHOT:
@@ -94,9 +112,11 @@ def test_health_is_asked_where_it_is_told(name: str, service: dict[str, Any]) ->
     *command, url = service["healthcheck"]["test"]
     assert command == ["CMD", "penstock", "health"]
     flag = {"gateway": "--port", "engine": "--engine-metrics-port"}.get(
-        name.removesuffix("-2"), "--worker-metrics-port"
+        role_of(name), "--worker-metrics-port"
     )
-    assert f"{flag}={urlsplit(url).port}" in service["command"]
+    (told,) = (word for word in service["command"] if word.startswith(f"{flag}="))
+    port = int(told.partition("=")[2]) + rank_of(service)
+    assert port == urlsplit(url).port
     assert urlsplit(url).path == "/health/ready"
 
 
@@ -140,7 +160,7 @@ def test_each_role_sees_its_own_keys_only(tree: dict[str, Any]) -> None:
     for name, service in tree["services"].items():
         mounted = {volume.split(":")[0] for volume in service.get("volumes", [])}
         keys = {volume for volume in mounted if volume.endswith("-keys")}
-        role = name.removesuffix("-2")
+        role = role_of(name)
         if role in ("gateway", "engine", "worker"):
             assert keys == {f"{role}-keys"}
         elif name != "keys":
@@ -157,6 +177,37 @@ def test_the_second_engine_is_like_the_first() -> None:
         one["networks"] = {net: given or {} for net, given in one["networks"].items()}
         assert two == one
     assert tree["engine-2"]["networks"]["core"]["aliases"] == ["engines"]
+
+
+@pytest.mark.parametrize("override", ["tensor-parallel", "tensor-parallel-nvidia"])
+def test_ranks_are_as_many_as_the_engine_waits_for_and_alike(override: str) -> None:
+    tree = TREES[f"deploy/compose.{override}.yml"]["services"]
+    base = TREES["base"]["services"]
+    parser = BY_NAME["engine"].parser()
+    engine = parser.parse_args(tree["engine"]["command"][1:])
+    workers = {name: one for name, one in tree.items() if role_of(name) == "worker"}
+    assert engine.setting_tensor_parallel_size == len(workers)
+    assert sorted(rank_of(one) for one in workers.values()) == list(range(len(workers)))
+    added = {"--tensor-parallel-size=2"}
+    assert set(tree["engine"]["command"]) - set(base["engine"]["command"]) == added
+    for name, one in workers.items():
+        arguments = BY_NAME["worker"].parser().parse_args(one["command"][1:])
+        assert arguments.rank_host == name, "the others reach it by its service's name"
+        # Nothing but who it is tells it from the base's worker.
+        assert set(base["worker"]["command"]) - set(one["command"]) <= {
+            "--rank=0",
+            "--worker-metrics-port=9101",
+        }
+        own = {key: value for key, value in one.items() if key not in ("command", "networks")}
+        same = {key: base["worker"][key] for key in own if key in base["worker"]}
+        differs = {key for key in same if own[key] != same[key]}
+        assert differs <= ({"image", "mem_limit", "build"} if "nvidia" in override else set())
+        assert set(one["networks"]) == set(base["worker"]["networks"])
+    if "nvidia" in override:
+        devices = [
+            one["deploy"]["resources"]["reservations"]["devices"][0] for one in workers.values()
+        ]
+        assert sorted(each["device_ids"] for each in devices) == [["0"], ["1"]]
 
 
 def test_every_variable_has_its_default_and_a_word() -> None:

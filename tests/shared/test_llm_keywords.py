@@ -35,12 +35,22 @@ def test_names_of_vllm_set_what_is_called_otherwise_here() -> None:
     assert (config.model.quantization, config.model.served_model_name) == ("none", "name")
     assert (config.cache.kv_block_size, config.cache.num_kv_blocks) == (32, 77)
     assert (config.cache.host_kv_gib, config.cache.enable_prefix_caching) == (2.0, False)
+    assert engine_config({"dtype": "half"}).model.dtype == "float16"
+    assert engine_config({"load_format": "safetensors"}).model.load_format == "auto"
     assert config.scheduler.max_num_seqs == engine_config({}).scheduler.max_num_seqs
+
+
+def test_ranks_are_asked_for_as_vllm_has_it() -> None:
+    config = engine_config({"tensor_parallel_size": 2, "pipeline_parallel_size": 3})
+    assert config.parallel.ranks == 6
+    config = engine_config({"gpu_memory_utilization": 0.5, "enforce_eager": True})
+    assert (config.cache.gpu_memory_utilization, config.worker.enforce_eager) == (0.5, True)
+    assert engine_config({}).parallel.ranks == 1
 
 
 def test_what_happens_anyway_is_accepted() -> None:
     asked = {name: one.default for name, one in FOREIGN.items()}
-    asked |= {"enforce_eager": True, "disable_log_stats": False, "trust_remote_code": False}
+    asked |= {"disable_log_stats": False, "trust_remote_code": False}
     asked |= {"model": "m", "tokenizer": "m"}
     assert engine_config(asked) == engine_config({"model": "m"})
 
@@ -48,12 +58,14 @@ def test_what_happens_anyway_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size: 2 is not supported here; allowed: 1"),
+        ({"data_parallel_size": 2}, "data_parallel_size: 2 is not supported here; allowed: 1"),
+        ({"data_parallel_size": True}, "data_parallel_size: True"),
+        ({"tensor_parallel_size": 65}, "tensor_parallel_size: 65"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size: True"),
         ({"trust_remote_code": True}, "trust_remote_code: True"),
         ({"tokenizer": "other"}, "a tokenizer comes with its model"),
         ({"max_logprobs": 21}, "allowed: 0 to 20"),
-        ({"dtype": "float16"}, "dtype: 'float16' is not allowed; expected one of auto"),
+        ({"dtype": "float8"}, "dtype: 'float8' is not allowed; expected one of auto"),
         ({"dtype": ["auto"]}, "dtype"),
         ({"max_model_len": 0}, "max_model_len: 0"),
         ({"block_size": 8, "kv_block_size": 16}, "kv_block_size was given as well"),
@@ -67,10 +79,10 @@ def test_the_rest_is_refused_by_name(keywords: dict[str, object], words: str) ->
 
 def test_a_keyword_without_effect_says_so(caplog) -> None:
     with caplog.at_level(logging.WARNING):
-        engine_config({"gpu_memory_utilization": 0.5})
-    assert "gpu_memory_utilization=0.5 has no effect here" in caplog.text
+        engine_config({"compilation_config": 3})
+    assert "compilation_config=3 has no effect here" in caplog.text
     caplog.clear()
-    engine_config({"gpu_memory_utilization": 0.9})
+    engine_config({"compilation_config": None})
     assert not caplog.text
 
 

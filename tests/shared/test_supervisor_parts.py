@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,19 +14,24 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.commands import BY_NAME
 from penstock.config import (
     CacheSettings,
     EngineConfig,
     MetricsSettings,
+    ParallelSettings,
     RecordSettings,
     ServeConfig,
     WorkerSettings,
 )
 from penstock.errors import InvalidRequest, StartupError
-from penstock.supervisor import listener, replicas
-from penstock.supervisor.replicas import make_replicas, share
+from penstock.supervisor import listener, shares
+from penstock.supervisor.child import ChildSpec, start
+from penstock.supervisor.gpus import devices_of_workers, visible_gpus
+from penstock.supervisor.replicas import Endpoints, make_replicas
 from penstock.supervisor.report import Report
 from penstock.supervisor.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
+from penstock.supervisor.shares import share
 
 
 def test_the_runtime_folder_is_private_and_goes_with_its_contents(tmp_path: Path) -> None:
@@ -123,7 +129,7 @@ def test_a_report_needs_an_open_descriptor() -> None:
 
 
 def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "usable_cores", lambda: 7.0)
+    monkeypatch.setattr(shares, "usable_cores", lambda: 7.0)
     cache = CacheSettings(kv_memory_fraction=0.6, host_kv_gib=3.0)
     config = EngineConfig(cache=cache, record=RecordSettings(record_dir="/rec"))
     parts = [share(config, number, 3) for number in range(3)]
@@ -148,21 +154,134 @@ def test_metrics_ports_follow_one_another() -> None:
         share(last, 1, 2)
 
 
+def test_ranks_share_what_their_engine_core_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "usable_cores", lambda: 13.0)
+    config = EngineConfig(
+        cache=CacheSettings(kv_memory_fraction=0.6, host_kv_gib=3.0),
+        parallel=ParallelSettings(tensor_parallel_size=3, pipeline_parallel_size=1),
+        metrics=MetricsSettings(worker_metrics_port=9200, engine_metrics_port=9100),
+        record=RecordSettings(record_dir="/rec"),
+    )
+    alone = share(config, 0, 1)
+    assert alone.worker.threads == 4  # the same for each
+    assert alone.cache.kv_memory_fraction == pytest.approx(0.2)
+    assert alone.cache.host_kv_gib == pytest.approx(1.0)
+    assert alone.record.record_dir == "/rec"
+    two = [share(config, number, 2) for number in range(2)]
+    assert [part.worker.threads for part in two] == [2, 2]
+    assert two[0].cache.kv_memory_fraction == pytest.approx(0.1)
+    # A worker adds its rank.
+    assert [part.metrics.worker_metrics_port for part in two] == [9200, 9203]
+    assert [part.metrics.engine_metrics_port for part in two] == [9100, 9101]
+    last = EngineConfig(
+        metrics=MetricsSettings(worker_metrics_port=65_534), parallel=config.parallel
+    )
+    with pytest.raises(StartupError, match="would have the metrics port 65536"):
+        share(last, 0, 1)
+
+
 def test_engine_cores_have_places_of_their_own(tmp_path: Path) -> None:
-    runtime = RuntimeDir.create(tmp_path)
+    runtime, default = RuntimeDir.create(tmp_path), Endpoints()
     try:
-        [one] = make_replicas(ServeConfig(), runtime, tmp_path, None, 7.0)
-        assert (one.engine.name, one.worker.name) == ("engine", "worker 0")
+        [one] = make_replicas(ServeConfig(), runtime, tmp_path, default, 7.0)
+        assert (one.engine.name, [each.name for each in one.workers]) == ("engine", ["worker 0"])
         assert one.engine.grace == 7.0
         assert "--index" not in one.engine.arguments
-        two = make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, None, 7.0)
-        names = [(each.engine.name, each.worker.name) for each in two]
+        config = ServeConfig(data_parallel_size=2)
+        two = make_replicas(config, runtime, tmp_path, default, 7.0)
+        names = [(each.engine.name, *(one.name for one in each.workers)) for each in two]
         assert names == [("engine 0", "worker 0"), ("engine 1", "worker 1")]
         assert len({each.frontends for each in two}) == 2
-        places = "ipc:///a,ipc:///b"
-        given = make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, places, 7.0)
+        places = Endpoints("ipc:///a,ipc:///b", "ipc:///c,ipc:///d")
+        given = make_replicas(config, runtime, tmp_path, places, 7.0)
         assert [each.frontends for each in given] == ["ipc:///a", "ipc:///b"]
-        with pytest.raises(StartupError, match="has 1 places, --data-parallel-size is 2"):
-            make_replicas(ServeConfig(data_parallel_size=2), runtime, tmp_path, "ipc:///a", 7.0)
+        assert [told(each.workers[0], "--engine-endpoint") for each in given] == [
+            "ipc:///c",
+            "ipc:///d",
+        ]
+        for wrong, flag in ((Endpoints("ipc:///a"), "frontend"), (Endpoints(None, "a"), "worker")):
+            with pytest.raises(StartupError, match=f"--{flag}-endpoint has 1 places, --data-para"):
+                make_replicas(config, runtime, tmp_path, wrong, 7.0)
     finally:
         runtime.remove()
+
+
+def test_each_rank_is_a_worker_of_its_engine_core(tmp_path: Path) -> None:
+    runtime = RuntimeDir.create(tmp_path)
+    engine = EngineConfig(
+        worker=WorkerSettings(device="cpu"),
+        parallel=ParallelSettings(tensor_parallel_size=2, pipeline_parallel_size=2),
+    )
+    try:
+        [one] = make_replicas(ServeConfig(engine=engine), runtime, tmp_path, Endpoints(), 7.0)
+        assert [each.name for each in one.workers] == [f"worker {rank}" for rank in range(4)]
+        assert [told(each, "--rank") for each in one.workers] == ["0", "1", "2", "3"]
+        assert len({told(each, "--engine-endpoint") for each in one.workers}) == 1
+        config = ServeConfig(engine=engine, data_parallel_size=2)
+        _, second = make_replicas(config, runtime, tmp_path, Endpoints(), 7.0)
+        assert [each.name for each in second.workers] == [f"worker {n}" for n in range(4, 8)]
+        assert [told(each, "--rank") for each in second.workers] == ["0", "1", "2", "3"]
+        assert [told(each, "--index") for each in second.workers] == ["4", "5", "6", "7"]
+        parser = BY_NAME["worker"].parser()
+        for each in second.workers:
+            parser.parse_args(each.arguments[1:])
+    finally:
+        runtime.remove()
+
+
+def told(spec: ChildSpec, flag: str) -> str:
+    return spec.arguments[spec.arguments.index(flag) + 1]
+
+
+def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f,1, 7")
+    runtime = RuntimeDir.create(tmp_path)
+    engine = EngineConfig(parallel=ParallelSettings(tensor_parallel_size=2))
+    try:
+        config = ServeConfig(engine=engine, data_parallel_size=2)
+        replicas = make_replicas(config, runtime, tmp_path, Endpoints(), 7.0)
+        seen = [dict(spec.environment) for each in replicas for spec in each.workers]
+        assert seen == [{"CUDA_VISIBLE_DEVICES": name} for name in ("3", "GPU-5f", "1", "7")]
+    finally:
+        runtime.remove()
+
+
+def test_gpus_are_counted_without_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    assert visible_gpus({}, tmp_path) == ["0", "1"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == ["1"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, tmp_path) == ["0"]
+    assert visible_gpus({}, tmp_path / "none") == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: H200 (UUID: a)'\necho '  MIG 1g (UUID: b)'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    assert visible_gpus({}, tmp_path) == ["0"]
+
+
+def test_fewer_gpus_than_workers_is_said_and_none_is_the_cpu() -> None:
+    auto, cuda = WorkerSettings(), WorkerSettings(device="cuda")
+    assert devices_of_workers(auto, 2, list) == [None, None]
+    assert devices_of_workers(WorkerSettings(device="cpu"), 2, lambda: ["0"]) == [None, None]
+    on_cpu = WorkerSettings(attention_backend="reference")
+    assert devices_of_workers(on_cpu, 2, lambda: ["0"]) == [None, None]
+    assert devices_of_workers(cuda, 1, lambda: ["4", "5"]) == ["4"]
+    for settings, found in ((cuda, []), (cuda, ["0"]), (auto, ["0"])):
+        with pytest.raises(
+            StartupError, match=f"2 workers need a GPU each, and there are {len(found)}"
+        ):
+            devices_of_workers(settings, 2, lambda found=found: found)
+
+
+def test_a_child_gets_its_own_variables(tmp_path: Path) -> None:
+    spec = ChildSpec("one", ("doctor", "--help"), environment=(("COLUMNS", "40"),))
+
+    async def run() -> str:
+        process = await start(spec, tmp_path / "failure", stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+        return output.decode()
+
+    assert "Looks at processor, memory, libraries,\nports" in asyncio.run(run())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.main import main
 from penstock_kernels.cpu import library
+from penstock_worker import surroundings
 from penstock_worker.doctor import examine
+from penstock_worker.surroundings import Advice
 
 
 def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +23,26 @@ def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert findings["cpu kernels"]["text"].split(",")[0] in library.INSTRUCTION_SETS
     assert Path(findings["default model"]["text"]).is_dir()
     assert re.match(r"0 \(\d+ of \d+ CPUs usable\)|none shown", findings["numa nodes"]["text"])
+
+
+def test_gpus_are_named_and_none_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Advice, match="the CPU serves"):
+        surroundings.gpu()
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    assert surroundings.gpu() == "NVIDIA H200, 143771 MiB"
+
+
+def test_a_triton_that_cannot_be_loaded_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.match(r"\d+\.\d+", surroundings.triton())
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(Advice, match=r"penstock\[cuda\]"):
+        surroundings.triton()
 
 
 def test_missing_kernels_are_explained(

@@ -53,6 +53,12 @@ COMMANDS = (
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
     Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
+    Command(
+        "ray-workers",
+        PARTS,
+        "run an engine core's workers on a Ray cluster",
+        "process_arguments:ray_workers",
+    ),
     Command("prepare", PARTS, "make a model's prepared folder", "process_arguments:prepare"),
     Command("curve-keys", PARTS, "make keys for processes on several hosts", "curve_keys:add"),
     Command("config-table", PARTS, "print the reference table of all flags", "table:add"),

@@ -51,6 +51,13 @@ def worker(parser: Parser) -> None:
     )
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="Rank in its group.")
     parser.add_argument(
+        "--rank-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="Address or name at which the other ranks of its model reach it. What goes on between "
+        "ranks is plain TCP: keep it to a private network. Default: %(default)s.",
+    )
+    parser.add_argument(
         "--model-dir",
         metavar="FOLDER",
         help="This worker's own prepared folder; default: the engine core's, by the same path.",
@@ -58,6 +65,29 @@ def worker(parser: Parser) -> None:
     flags.add_settings(parser, flags.TRANSPORT, *flags.WORKER_METRICS)
     _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("worker"))
+
+
+def ray_workers(parser: Parser) -> None:
+    """`penstock ray-workers`."""
+    parser.description = (
+        "Runs the ranks of one engine core as actors of a Ray cluster (RAY_ADDRESS; default: the "
+        "one that this machine is part of), in a placement group, and starts again what dies."
+    )
+    parser.add_argument(
+        "--engine-endpoint", required=True, metavar="ENDPOINT", help="The engine's worker side."
+    )
+    parser.add_argument(
+        "--model-dir",
+        required=True,
+        metavar="FOLDER",
+        help="The engine core's prepared folder; a node that lacks it prepares the model itself.",
+    )
+    flags.add_settings(parser, flags.ENGINE)
+    _supervision(parser, indexed=True)
+    parser.add_argument(
+        "--ready-file", metavar="FILE", help="Is there from when the system was ready."
+    )
+    parser.set_defaults(run=_child("ray-workers"))
 
 
 def prepare(parser: Parser) -> None:

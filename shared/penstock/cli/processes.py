@@ -1,4 +1,4 @@
-"""The commands that are one process of the system: gateway, engine, worker, prepare.
+"""The commands that are one process of the system: gateway, engine, worker, ray-workers, prepare.
 
 With `engine_tools` the only module of `penstock` that imports the services, each only in its own
 process.
@@ -106,6 +106,23 @@ def _worker(arguments: argparse.Namespace) -> int:
         engine.transport,
         metrics=engine.metrics,
         model_dir=arguments.model_dir,
+        rank_host=arguments.rank_host,
+    )
+    return 0
+
+
+def _ray_workers(arguments: argparse.Namespace) -> int:
+    from penstock.supervisor.ray.driver import Wanted, main
+
+    engine = resolve(arguments).engine
+    ready_file = arguments.ready_file
+    main(
+        Wanted(
+            engine,
+            endpoint=arguments.engine_endpoint,
+            model_dir=arguments.model_dir,
+            was_ready=Path(ready_file).exists if ready_file is not None else lambda: False,
+        )
     )
     return 0
 
@@ -128,4 +145,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_BODIES = {"gateway": _gateway, "engine": _engine, "worker": _worker, "prepare": _prepare}
+_BODIES = {
+    "gateway": _gateway,
+    "engine": _engine,
+    "worker": _worker,
+    "ray-workers": _ray_workers,
+    "prepare": _prepare,
+}

@@ -39,12 +39,18 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
     flags.add_settings(parser, flags.SERVE)
-    library = parser.add_argument_group("For front ends other than HTTP")
+    library = parser.add_argument_group("For front ends other than HTTP, and workers elsewhere")
     library.add_argument("--no-http", action="store_true", help="Start no gateway.")
     library.add_argument(
         "--frontend-endpoint",
         metavar="ENDPOINT",
         help="Where the engine core listens for front ends; default: a private ipc socket.",
+    )
+    library.add_argument(
+        "--worker-endpoint",
+        metavar="ENDPOINT",
+        help="Where the engine core listens for workers; default: a private ipc socket. With "
+        "--executor ray and nodes elsewhere: tcp://ADDRESS:PORT that they reach.",
     )
     library.add_argument(
         "--report-fd",
@@ -58,6 +64,7 @@ def add(parser: Parser) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C. Raises InvalidRequest and StartupError."""
+    from penstock.supervisor.replicas import Endpoints
     from penstock.supervisor.report import Report
     from penstock.supervisor.system import Options, run_system
 
@@ -75,7 +82,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         Options(
             announce=lambda url, model_dir: _announce(url, model_dir, config),
             http=not arguments.no_http,
-            frontend_endpoint=arguments.frontend_endpoint,
+            endpoints=Endpoints(arguments.frontend_endpoint, arguments.worker_endpoint),
             report=report,
         ),
     )

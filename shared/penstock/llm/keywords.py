@@ -26,8 +26,11 @@ RENAMED = {
 
 VALUES = {
     ("dtype", "float"): "float32",
+    ("dtype", "half"): "float16",
     ("scheduling_policy", None): "fcfs",
     ("quantization", None): "none",
+    ("load_format", "safetensors"): "auto",
+    ("load_format", "gguf"): "auto",
 }
 """(setting, vLLM's value) -> the value here. None otherwise means the default."""
 
@@ -48,8 +51,6 @@ FOREIGN: dict[str, Foreign] = {
     "tokenizer_mode": Foreign("auto", ("auto",)),
     "skip_tokenizer_init": Foreign(False, (False,)),
     "trust_remote_code": Foreign(False, (False,)),
-    "tensor_parallel_size": Foreign(1, (1,)),
-    "pipeline_parallel_size": Foreign(1, (1,)),
     "data_parallel_size": Foreign(1, (1,)),
     "enable_expert_parallel": Foreign(False, (False,)),
     "distributed_executor_backend": Foreign(None, (None, "mp", "uni")),
@@ -59,13 +60,8 @@ FOREIGN: dict[str, Foreign] = {
     "tokenizer_revision": Foreign(None, (None,)),
     "hf_token": Foreign(None, (None, False)),
     "hf_overrides": Foreign(None, (None, {})),
-    "load_format": Foreign("auto", ("auto", "safetensors", "gguf")),
     "config_format": Foreign("auto", ("auto", "hf")),
-    "gpu_memory_utilization": Foreign(
-        0.9, (), "the KV pool is sized by kv_memory_fraction (of free memory) or num_kv_blocks"
-    ),
     "cpu_offload_gb": Foreign(0, (0,)),
-    "enforce_eager": Foreign(False),
     "disable_log_stats": Foreign(True),
     "disable_custom_all_reduce": Foreign(False),
     "use_v2_block_manager": Foreign(True),
@@ -127,5 +123,5 @@ def _check_foreign(name: str, value: Any, model: Any) -> None:
 
 
 def _same(value: Any, allowed: Any) -> bool:
-    # True == 1, and yet tensor_parallel_size=True is a mistake.
+    # True == 1, and yet data_parallel_size=True is a mistake.
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)

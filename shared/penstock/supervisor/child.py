@@ -21,12 +21,14 @@ log = logs.get(__name__)
 @dataclass(frozen=True)
 class ChildSpec:
     """What to run. name: as ps and the logs show it.  arguments: those of the penstock command.
-    inherited: file descriptors that it gets.  grace: seconds between SIGTERM and SIGKILL."""
+    inherited: file descriptors that it gets.  grace: seconds between SIGTERM and SIGKILL.
+    environment: variables beside the supervisor's own."""
 
     name: str
     arguments: tuple[str, ...]
     inherited: tuple[int, ...] = ()
     grace: float = 3.0
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 class Child:
@@ -139,6 +141,7 @@ async def start(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if stdout is None else stdout,
             pass_fds=spec.inherited,
+            env={**os.environ, **dict(spec.environment)},
             process_group=0,
         )
     except OSError as error:

@@ -20,7 +20,7 @@ from penstock.exposure import check_exposure, check_limits, configured_keys
 from penstock.supervisor import listener as http
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
-from penstock.supervisor.replicas import make_replicas
+from penstock.supervisor.replicas import Endpoints, make_replicas
 from penstock.supervisor.report import Report
 from penstock.supervisor.rolling import ROLL, Rolling
 from penstock.supervisor.runtime_dir import RuntimeDir
@@ -35,14 +35,14 @@ SHUTDOWN_MARGIN = 2.0
 class Options:
     """What `penstock serve` was told besides the configuration.
 
-    http: whether there are gateways.  frontend_endpoint: where engine cores listen for front ends,
-    with commas; None: in the runtime folder.  report: the pipe to whoever started us.
+    http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
+    whoever started us.
     announce: called once, when ready, with the base URL (empty without http) and the model folder.
     """
 
     announce: Callable[[str, Path], None]
     http: bool = True
-    frontend_endpoint: str | None = None
+    endpoints: Endpoints = field(default_factory=Endpoints)
     report: Report | None = None
 
 
@@ -143,10 +143,13 @@ class System:
         config_file = runtime.path / "config.json"
         config_file.write_bytes(msgspec.json.encode(self.config))
         common = ("--config", str(config_file))
-        given = self.options.frontend_endpoint
-        replicas = make_replicas(self.config, runtime, model_dir, given, self._drain_grace)
+        replicas = make_replicas(
+            self.config, runtime, model_dir, self.options.endpoints, self._drain_grace
+        )
         frontends = ",".join(replica.frontends for replica in replicas)
-        self._workers = [self._child(runtime, replica.worker) for replica in replicas]
+        self._workers = [
+            self._child(runtime, spec) for replica in replicas for spec in replica.workers
+        ]
         self._engines = [self._child(runtime, replica.engine) for replica in replicas]
         if self._listener is not None:
             # From here on connections wait instead of being refused, also while a gateway is
@@ -156,7 +159,7 @@ class System:
                 self._child(runtime, self._gateway(common, frontends, index, self._listener))
                 for index in range(self.config.gateways)
             ]
-        await self._watch(frontends, model_dir)
+        await self._watch(frontends, model_dir, runtime.path / "ready")
 
     def _gateway(
         self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
@@ -178,11 +181,11 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path) -> None:
+    async def _watch(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
         children = (*self._workers, *self._engines, *self._front)
         runs = [asyncio.create_task(child.run()) for child in children]
-        ready = asyncio.create_task(self._announce_when_ready(frontends, model_dir))
+        ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await _first_of(stop, *runs, background=ready)
@@ -197,7 +200,8 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce_when_ready(self, frontends: str, model_dir: Path) -> None:
+    async def _announce(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+        """When the system is ready, says so to all who want to know."""
         begun = time.monotonic()
         url = ""
         if self._listener is not None:
@@ -207,6 +211,7 @@ class System:
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
+        ready_file.touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         if self.options.report is not None:
             self.options.report.send_ready()

@@ -148,8 +148,9 @@ def test_arguments_are_penstocks_own(documents: list[Object], tmp_path: Path) ->
 def test_services_lead_to_ports_of_pods_that_they_select(documents: list[Object]) -> None:
     services = of_kind(documents, "Service")
     for service in services:
-        (workload,) = selected(documents, service["spec"]["selector"])
+        workload, *ranks = selected(documents, service["spec"]["selector"])
         known = ports(workload)
+        assert all(ports(one) == known and _role(one) == "worker" for one in ranks)
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in known
             if service["spec"].get("clusterIP") == "None":
@@ -158,18 +159,18 @@ def test_services_lead_to_ports_of_pods_that_they_select(documents: list[Object]
         service = named(documents)["Service", stateful["spec"]["serviceName"]]
         assert service["spec"]["clusterIP"] == "None"
         assert service["spec"]["publishNotReadyAddresses"] is True
-        assert selected(documents, service["spec"]["selector"]) == [stateful]
+        assert stateful in selected(documents, service["spec"]["selector"])
 
 
 def test_what_processes_dial_and_listen_on_is_there(documents: list[Object]) -> None:
     objects = named(documents)
     (gateway,) = of_kind(documents, "Deployment")
-    engine, worker = sorted(
+    engine, *workers = sorted(
         of_kind(documents, "StatefulSet"), key=lambda one: str(one["metadata"]["name"])
     )
     assert ports(gateway) == {"http": 8000, "metrics": 9102}
     assert ports(engine) == {"frontends": 5570, "workers": 5571, "metrics": 9100}
-    assert ports(worker) == {"metrics": 9101}
+    assert all(ports(worker) == {"metrics": 9101} for worker in workers)
     own = containers(gateway)[-1]
     kind, _, name = str(flag(own, "--engine-endpoint")).partition("://")
     host, _, port = name.partition(":")
@@ -179,17 +180,23 @@ def test_what_processes_dial_and_listen_on_is_there(documents: list[Object]) -> 
     assert flag(own, "--port") == str(ports(gateway)["http"])
     assert flag(own, "--admin-port") == str(ports(gateway)["metrics"])
     # A pod of a StatefulSet is called NAME-INDEX.SERVICE.
-    dialled = str(flag(containers(worker)[-1], "--engine-endpoint"))
     name, service = engine["metadata"]["name"], engine["spec"]["serviceName"]
-    assert dialled == f"tcp://{name}-$(POD_INDEX).{service}:{ports(engine)['workers']}"
-    (index,) = (each for each in containers(worker)[-1]["env"] if each["name"] == "POD_INDEX")
-    assert "pod-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
-    assert engine["spec"]["replicas"] == worker["spec"]["replicas"]
-    for workload, name in ((engine, "engine"), (worker, "worker")):
-        own = containers(workload)[-1]
-        assert flag(own, f"--{name}-metrics-port") == str(ports(workload)["metrics"])
-        assert flag(own, "--metrics-host") == "0.0.0.0", "or no probe reaches it"
-    for workload in (gateway, engine, worker):
+    for rank, worker in enumerate(workers):
+        own = containers(worker)[-1]
+        dialled = str(flag(own, "--engine-endpoint"))
+        assert dialled == f"tcp://{name}-$(POD_INDEX).{service}:{ports(engine)['workers']}"
+        (index,) = (each for each in own["env"] if each["name"] == "POD_INDEX")
+        assert "pod-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
+        assert engine["spec"]["replicas"] == worker["spec"]["replicas"]
+        assert flag(own, "--rank") == str(rank)
+        port = flag(own, "--worker-metrics-port")
+        assert int(str(port)) + rank == ports(worker)["metrics"], "a worker adds its rank"
+    own = containers(engine)[-1]
+    assert flag(own, "--engine-metrics-port") == str(ports(engine)["metrics"])
+    for workload in (engine, *workers):
+        host = flag(containers(workload)[-1], "--metrics-host")
+        assert host == "0.0.0.0", "or no probe reaches it"
+    for workload in (gateway, engine, *workers):
         own = containers(workload)[-1]
         for probe in probes(own):
             assert probe["path"] in ("/health/live", "/health/ready")
@@ -217,7 +224,7 @@ def test_volumes_and_what_they_are_made_of_exist(documents: list[Object]) -> Non
                 assert made or claim in from_outside
             elif "secret" in volume:
                 secret = volume["secret"]
-                role = workload["metadata"]["name"].rpartition("-")[2]
+                role = _role(workload)
                 assert secret["secretName"] in from_outside | {_curve(documents, role)}
                 assert not secret["defaultMode"] & 0o007, "keys that everybody reads are refused"
 
@@ -249,11 +256,20 @@ def test_files_that_flags_name_are_mounted(documents: list[Object]) -> None:
 
 def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> None:
     for one in of_kind(documents, "PodDisruptionBudget"):
-        assert len(selected(documents, one["spec"]["selector"]["matchLabels"])) == 1
+        roles = {
+            _role(each) for each in selected(documents, one["spec"]["selector"]["matchLabels"])
+        }
+        assert len(roles) == 1
     allowed: dict[str, set[tuple[str, str]]] = {}
     for policy in of_kind(documents, "NetworkPolicy"):
-        (workload,) = selected(documents, policy["spec"]["podSelector"]["matchLabels"])
+        workload, *_ = selected(documents, policy["spec"]["podSelector"]["matchLabels"])
         for rule in policy["spec"]["ingress"]:
+            if "ports" not in rule:  # ranks, among themselves
+                (peer,) = rule["from"]
+                found = selected(documents, peer["podSelector"]["matchLabels"])
+                assert {_role(one) for one in (workload, *found)} == {"worker"}
+                assert len(found) > 1
+                continue
             for port in rule["ports"]:
                 assert port["port"] in ports(workload)
                 peers = allowed.setdefault(f"{_role(workload)}:{port['port']}", set())
@@ -274,7 +290,7 @@ def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> N
         chosen = one["spec"]["selector"]["matchLabels"]
         assert selected(documents, chosen) == [one]
         for spread in pod_of(one)["spec"]["topologySpreadConstraints"]:
-            assert selected(documents, spread["labelSelector"]["matchLabels"]) == [one]
+            assert one in selected(documents, spread["labelSelector"]["matchLabels"])
 
 
 def _role(workload: Object) -> str:
@@ -372,6 +388,22 @@ def test_gpus_are_asked_for_where_they_are_wanted() -> None:
     plain = containers(named(rendered())["StatefulSet", "prod-worker"])[-1]
     assert plain["image"].startswith("penstock-worker:")
     assert "nvidia.com/gpu" not in plain["resources"]["limits"]
+
+
+def test_each_rank_has_its_own_pods_and_the_engine_waits_for_all() -> None:
+    documents = rendered(VALUES["ranks"])
+    engine = containers(named(documents)["StatefulSet", "prod-engine"])[-1]
+    assert flag(engine, "--tensor-parallel-size") == flag(engine, "--pipeline-parallel-size") == "2"
+    for rank in range(4):
+        worker = named(documents)["StatefulSet", f"prod-worker-{rank}"]
+        own = containers(worker)[-1]
+        assert flag(own, "--rank-host") == "$(POD_IP)"
+        assert [each["name"] for each in own["env"]] == ["POD_INDEX", "POD_IP", "NCCL_DEBUG"]
+    # One that is alone is as it was, so that an upgrade changes nothing.
+    alone = named(rendered())["StatefulSet", "prod-worker"]
+    assert "penstock/rank" not in alone["spec"]["selector"]["matchLabels"]
+    assert flag(containers(alone)[-1], "--rank-host") is None
+    assert "prod-worker-0" in notes(VALUES["ranks"])
 
 
 def test_only_what_concerns_a_pod_restarts_it() -> None:

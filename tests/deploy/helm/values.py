@@ -36,6 +36,11 @@ VALUES: dict[str, dict[str, Any]] = {
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         },
     },
+    "ranks": {
+        "engines": 2,
+        "ranks": {"tensor": 2, "pipeline": 2},
+        "worker": {"gpu": {"count": 1}, "extraEnv": [{"name": "NCCL_DEBUG", "value": "WARN"}]},
+    },
     "keys and curve": {
         "fullnameOverride": "llm-service",
         "apiKeys": {"existingSecret": "api-keys", "key": "keys.yaml"},

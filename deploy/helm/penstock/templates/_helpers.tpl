@@ -182,3 +182,12 @@ readinessProbe:
   timeoutSeconds: 3
   failureThreshold: 2
 {{- end -}}
+
+{{- /* Workers of each engine. */ -}}
+{{- define "penstock.ranks" -}}
+{{- mul (int .Values.ranks.tensor) (int .Values.ranks.pipeline) -}}
+{{- end -}}
+
+{{- define "penstock.rankSuffix" -}}
+{{- if gt .ranks 1 }}-{{ .rank }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,141 @@
+"""One model over several workers: the same answers as one gives, and they fail as one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock import LLM, SamplingParams
+from tests.system.serving import Server, ServerFailed, wait_until
+from tests.system.test_drain import Reading, open_client, read
+
+pytestmark = [pytest.mark.timeout(400)]
+
+SMALL = ("--max-model-len", "256", "--num-kv-blocks", "96", "--dtype", "float32")
+PATIENT = ("--peer-timeout", "10")
+"""Four workers that load at once on two cores may be silent for longer than the default."""
+PROMPTS = (
+    "The capital of France is",
+    "1, 2, 3, 4, 5,",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
+)
+ASKED = ({"max_tokens": 10}, {"max_tokens": 10, "temperature": 0.9, "seed": 7})
+STREAMS = 4
+TOKENS = 24
+
+
+def layout(tensor: int, pipeline: int) -> Any:
+    return pytest.param((tensor, pipeline), id=f"TP{tensor}-PP{pipeline}")
+
+
+def answers(server: Server) -> list[str]:
+    """To all prompts, greedy and seeded, asked together."""
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(server.complete, prompt, **fields) for prompt in PROMPTS for fields in ASKED
+        ]
+        return [one.result() for one in asked]
+
+
+async def streams(url: str, kill: Any = None) -> list[Reading]:
+    """Several at once; `kill` is called when each of them has begun."""
+    async with open_client(url) as client:
+        tasks = [asyncio.create_task(read(client, n, TOKENS)) for n in range(STREAMS)]
+        if kill is not None:
+            async with asyncio.timeout(60):
+                while not await all_run(client):
+                    await asyncio.sleep(0.02)
+            kill()
+        return await asyncio.gather(*tasks)
+
+
+async def all_run(client: Any) -> bool:
+    engine = (await client.get("/status")).json()["engine"]
+    return engine["running"] == STREAMS
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[Server]:
+    server = Server("smollm2-135m", *SMALL, *PATIENT, *arguments, wait=False)
+    try:
+        server.wait_ready(150)
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[list[str], list[Reading]]:
+    """What one worker answers and streams."""
+    with serving("--attention-backend", "reference") as server:
+        return answers(server), asyncio.run(streams(server.url))
+
+
+@pytest.fixture(scope="module")
+def ranks(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of that many tensor ranks and stages."""
+    tensor, pipeline = request.param
+    sizes = ("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline))
+    with serving(*sizes) as server:
+        yield server
+
+
+def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading]]) -> None:
+    assert alone[0][0].startswith(" Paris")
+    assert all(reading.done and reading.text for reading in alone[1])
+
+
+@pytest.mark.parametrize(
+    "ranks", [layout(2, 1), layout(3, 1), layout(1, 2), layout(2, 2)], indirect=True
+)
+def test_several_ranks_answer_as_one_worker_does(
+    alone: tuple[list[str], list[Reading]], ranks: Server, request: pytest.FixtureRequest
+) -> None:
+    tensor, pipeline = request.node.callspec.params["ranks"]
+    count = tensor * pipeline
+    workers = sorted(name for name in ranks.children() if "worker" in name)
+    assert workers == [f"penstock: worker {rank}" for rank in range(count)]
+    assert answers(ranks) == alone[0]
+    assert ranks.get("/status")[1]["engine"]["workers"] == count
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victim"), [((2, 1), "worker 1"), ((2, 2), "worker 0")], indirect=["ranks"]
+)
+def test_a_killed_rank_breaks_no_stream(
+    alone: tuple[list[str], list[Reading]], ranks: Server, victim: str
+) -> None:
+    before = ranks.children()
+    pid = before[f"penstock: {victim}"]
+    disturbed = asyncio.run(streams(ranks.url, lambda: os.kill(pid, signal.SIGKILL)))
+    assert disturbed == alone[1]
+    wait_until(ranks.ready, 60, lambda: ranks.get("/status")[1])
+    after = ranks.children()
+    # The others left their group, and kept their weights.
+    assert {name for name in before if before[name] != after[name]} == {f"penstock: {victim}"}
+    assert answers(ranks) == alone[0]
+
+
+def test_the_library_takes_vllms_keyword(tiny_model: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    said = []
+    for keywords in ({"attention_backend": "reference"}, {"tensor_parallel_size": 2}):
+        with LLM(tiny_model, dtype="float32", num_kv_blocks=64, **keywords) as llm:
+            outputs = llm.generate(["The quick brown fox", "def add("], params)
+            said.append([output.outputs[0].token_ids for output in outputs])
+    assert said[0] == said[1]
+
+
+def test_the_cpu_kernels_refuse_several_ranks_in_one_clear_line(tiny_model: str) -> None:
+    with pytest.raises(ServerFailed) as caught:
+        Server(tiny_model, "--tensor-parallel-size", "2", "--attention-backend", "cpu")
+    assert caught.value.code != 0
+    assert "Traceback" not in caught.value.stderr
+    assert "reference" in caught.value.stderr.strip().splitlines()[-1]
