@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from penstock_worker.device_memory import DeviceMemory, device_kv_blocks, measur
 from penstock_worker.forward.graphs import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
 from penstock_worker.memory import free_memory
+from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler.interface import Ask
 from penstock_worker.sampler.rules import rules_of
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from penstock_worker.sampler.device import DeviceSampler
 
 log = logs.get(__name__)
-
-Least = Callable[[list[int]], list[int]]
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,9 @@ class DeviceParts:
 
 
 def load_on_device(
-    recipe: DeviceRecipe, setup: Setup, vocab: int, least: Least = list
+    recipe: DeviceRecipe, setup: Setup, vocab: int, ranks: Ranks = ALONE
 ) -> DeviceParts:
-    """least: makes the numbers of blocks, of the pool and of the host tier, those of all ranks.
+    """ranks: the pool and the host tier have the blocks of the one that has least.
 
     Raises StartupError where the device, or the host tier's memory, doesn't suffice.
     """
@@ -57,8 +55,8 @@ def load_on_device(
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # What loading left behind.
-    blocks = _kv_blocks(recipe, setup, memory, build, Rehearsal(sampler, setup, vocab))
-    blocks, host_blocks = least([blocks, setup.host_kv_bytes // recipe.block_bytes])
+    blocks = _kv_blocks(recipe, setup, memory, build, Rehearsal(sampler, setup, vocab, ranks))
+    blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         forward = build(blocks)
     except torch.OutOfMemoryError as error:
@@ -75,9 +73,12 @@ class Rehearsal:
     sampler: DeviceSampler
     setup: Setup
     vocab: int
+    ranks: Ranks
 
     def sample(self, logits: Tensor) -> None:
-        """logits: [at least max_num_seqs, vocab]."""
+        """logits: [at least max_num_seqs, vocab]; of a stage that samples."""
+        if not self.ranks.place.last:
+            return
         slots = list(range(self.setup.max_num_seqs))
         adjusted = Adjustments(frequency=0.1, repetition=1.1, bias={0: 1.0})
         sampling = TokenSampling(0, top_p=0.9, logprobs=1, adjustments=adjusted)

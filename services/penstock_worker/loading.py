@@ -127,18 +127,20 @@ def _load_on_device(
     setup: Setup,
     begun: float,
     phases: Phases,
-    ranks: Ranks,
+    ranks: Ranks = ALONE,
 ) -> Loaded:
     from penstock_worker.device.runner import DeviceRunner
 
     with torch.inference_mode():
-        parts = load_on_device(recipe, setup, prepared.config.vocab_size)
+        parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()
     ready = Ready(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
         fingerprint=fingerprint(
-            prepared.digest, f"{recipe.numerics} sampler {parts.sampler.numerics}"
+            prepared.digest,
+            f"{recipe.numerics} sampler {parts.sampler.numerics}",
+            ranks.place.layout,
         ),
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.copies.host_blocks,
@@ -155,12 +157,17 @@ def _load_on_device(
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
     )
+    slots = Slots(_bounds(prepared, setup, parts.blocks), told=not ranks.place.last)
+    if not ranks.place.last:
+        stage = StageRunner(parts.forward, slots, parts.copies)
+        return Loaded(setup, stage, ready, parts.copies.device_bytes)
     runner = DeviceRunner(
         parts.forward,
         parts.sampler,
-        Slots(_bounds(prepared, setup, parts.blocks)),
+        slots,
         copies=parts.copies,
         grammars=_grammars(prepared, setup, ranks),
+        together=ranks.place.ranks > 1,
         phases=phases,
     )
     return Loaded(setup, runner, ready, parts.copies.device_bytes)

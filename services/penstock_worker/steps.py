@@ -85,19 +85,20 @@ class Steps:
         prepare(plan)
         self._order.take(plan)
         outcomes: dict[int, SlotResult] = {}
-        shares = deal(able(plan, self._slots), self._threads)
-        for part in chain.from_iterable(self._attempts(shares, compute)):
+        for part in chain.from_iterable(self._attempts(able(plan, self._slots), compute)):
             outcomes |= part
         return answer(plan, outcomes, {work.slot: self._slots[work.slot] for work in plan.work})
 
     def _attempts(
-        self, shares: list[list[SlotWork]], compute: Compute
+        self, works: list[SlotWork], compute: Compute
     ) -> Iterable[list[dict[int, SlotResult]]]:
         """What each share gave. One alone is computed by the caller: handing it over and back
         costs more than a tenth of a millisecond."""
         if self._together:
+            # As the plan has them: rows go from rank to rank without a name.
             with torch.inference_mode():
-                return [[compute(share) for share in shares]]
+                return [[compute(works)]] if works else []
+        shares = deal(works, self._threads)
         if len(shares) == 1:
             return [attempt(shares[0], compute, self._slots)]
         return self._pool.map(lambda share: attempt(share, compute, self._slots), shares)

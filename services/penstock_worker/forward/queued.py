@@ -22,12 +22,13 @@ from penstock_worker.forward.graphs import (
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.parallel.ranks import ALONE, Ranks
 
 
 class TritonForward:
     """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
 
-    slots: of the worker, each has a newest token.  memory: of the device.  layers_done counts
+    slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.  layers_done counts
     layers whose work is queued.
     """
 
@@ -39,6 +40,7 @@ class TritonForward:
         *,
         slots: int,
         memory: DeviceMemory,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.layers_done = 0
         self.device = device
@@ -46,6 +48,7 @@ class TritonForward:
         self.attention = attention
         self._model = model
         self._memory = memory
+        self._ranks = ranks
         self._uploads = Uploads(device)
         self._graphs: DecodeGraphs | None = None
         self._cancelled = False
@@ -117,6 +120,7 @@ class TritonForward:
     def _count_layer(self) -> None:
         if self._cancelled:
             raise StepCancelled
+        self._ranks.check()
         self.layers_done += 1
 
 

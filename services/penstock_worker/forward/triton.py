@@ -27,6 +27,8 @@ from penstock_worker.forward.queued import TritonForward
 from penstock_worker.layers.ops import Ops
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import shard_of
 from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.weights import open_weights
 
@@ -35,7 +37,11 @@ LARGEST_HEAD = 256
 
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention."""
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.
+
+    Steps of several ranks are not captured: whether what they say to one another can be is still to
+    be tried on GPUs.
+    """
 
     model: DecoderModel
     setup: Setup
@@ -44,10 +50,11 @@ class TritonBuild:
     choice: AttentionChoice
     device: torch.device
     memory: DeviceMemory
+    ranks: Ranks
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
-        if not setup.enforce_eager:
+        if _captured(setup, self.ranks):
             buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
             forward.use_graphs(buckets, captures_of(self.device), self.dtype)
         return forward
@@ -84,10 +91,13 @@ class TritonBuild:
             self.device,
             slots=self.setup.max_num_seqs,
             memory=self.memory,
+            ranks=self.ranks,
         )
 
 
-def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
+def recipe(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+) -> DeviceRecipe:
     """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
     its kernels can't run, StartupError for settings that no backend can follow."""
     device = compute_device(setup)
@@ -95,16 +105,17 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
     config = prepared.config
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    own = shard_of(config, ranks.place).own
     shape = CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
+        num_layers=own.num_layers,
+        num_heads=own.num_heads,
+        num_kv_heads=own.num_kv_heads,
+        head_dim=own.head_dim,
         block_size=setup.block_size,
         dtype=cache_dtype(setup.kv_cache_dtype, dtype, CUDA),
     )
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
-    obstacle = _obstacle(setup, shape, choice)
+    obstacle = _obstacle(shape, choice)
     if obstacle is not None:
         raise Unable(obstacle)
 
@@ -113,8 +124,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
             prepared.weights, config, dtype, device=device, load_format=setup.load_format
         )
         ops = _ops(setup, device, dtype)
-        model = model_class(config.architecture)(config, weights, setup.max_model_len, ops)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory_of(device))
+        family = model_class(config.architecture)
+        model = family(config, weights, setup.max_model_len, ops, ranks)
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory_of(device), ranks)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     order = "batch invariant" if setup.batch_invariant else "any order"
@@ -130,8 +142,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int) -> DeviceRecipe:
         build=build,
         device=device,
         device_name=device_name(device),
-        graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        graphs=MAX_GRAPHS if _captured(setup, ranks) else 0,
     )
+
+
+def _captured(setup: Setup, ranks: Ranks) -> bool:
+    """Whether decode steps become CUDA graphs."""
+    return not setup.enforce_eager and ranks.place.ranks == 1
 
 
 def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:
@@ -142,11 +159,9 @@ def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:
     )
 
 
-def _obstacle(setup: Setup, shape: CacheShape, choice: AttentionChoice) -> str | None:
+def _obstacle(shape: CacheShape, choice: AttentionChoice) -> str | None:
     """Why the kernels can't run this; None: they can."""
     group = shape.num_heads // shape.num_kv_heads
-    if setup.group is not None:
-        return "several ranks on GPUs are not served yet"
     if group > choice.few.rows:
         return f"{group} query heads share a KV head; at most {choice.few.rows} can"
     if shape.head_dim > LARGEST_HEAD or shape.head_dim % 2:

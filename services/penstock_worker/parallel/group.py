@@ -17,6 +17,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from penstock.protocol.to_worker import RankGroup, Setup
+from penstock_worker.forward.device import CPU, compute_device
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
@@ -154,10 +155,7 @@ class Group:
 
 def device_of(setup: Setup) -> torch.device:
     """Between which devices data goes."""
-    wanted = setup.device != "cpu" and setup.attention_backend in ("auto", "triton")
-    if wanted and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    return compute_device(setup) if setup.attention_backend in ("auto", "triton") else CPU
 
 
 class _Connector:

@@ -94,7 +94,6 @@ class StoredTensor:
             decoded = stored.decode(chunk).view(-1)
             place(flat[at : at + decoded.shape[0]], decoded)
 
-
     def _stored_format(self) -> StoredFormat:
         stored = FORMATS.get(self.format)
         if stored is None:

@@ -20,6 +20,7 @@ from penstock_worker.device_loading import load_on_device
 from penstock_worker.forward import DeviceRecipe, choose, triton
 from penstock_worker.forward.interface import Unable
 from penstock_worker.layers.reference_ops import REFERENCE
+from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler import Ask
 from tests.interpreted_triton import DEVICE
 from tests.worker.cpu_model import CPUModel
@@ -74,7 +75,6 @@ def test_a_backend_of_the_cpu_is_not_for_a_gpu(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"kv_cache_dtype": "int8"}, "'int8'; allowed are auto, float32, bfloat16, float16, fp8"),
         ({"dtype": "int8"}, "'int8'; allowed are auto, float32, bfloat16, float16"),
-        ({"group": GROUP}, "several ranks"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -132,6 +132,13 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "_ops", lambda *_: REFERENCE)
 
 
+class Fewer(Ranks):
+    """Another rank has less room."""
+
+    def least(self, values: list[int]) -> list[int]:
+        return [5, 2]
+
+
 @pytest.mark.usefixtures("stand_ins")
 def test_parts_fit_together_after_the_largest_steps() -> None:
     setup = setup_of(host_kv_bytes=30_000)
@@ -140,7 +147,7 @@ def test_parts_fit_together_after_the_largest_steps() -> None:
     assert recipe.device.type == DEVICE.type
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, GROUPED.vocab_size)
-        fewer = load_on_device(recipe, setup, GROUPED.vocab_size, lambda _: [5, 2])
+        fewer = load_on_device(recipe, setup, GROUPED.vocab_size, Fewer())
         assert (fewer.blocks, fewer.copies.host_blocks) == (5, 2)
         assert parts.sampler.rows == [(2, 97), (2, 97)]
         assert parts.sampler.forgotten == [0, 1, 0, 1]

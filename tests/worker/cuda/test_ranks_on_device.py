@@ -1,0 +1,85 @@
+"""The device's path over several ranks: threads with gloo between them stand for GPUs with NCCL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from triton.runtime import interpreter
+
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import Plan
+from penstock_worker.forward import choose
+from penstock_worker.metrics.phases import Unwatched
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.parallel.report import report
+from tests.worker.checkpoints import load_model, tiny_files
+from tests.worker.cpu_model import CPUModel
+from tests.worker.cuda.small_models import GROUPED
+from tests.worker.cuda.test_device_tokens import jobs
+from tests.worker.driver import Driver, make_runner
+from tests.worker.parallel.together import Formed, Together
+
+SIZES = {"block_size": 4, "num_blocks": 8, "slots": 2}
+
+
+@pytest.fixture(autouse=True)
+def _one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The interpreter keeps its place in the grid in a global."""
+    lock, run = threading.Lock(), interpreter.GridExecutor.__call__
+
+    def locked(self: object, *args: object, **options: object) -> object:
+        with lock:
+            return run(self, *args, **options)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+    yield
+
+
+class OnDevices(Together):
+    """What a setup loads on each rank."""
+
+    def __init__(self, formed: Formed, model: CPUModel, folder: Path) -> None:
+        from penstock_worker.loading import _load_on_device
+
+        self.formed = formed
+        self._told: dict[int, list[int]] = {}
+        self._last_stage = [one for one in formed.ranks if one.place.last]
+        setup = msgspec.structs.replace(
+            model.setup(block_size=4, num_blocks=8),
+            max_num_seqs=2,
+            max_num_batched_tokens=5,
+            max_model_len=16,
+            model_dir=str(folder),
+        )
+
+        def load(ranks: Ranks) -> object:
+            recipe = choose(model.prepared(), setup, 1, ranks)
+            begun = time.monotonic()
+            loaded = _load_on_device(recipe, model.prepared(), setup, begun, Unwatched(), ranks)
+            assert loaded.ready.num_kv_blocks == 8
+            return loaded.runner
+
+        self.runners = dict(zip(formed.ranks, formed.each(load), strict=True))
+
+    def _one(self, ranks: Ranks, plan: Plan) -> Result:
+        return report(self.runners[ranks].begin(plan).result(), ranks.place, 0.0)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
+def test_tokens_are_the_references(tmp_path: Path, tensor: int, pipeline: int) -> None:
+    files = tiny_files(tmp_path, GROUPED)
+    with Formed(tensor, pipeline) as formed:
+        ours = OnDevices(formed, CPUModel(GROUPED, files, "float32", backend="triton"), tmp_path)
+        got = Driver(ours, **SIZES, budget=5).run(jobs())
+        ours.close()
+    plain = make_runner(load_model(GROUPED, files, torch.float32), **SIZES)
+    expected = Driver(plain, **SIZES, budget=5).run(jobs())
+    assert [job.error for job in got] == [None, None]
+    assert [job.tokens for job in got] == [job.tokens for job in expected]
