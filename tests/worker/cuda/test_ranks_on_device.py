@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -29,7 +28,7 @@ SIZES = {"block_size": 4, "num_blocks": 8, "slots": 2}
 
 
 @pytest.fixture(autouse=True)
-def _one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter keeps its place in the grid in a global."""
     lock, run = threading.Lock(), interpreter.GridExecutor.__call__
 
@@ -38,7 +37,6 @@ def _one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return run(self, *args, **options)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
-    yield
 
 
 class OnDevices(Together):
