@@ -14,7 +14,7 @@ import msgspec
 from penstock import logs
 from penstock.config import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault
+from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,

@@ -28,8 +28,8 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 class TritonForward:
     """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
 
-    slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.  layers_done counts
-    layers whose work is queued.
+    slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.
+    layers_done counts layers whose work is queued.
     """
 
     def __init__(
