@@ -102,9 +102,18 @@ class Chat:
 
     def bodies(self) -> list[str]:
         """The texts that are shown, the first message first."""
+        self.drawn()
         return self.page.locator(".message .body").all_inner_texts()
 
+    def drawn(self) -> None:
+        """Waits for the browser's next frames: a message (`content-visibility: auto`) has no inner
+        text before one has found it to be on the screen."""
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+
     def last(self) -> Locator:
+        self.drawn()
         return self.page.locator(".message").last
 
     def titles(self) -> list[str]:

@@ -228,7 +228,7 @@ def test_a_schema_is_kept_to_and_a_wrong_one_is_not_sent(chat: Chat) -> None:
     box.fill("{")
     assert box.get_attribute("aria-invalid") == "true"
     chat.page.get_by_role("button", name="Done").click()
-    assert chat.page.get_by_role("dialog").is_visible()
+    chat.page.get_by_role("dialog").wait_for()
     assert chat.page.evaluate("document.activeElement.id") == "field-schema"
 
 
@@ -253,6 +253,6 @@ def test_the_live_view_is_its_own(chat: Chat) -> None:
     assert chat.page.locator("#chat").is_hidden()
     chat.page.get_by_role("link", name="Chat").click()
     assert chat.page.locator("#live").is_hidden()
-    assert chat.box.is_visible()
+    chat.box.wait_for()
     if chat.tab.complaints:  # Where the live view isn't there.
         chat.tab.excuse("404")

@@ -206,7 +206,7 @@ def test_under_load_it_says_what_status_says(
     assert before["tokens_generated"] < generated <= after["tokens_generated"]
     view.until(lambda: view.number("[data-readout=running]") == 0)
     assert SECRET not in view.page.content()
-    assert view.page.locator(".lv-batch .lv-empty").is_visible()
+    view.page.locator(".lv-batch .lv-empty").wait_for()
 
 
 def check_map(view: View, server: Server) -> None:
@@ -238,12 +238,12 @@ def check_reading_by_keys(view: View) -> None:
         first = reading.text_content()
         page.keyboard.press("ArrowRight")
         second = reading.text_content()
-        assert reading.is_visible()
+        reading.wait_for()
         assert first
         assert second
         assert first != second
         page.keyboard.press("Escape")
-        assert not reading.is_visible()
+        reading.wait_for(state="hidden")
         box = canvas.bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + box["width"] - 8, box["y"] + 20)
@@ -320,7 +320,7 @@ def test_of_several_engines_one_is_chosen(server: Server, open_view: Callable[..
 
     view = open_view(server.url)
     view.live()
-    assert not view.page.get_by_role("combobox", name="Engine", exact=True).is_visible()
+    view.page.get_by_role("combobox", name="Engine", exact=True).wait_for(state="hidden")
     view.page.route(
         "**/live", lambda route: route.fulfill(body=event, content_type="text/event-stream")
     )

@@ -42,7 +42,7 @@ def clean(tab: Tab) -> None:
         address = link.get_attribute("href") or ""
         assert address.startswith(("https://", "http://", "mailto:"))
         assert "noopener" in (link.get_attribute("rel") or "")
-    assert page.locator("body").is_visible()
+    page.locator("body").wait_for()
 
 
 def watched(tab: Tab) -> list[str]:

@@ -176,7 +176,7 @@ def test_all_of_it_with_a_keyboard(open_tab: Callable[..., Tab], server: Server)
     assert page.evaluate(focused) == "message"
     tab_to("Parameters", "Shift+Tab")
     keys.press("Enter")
-    assert page.get_by_role("dialog", name="Parameters").is_visible()
+    page.get_by_role("dialog", name="Parameters").wait_for()
     for _ in range(30):  # The focus stays inside of the dialog.
         keys.press("Tab")
         inside = (
@@ -235,12 +235,12 @@ def test_on_a_phone(open_tab: Callable[..., Tab], server: Server) -> None:
     page.get_by_label("File of conversations").set_input_files(
         {"name": "x.json", "mimeType": "application/json", "buffer": export_file(nodes)}
     )
-    assert not page.get_by_role("link", name="Imported").is_visible()
+    page.get_by_role("link", name="Imported").wait_for(state="hidden")
     page.get_by_role("button", name="Conversations", exact=True).tap()
     page.get_by_role("link", name="Imported").tap()
     page.locator(".message").nth(1).wait_for()
     page.wait_for_timeout(250)
-    assert not page.get_by_role("link", name="Imported").is_visible()
+    page.get_by_role("link", name="Imported").wait_for(state="hidden")
     assert not page.evaluate(wide)
     within = """() => [...document.querySelectorAll(".bar *, .dock *, .message, .foot *")]
       .map((each) => [each, each.getBoundingClientRect()])
