@@ -84,6 +84,9 @@ class _NoScores:
 
 
 class _Unneeded:
+    """Stands for a compiled grammar, of which only the last stage makes matchers: nobody asks this
+    one for anything, so it has nothing else that Compiled has."""
+
     def matcher(self) -> None:
         raise RuntimeError("this stage samples nothing and follows no grammar")
 
