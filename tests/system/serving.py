@@ -62,7 +62,11 @@ class Server:
         self._reader = threading.Thread(target=self._read_stdout, daemon=True)
         self._reader.start()
         if wait:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.close()  # Nobody else can: the caller has no server yet.
+                raise
 
     @property
     def stdout(self) -> str:

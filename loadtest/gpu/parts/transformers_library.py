@@ -14,6 +14,7 @@ from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.workload import Request, output_tokens, prompt_tokens, requests
 
 TEMPERATURE = 0.6
+ATTENTION = "sdpa"
 BLOCK = 64
 """Tokens of a block of continuous batching's cache."""
 SHARE = 0.4
@@ -32,6 +33,8 @@ def run(job: Job) -> None:
     with job.attempt("continuous batching"):
         continuous(job, model, some, seconds)
     with job.attempt("generate"):
+        # Continuous batching puts a paged one in its place, which stays there if it fails.
+        model.set_attn_implementation(ATTENTION)
         together(job, model, some, min(seconds, job.left - 2))
 
 
@@ -41,7 +44,7 @@ def random_model(folder: str, device: torch.device) -> Any:
     config = AutoConfig.from_pretrained(folder)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, attn_implementation="sdpa"
+            config, dtype=torch.bfloat16, attn_implementation=ATTENTION
         )
     return model.eval()
 
