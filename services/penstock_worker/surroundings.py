@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import resource
 import shutil
 import socket
@@ -20,6 +21,10 @@ WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
 LOW_DISK = 2 << 30
 LOW_FILES = 4096
 DEFAULT_PORT = 8000
+NO_C_COMPILER = (
+    "no C compiler, with which Triton makes what launches its kernels: install gcc or clang, or "
+    "name one in CC"
+)
 
 
 class Advice(Exception):
@@ -56,11 +61,20 @@ def gpu() -> str:
 def triton() -> str:
     """The compiler of the CUDA kernels. Without it a CPU serves."""
     try:
-        return str(importlib.import_module("triton").__version__)
+        version = str(importlib.import_module("triton").__version__)
     except Exception as error:  # It loads libraries, which may fail in ways of their own.
         raise Advice(
             f"not there ({error}); a GPU needs it: pip install 'penstock[cuda]'; the CPU serves"
         ) from None
+    compiler = c_compiler()
+    if compiler is None:
+        raise Advice(f"{version}, and {NO_C_COMPILER}; the CPU serves")
+    return f"{version}, with {compiler}"
+
+
+def c_compiler() -> str | None:
+    """What Triton will compile its launchers with; None: it would find nothing."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
 def huge_pages(root: Path = Path("/sys/kernel/mm/transparent_hugepage")) -> str:

@@ -99,6 +99,17 @@ def test_commands_are_penstocks(name: str, service: dict[str, Any]) -> None:
         assert grace > config.gateway.shutdown_timeout, "what runs is killed before its time"
 
 
+@pytest.mark.parametrize(("name", "service"), SERVICES)
+def test_gpu_workers_may_keep_compiled_kernels(name: str, service: dict[str, Any]) -> None:
+    """The root is read-only, and nothing in /tmp may be executed."""
+    if not re.search(r"worker-cuda:", service["image"]):
+        return
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    (cache,) = re.findall(r"^ENV TRITON_CACHE_DIR=(\S+)$", dockerfile, re.MULTILINE)
+    mounted = [Path(volume.split(":")[1]) for volume in service["volumes"]]
+    assert any(folder in Path(cache).parents for folder in mounted)
+
+
 def rank_of(service: dict[str, Any]) -> int:
     """A worker adds it to its port."""
     found = [word for word in service["command"] if word.startswith("--rank=")]
@@ -201,7 +212,8 @@ def test_ranks_are_as_many_as_the_engine_waits_for_and_alike(override: str) -> N
         own = {key: value for key, value in one.items() if key not in ("command", "networks")}
         same = {key: base["worker"][key] for key in own if key in base["worker"]}
         differs = {key for key in same if own[key] != same[key]}
-        assert differs <= ({"image", "mem_limit", "build"} if "nvidia" in override else set())
+        with_gpu = {"image", "mem_limit", "build", "volumes"}
+        assert differs <= (with_gpu if "nvidia" in override else set())
         assert set(one["networks"]) == set(base["worker"]["networks"])
     if "nvidia" in override:
         devices = [

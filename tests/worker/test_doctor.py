@@ -40,6 +40,8 @@ def test_gpus_are_named_and_none_is_no_fault(
 
 def test_a_triton_that_cannot_be_loaded_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.match(r"\d+\.\d+", surroundings.triton())
+    monkeypatch.setenv("CC", "the-compiler")
+    assert surroundings.triton().endswith("with the-compiler")
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(Advice, match=r"penstock\[cuda\]"):
         surroundings.triton()

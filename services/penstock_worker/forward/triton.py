@@ -30,6 +30,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
+from penstock_worker.surroundings import NO_C_COMPILER, c_compiler
 from penstock_worker.weights import open_weights
 
 LARGEST_HEAD = 256
@@ -103,6 +104,8 @@ def recipe(
     device = compute_device(setup)
     if device.type == "cpu" and not INTERPRETED.value:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
+    if device.type == "cuda" and c_compiler() is None:
+        raise Unable(f"there is {NO_C_COMPILER}")
     config = prepared.config
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own

@@ -385,6 +385,8 @@ def test_gpus_are_asked_for_where_they_are_wanted() -> None:
     main = containers(worker)[-1]
     assert main["image"].startswith("penstock-worker-cuda:")
     assert main["resources"] == {"limits": {"memory": "64Gi", "nvidia.com/gpu": 1}}
+    # Of a root that is read-only: where compiled kernels may lie.
+    assert {"name": "kernels", "mountPath": "/cache"} in main["volumeMounts"]
     plain = containers(named(rendered())["StatefulSet", "prod-worker"])[-1]
     assert plain["image"].startswith("penstock-worker:")
     assert "nvidia.com/gpu" not in plain["resources"]["limits"]
