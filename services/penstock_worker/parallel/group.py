@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.forward.device import CPU, compute_device
@@ -31,6 +32,11 @@ frozen by the engine core; this is for what neither sees."""
 
 LOOK = timedelta(milliseconds=200)
 """Between looks at whether the group is still wanted."""
+
+# On the stream that computes: there is nothing to do beside them, and NCCL's own stream would take
+# two events for each.
+_ON_OUR_STREAM, _EXCHANGE_ON_OUR_STREAM = AllgatherOptions(), AllToAllOptions()
+_ON_OUR_STREAM.asyncOp = _EXCHANGE_ON_OUR_STREAM.asyncOp = False
 
 Wanted = Callable[[], bool]
 """Whether the session that the group is for still stands."""
@@ -70,7 +76,15 @@ class Group:
         """[tensor, *x.shape]: x of each tensor rank, in their order. They agree on shape and dtype.
         Bytes are copied, whatever they mean."""
         out = x.new_empty(self.place.tensor, *x.shape)
-        self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous())).wait()
+        _finish(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _ON_OUR_STREAM))
+        return out
+
+    def exchange(self, x: Tensor) -> Tensor:
+        """x: [tensor, …], contiguous; row r is for tensor rank r. The same shape: row r is from
+        tensor rank r."""
+        out = torch.empty_like(x)
+        work = self._tensor.alltoall_base(_bytes(out), _bytes(x), [], [], _EXCHANGE_ON_OUR_STREAM)
+        _finish(work)
         return out
 
     def flags(self, values: list[bool]) -> list[bool]:
@@ -182,6 +196,12 @@ class _Connector:
         made = dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, options)
         made._set_default_timeout(COLLECTIVE)
         return made
+
+
+def _finish(work: Any) -> None:
+    """None: there is nothing to wait for any more."""
+    if work is not None:
+        work.wait()
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.sums import in_halves, lengthened, sum_in_halves, sum_whole
 
 if TYPE_CHECKING:
     from penstock_worker.parallel.group import Group
@@ -54,16 +55,15 @@ class Ranks:
             raise GroupLost("the session that the group was formed for is over")
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of each tensor rank's x, [rows, size]. Gathered, then added in the ranks' order
-        in float32 and rounded once: the same bits on every rank, in any batch."""
-        if self.place.tensor == 1:
+        """The sum of each tensor rank's x, [rows, size]: in the ranks' order in float32, rounded
+        once.  The same bits on every rank, in any batch; see `sums`."""
+        tensor = self.place.tensor
+        if tensor == 1:
             return x
         with self._talking() as group:
-            parts = group.gather(x)
-        total = parts[0].float()
-        for part in parts[1:]:
-            total = total + part
-        return total.to(x.dtype)
+            if in_halves(tensor, x.nbytes):
+                return sum_in_halves(group, x, tensor)
+            return sum_whole(group, x)
 
     def join_columns(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Each tensor rank's columns of one matrix, side by side: [rows, sum of sizes]. x: this
@@ -72,10 +72,8 @@ class Ranks:
             return x
         if not x.shape[0]:
             return x.new_empty(0, sum(sizes))
-        padded = x.new_zeros(x.shape[0], max(sizes))
-        padded[:, : x.shape[1]] = x
         with self._talking() as group:
-            parts = group.gather(padded)
+            parts = group.gather(lengthened(x, max(sizes)))
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
 
     def any(self, flags: list[bool]) -> list[bool]:
@@ -120,6 +118,8 @@ class Ranks:
             raise GroupLost("this rank is in no group")
         try:
             yield self._group
+        except torch.OutOfMemoryError:
+            raise  # This rank's own, though torch derives it from RuntimeError.
         except RuntimeError as error:
             raise GroupLost(f"another rank is gone: {error}") from error
 
