@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 import torch
 
@@ -151,11 +152,22 @@ def _once(failing: Iterator[bool]) -> None:
         raise ValueError("only the first time")
 
 
+SPOILED = 31
+
+
+def spoiled_first() -> Plan:
+    """Slot 0's logits are no numbers, slot 1's are."""
+    plan = first(GREEDY, HOT)
+    one, two = plan.admitted
+    one = msgspec.structs.replace(one, tokens=[*one.tokens[:-1], SPOILED])
+    return msgspec.structs.replace(plan, admitted=[one, two])
+
+
 def test_ranks_queue_alike_whenever_they_hear_of_a_failure(make_machine: Make) -> None:
     early, late = make_machine(together=True), make_machine(together=True)
     for machine in (early, late):
-        machine.forward.spoiled.add(first(GREEDY, HOT).admitted[0].tokens[-1])
-    plans = [first(GREEDY, HOT), decode(2, 0, 1)]
+        machine.forward.spoiled.add(SPOILED)
+    plans = [spoiled_first(), decode(2, 0, 1)]
     at_once = [early.runner.execute(plan) for plan in plans]
     pending = [late.runner.begin(plan) for plan in plans]
     afterwards = [each.result() for each in pending]
