@@ -179,12 +179,16 @@ class CUDACaptures:
         self.renew()
 
     def capture(self, work: Work) -> Recording:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            work()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                work()
+        finally:
+            # Where the capture can't even be ended, torch stays on its stream.
+            torch.cuda.set_stream(current)
         return CUDARecording(graph)
 
     def renew(self) -> None:
