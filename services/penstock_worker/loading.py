@@ -168,6 +168,7 @@ def _load_on_device(
         copies=parts.copies,
         grammars=_grammars(prepared, setup, ranks),
         together=ranks.place.ranks > 1,
+        check=ranks.check,
         phases=phases,
     )
     return Loaded(setup, runner, ready, parts.copies.device_bytes)

@@ -48,6 +48,19 @@ THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Read by the OpenMP library when it is loaded.  Its idle threads would else spin between steps, on
 cores that the gateway and the engine core need."""
 
+RANKS = {
+    # Sessions say when a group is over, and then it is cut.  Without these, torch would end the
+    # process by itself where NCCL reports an error, or by clocks of its own.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    # While CUDA graphs are captured, ranks wait for nobody: a capture may fail on one of them.
+    "NCCL_GRAPH_REGISTER": "0",
+    "NCCL_RUNTIME_CONNECT": "0",
+    # A peer that goes is told of in this worker's words, not in pages of frames as well.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+"""Read by torch and NCCL when they are loaded, or when a group is formed."""
+
 NO_METRICS = MetricsSettings()
 
 
@@ -68,7 +81,7 @@ def main(
     Raises one of FINAL, after telling the engine, when the model can't be served here; StartupError
     also where the metrics port, or one at rank_host, can't be had.
     """
-    for name, value in THREADING.items():
+    for name, value in (THREADING | RANKS).items():
         os.environ.setdefault(name, value)
     transport = transport or TransportSettings()
     membership = Membership(rank_host)

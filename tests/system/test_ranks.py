@@ -121,6 +121,8 @@ def test_a_killed_rank_breaks_no_stream(
     # The others left their group, and kept their weights.
     assert {name for name in before if before[name] != after[name]} == {f"penstock: {victim}"}
     assert answers(ranks) == alone[0]
+    # Nobody has said anything but in lines of their own.
+    assert all(line.startswith("time=") for line in ranks.stderr.splitlines())
 
 
 def test_the_library_takes_vllms_keyword(tiny_model: str) -> None:

@@ -20,6 +20,7 @@ from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
 from penstock_kernels.reference.philox import philox_4x32_10, uniform
+from penstock_kernels.reference.rank_sum import rank_sum
 from penstock_kernels.reference.rms_norm import rms_norm
 from penstock_kernels.reference.rope import (
     apply_rope,
@@ -49,6 +50,7 @@ __all__ = [
     "paged_attention",
     "philox_4x32_10",
     "plan_attention",
+    "rank_sum",
     "rms_norm",
     "rope_table",
     "sample_row",

@@ -35,6 +35,10 @@ UNPACK_BLOCK = 2048
 """Weights of an output that one program of `dequantise` writes."""
 UNPACK_WARPS = 4
 
+RANK_SUM_BLOCK = 1024
+"""Elements that one program of `rank_sum` adds up over the ranks."""
+RANK_SUM_WARPS = 4
+
 COPY_BLOCK = 4096
 """Bytes that one program of a block copy moves."""
 COPY_WARPS = 4

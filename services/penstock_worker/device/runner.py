@@ -36,6 +36,7 @@ from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory, StepLost
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice
@@ -53,7 +54,9 @@ class DeviceRunner:
     """forward, sampler and copies work on one queue, and agree on KV blocks and slots.
 
     together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
-    follow: what fails comes out of `begin` or `result`.
+    follow: what fails comes out of `begin` or `result`.  And a slot that has failed is computed
+    like any other until it is released: others may hear of its failure a step later.
+    check: raises where what the device has computed means nothing; asked after waiting for it.
     grammars: as Runner's.  queue: None: the one of torch's calls for the device.
     phases: are told the device's own seconds.
     """
@@ -67,6 +70,7 @@ class DeviceRunner:
         copies: Copies,
         grammars: Grammars | None = None,
         together: bool = False,
+        check: Callable[[], None] = lambda: None,
         queue: DeviceQueue | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
@@ -78,6 +82,7 @@ class DeviceRunner:
         self._queue = queue or queue_of(forward.device)
         self._phases = phases
         self._together = together
+        self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
         self._order = Order()
         self._in_flight: deque[DeviceStep] = deque()
@@ -127,7 +132,7 @@ class DeviceRunner:
         self._prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
-        works = able(plan, self._slots)
+        works = self._computable(plan)
         launches: list[Launch] = []
         if works and self._together:
             launches = [self._queue_works(works, timeline)]
@@ -136,6 +141,17 @@ class DeviceRunner:
         timeline.close()
         slots = {work.slot: self._slots[work.slot] for work in plan.work}
         return DeviceStep(plan, slots, launches, timeline, self._collect)
+
+    def _computable(self, plan: Plan) -> list[SlotWork]:
+        if not self._together:
+            return able(plan, self._slots)
+        # By what all ranks know when they queue the step: the device tells each of a failure in its
+        # own time.  A slot whose failure was known to the host then expects no further token.
+        return [
+            work
+            for work in plan.work
+            if work.start + work.count <= len(self._slots[work.slot].tokens)
+        ]
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)
@@ -208,7 +224,9 @@ class DeviceRunner:
         return self.grammars.binds(number) or self._sampler.needs_host(ask)
 
     def _samples(self, number: int, launch: Launch) -> bool:
-        return number not in launch.known and self._slots[number].failed is None
+        if number in launch.known:
+            return False
+        return self._together or self._slots[number].failed is None
 
     def _numbers(self, slots: list[int]) -> Tensor:
         """The slots on the device; they are those of the step before as a rule."""
@@ -234,6 +252,7 @@ class DeviceRunner:
 
     def _settle(self, step: DeviceStep) -> None:
         seconds = self._guarded(step.timeline.seconds)
+        self._check()
         outcomes: dict[int, SlotResult] = {}
         for launch in step.launches:
             outcomes |= launch.settle(self._choices(launch), self._slots, self.grammars)
@@ -257,8 +276,8 @@ class DeviceRunner:
         """Makes StepLost of what is no slot's fault, and drops what is in flight then."""
         try:
             return call()
-        except (PlanError, StepLost):
-            raise
+        except (PlanError, StepLost, GroupLost):
+            raise  # The device may stand still in what it says to other ranks: it isn't asked.
         except torch.OutOfMemoryError as error:
             lost: StepLost = OutOfDeviceMemory(str(error))
         except Exception as error:

@@ -6,6 +6,13 @@ attention's grid has a place for each split of the keys that the bucket allows, 
 longest context of all would be mostly empty places (131,072 tokens are 256 splits; at 64 sequences
 of 8 KV heads that is 131,072 programs a layer, which take longer than the attention itself).  With
 powers of two at least half of the longest sequence's places are filled.
+
+Several ranks.  What tensor ranks say to one another is captured with the rest: NCCL's collectives
+are kernels on the stream.  So all of them must launch a graph or none; each decides by what all
+have seen, the batches since their group formed, and after a capture they tell one another whether
+it went well.  What stages say to one another stays outside: another stage may not have captured the
+same, a message is of as many rows as the step has, and a send is waited for by the one after it,
+which no capture may do.  A graph holds the communicators of its group and goes with it.
 """
 
 from __future__ import annotations
@@ -24,6 +31,8 @@ from penstock_worker.attention.interface import BatchLayout, StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.parallel.ranks import ALONE, Ranks
 
 log = logs.get(__name__)
 
@@ -104,19 +113,59 @@ class Buckets:
         return -(-min(wanted, self.context) // self.block_size) * self.block_size
 
 
-class Captures(Protocol):
-    """What makes work that can be launched again as a whole."""
+class Recording(Protocol):
+    """Work that can be launched again as a whole."""
 
-    def capture(self, work: Work) -> Work:
+    def run(self) -> None:
+        """Queue it."""
+
+    def drop(self) -> None:
+        """Free what it holds, at once, whoever else refers to it; it may be on the device's queue
+        still."""
+
+
+class Captures(Protocol):
+    """What makes recordings."""
+
+    def capture(self, work: Work) -> Recording:
         """work: queues something, has run before, and reads and writes the same memory each time.
         The result does the same; nothing is computed now."""
+
+    def renew(self) -> None:
+        """All recordings have been dropped."""
+
+
+@dataclass(frozen=True)
+class EagerRecording:
+    work: Work
+
+    def run(self) -> None:
+        self.work()
+
+    def drop(self) -> None:
+        """It holds nothing."""
 
 
 class EagerCaptures:
     """The work itself: without CUDA, the same path is computed step by step."""
 
-    def capture(self, work: Work) -> Work:
-        return work
+    def capture(self, work: Work) -> Recording:
+        return EagerRecording(work)
+
+    def renew(self) -> None:
+        """Recordings have nothing in common."""
+
+
+@dataclass(frozen=True)
+class CUDARecording:
+    graph: torch.cuda.CUDAGraph
+
+    def run(self) -> None:
+        self.graph.replay()
+
+    def drop(self) -> None:
+        # Not left to the last reference: a traceback may have one.
+        self.graph.reset()
 
 
 class CUDACaptures:
@@ -126,17 +175,25 @@ class CUDACaptures:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self.renew()
 
-    def capture(self, work: Work) -> Work:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use CUDA meanwhile.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            work()
-        return graph.replay
+    def capture(self, work: Work) -> Recording:
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                work()
+        finally:
+            # Where the capture can't even be ended, torch stays on its stream.
+            torch.cuda.set_stream(current)
+        return CUDARecording(graph)
+
+    def renew(self) -> None:
+        # torch takes no more graphs into a pool that all have left.
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 def captures_of(device: torch.device) -> Captures:
@@ -145,16 +202,34 @@ def captures_of(device: torch.device) -> Captures:
 
 @dataclass
 class _Captured:
-    run: Work
+    recording: Recording
     step: DeviceStep
     used: int
+
+
+class Ends(Protocol):
+    """What is done beside the graphs, at both ends of a step."""
+
+    def enter(self, rows: int) -> None:
+        """Before it. rows: sequences of the step; the bucket has more."""
+
+    def leave(self, hidden: Tensor) -> None:
+        """After it. hidden: [rows, hidden], which the next step overwrites."""
+
+
+class NoEnds:
+    def enter(self, rows: int) -> None:
+        """There is nothing to do."""
+
+    def leave(self, hidden: Tensor) -> None:
+        """There is nothing to do."""
 
 
 class DecodeGraphs:
     """Computes decodes in buckets.
 
     compute: [rows, hidden] of a step.  hidden: [buckets.sequences, hidden], where all of them leave
-    their result.  limit: of graphs at a time.
+    their result.  limit: of graphs at a time.  ranks: that compute the same.
     """
 
     def __init__(
@@ -166,6 +241,9 @@ class DecodeGraphs:
         captures: Captures,
         hidden: Tensor,
         limit: int = MAX_GRAPHS,
+        *,
+        ranks: Ranks = ALONE,
+        ends: Ends | None = None,
     ) -> None:
         self._buckets = buckets
         self._attention = attention
@@ -174,18 +252,22 @@ class DecodeGraphs:
         self._captures = captures
         self._hidden = hidden
         self._limit = limit
+        self._ranks = ranks
+        self._ends = ends or NoEnds()
         self._graphs: dict[Bucket, _Captured] = {}
         self._decodes = 0
         self._able = True
         widest = self._padded(_ANY, _ZERO, buckets.largest).arrays
         self._inputs = torch.zeros(room(widest), dtype=torch.int32, device=hidden.device)
+        ranks.records(self)
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def hidden(self, batch: Batch, wanted: np.ndarray) -> Tensor | None:
         """Rows `wanted` of the last layer's output, [wanted, hidden].  None: this batch isn't for
-        graphs.  Queues, without waiting, unless it captures."""
+        graphs.  Queues, without waiting, unless it captures.  Raises GroupLost."""
+        self._ranks.check()
         bucket = self._buckets.of(batch) if self._able else None
         if bucket is None or len(wanted) > bucket.sequences:
             return None
@@ -194,14 +276,27 @@ class DecodeGraphs:
             return None
         host = self._padded(batch, wanted, bucket)
         tensors = self._uploads.send(host.arrays, self._inputs)
+        rows = len(batch.counts)
+        self._ends.enter(rows)
         captured = self._graphs.get(bucket)
         if captured is None:
             step = self._capture(bucket, host.on_device(self._attention, tensors))
         else:
             captured.used = self._decodes
-            captured.run()
+            captured.recording.run()
             step = captured.step
+        self._ends.leave(self._hidden[:rows])
         return self._hidden.index_select(0, step.wanted[: len(wanted)])
+
+    def forget(self) -> None:
+        """Drop all graphs. Doesn't wait for the device, which may be in one of them."""
+        for captured in self._graphs.values():
+            captured.recording.drop()
+        self._graphs.clear()
+        self._captures.renew()
+        # Ranks that were started since decide as this one does only if it remembers nothing.
+        self._decodes = 0
+        self._able = True
 
     def _capture(self, bucket: Bucket, step: DeviceStep) -> DeviceStep:
         """Computes the step, which compiles its kernels, and keeps it for later ones."""
@@ -209,16 +304,27 @@ class DecodeGraphs:
         def work() -> None:
             self._hidden[: bucket.sequences].copy_(self._compute(step))
 
-        work()
-        try:
-            run = self._captures.capture(work)
-        except Exception:
-            log.warning("CUDA graphs can't be captured: decode goes on without", exception=True)
-            self._able = False
-            self._graphs.clear()
-        else:
-            self._graphs[bucket] = _Captured(run, step, self._decodes)
+        work()  # On all ranks, so that what connects them is there before anyone captures.
+        recording = self._recorded(work)
+        (failed,) = self._ranks.any([recording is None])
+        if recording is not None and not failed:
+            self._graphs[bucket] = _Captured(recording, step, self._decodes)
+            return step
+        log.warning("CUDA graphs can't be captured: decode goes on without", here=recording is None)
+        if recording is not None:
+            recording.drop()
+        self.forget()
+        self._able = False
         return step
+
+    def _recorded(self, work: Work) -> Recording | None:
+        try:
+            return self._captures.capture(work)
+        except GroupLost:
+            raise
+        except Exception:
+            log.warning("a CUDA graph can't be captured", exception=True)
+            return None
 
     def _has_room(self, bucket: Bucket) -> bool:
         """Whether the bucket has a graph, or may get one: in place of one that nobody used."""
@@ -227,7 +333,7 @@ class DecodeGraphs:
         oldest = min(self._graphs, key=lambda each: self._graphs[each].used)
         if self._decodes - self._graphs[oldest].used < _UNUSED:
             return False
-        del self._graphs[oldest]
+        self._graphs.pop(oldest).recording.drop()
         return True
 
     def _padded(self, batch: Batch, wanted: np.ndarray, bucket: Bucket) -> HostStep:

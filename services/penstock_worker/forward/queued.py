@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +18,7 @@ from penstock_worker.forward.graphs import (
     HostStep,
 )
 from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -57,16 +56,26 @@ class TritonForward:
         self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
     ) -> None:
         """Decode in buckets from now on. dtype: of activations.  limit: of graphs at a time."""
+        model, rows = self._model, buckets.sequences
+        ends = StageEnds(model, rows, dtype, self.device)
+
+        def compute(step: DeviceStep) -> Tensor:
+            count = len(step.tokens)
+            before = None if ends.before is None else ends.before[:count]
+            tokens = self._newest_or(step.tokens)
+            return model.through_layers(tokens, before, step.positions, step.attention, _nothing)
+
+        hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
         self._graphs = DecodeGraphs(
             buckets,
             self.attention,
             self._uploads,
-            lambda step: self._hidden(step, _nothing),
+            compute,
             captures,
-            torch.zeros(
-                buckets.sequences, self._model.config.hidden_size, dtype=dtype, device=self.device
-            ),
+            hidden,
             limit,
+            ranks=self._ranks,
+            ends=ends,
         )
 
     def blocks(self) -> Tensor:
@@ -109,13 +118,16 @@ class TritonForward:
         layout = self.attention.lay_out(BatchLayout(batch.tables, batch.starts, batch.counts))
         host = HostStep(batch.tokens, positions, rows, layout)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))
-        return self._hidden(step, self._count_layer).index_select(0, step.wanted)
+        hidden = self._model.hidden(
+            self._newest_or(step.tokens), step.positions, step.attention, self._count_layer
+        )
+        return hidden.index_select(0, step.wanted)
 
-    def _hidden(self, step: DeviceStep, layer_done: Callable[[], None]) -> Tensor:
-        tokens = step.tokens.long()
+    def _newest_or(self, tokens: Tensor) -> Tensor:
+        """Batch.tokens with those filled in that only the device has: [rows] int64."""
+        tokens = tokens.long()
         newest = self.newest[(-1 - tokens).clamp_(min=0)]
-        tokens = torch.where(tokens < 0, newest, tokens)
-        return self._model.hidden(tokens, step.positions, step.attention, layer_done)
+        return torch.where(tokens < 0, newest, tokens)
 
     def _count_layer(self) -> None:
         if self._cancelled:

@@ -38,11 +38,7 @@ LARGEST_HEAD = 256
 
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.
-
-    Steps of several ranks are not captured: whether what they say to one another can be is still to
-    be tried on GPUs.
-    """
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention."""
 
     model: DecoderModel
     setup: Setup
@@ -55,7 +51,7 @@ class TritonBuild:
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
-        if _captured(setup, self.ranks):
+        if not setup.enforce_eager:
             buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
             forward.use_graphs(buckets, captures_of(self.device), self.dtype)
         return forward
@@ -145,13 +141,8 @@ def recipe(
         build=build,
         device=device,
         device_name=device_name(device),
-        graphs=MAX_GRAPHS if _captured(setup, ranks) else 0,
+        graphs=0 if setup.enforce_eager else MAX_GRAPHS,
     )
-
-
-def _captured(setup: Setup, ranks: Ranks) -> bool:
-    """Whether decode steps become CUDA graphs."""
-    return not setup.enforce_eager and ranks.place.ranks == 1
 
 
 def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:

@@ -87,25 +87,41 @@ class DecoderModel(ABC):
         attention: of this step; its cache gets the rows' keys and values.  layer_done: called
         after each layer, so that others can see progress.
         """
+        before = self.receive(tokens.shape[0])
+        hidden = self.through_layers(tokens, before, positions, attention, layer_done)
+        self.send(hidden)
+        return hidden
+
+    def receive(self, rows: int) -> Tensor | None:
+        """What the stage before gives: [rows, hidden], which the layers may change; None in the
+        first stage."""
+        if self._ranks.place.first:
+            return None
+        return self._ranks.receive((rows, self.config.hidden_size), self.dtype)
+
+    def through_layers(
+        self,
+        tokens: Tensor,
+        before: Tensor | None,
+        positions: Tensor,
+        attention: StepAttention,
+        layer_done: Callable[[], None],
+    ) -> Tensor:
+        """`hidden` without a word to other stages. before: what was received."""
         step = Step(self.rotary.at(positions), attention)
-        residual, update = self._input(tokens), None
+        residual, update = self._embed(tokens) if before is None else before, None
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()
-        if update is not None:
-            residual = residual + update
+        return residual if update is None else residual + update
+
+    def send(self, hidden: Tensor) -> None:
+        """To the stage after, if there is one. hidden must not be changed any more."""
         if not self._ranks.place.last:
-            self._ranks.send(residual)
-        return residual
+            self._ranks.send(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, vocab], float32; before the last stage none: [0, vocab]."""
         if not self._ranks.place.last:
             return hidden.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         return self._logits(self.norm(hidden))
-
-    def _input(self, tokens: Tensor) -> Tensor:
-        """[rows, hidden], which the layers may change."""
-        if self._ranks.place.first:
-            return self._embed(tokens)
-        return self._ranks.receive((tokens.shape[0], self.config.hidden_size), self.dtype)

@@ -7,6 +7,7 @@ hosts agree on goes by gloo, or by the store while ranks may be minutes apart.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.forward.device import CPU, compute_device
@@ -29,8 +31,16 @@ COLLECTIVE = timedelta(minutes=10)
 """That a rank waits for another inside a step.  One that has died is noticed at once, one that is
 frozen by the engine core; this is for what neither sees."""
 
-LOOK = timedelta(milliseconds=200)
-"""Between looks at whether the group is still wanted."""
+KNOCK = 0.2
+"""Seconds between looks for the store of a group that is still wanted."""
+
+LOOK = 0.05
+"""Seconds between looks at whether the others have said something there."""
+
+# On the stream that computes: there is nothing to do beside them, and NCCL's own stream would take
+# two events for each.
+_ON_OUR_STREAM, _EXCHANGE_ON_OUR_STREAM = AllgatherOptions(), AllToAllOptions()
+_ON_OUR_STREAM.asyncOp = _EXCHANGE_ON_OUR_STREAM.asyncOp = False
 
 Wanted = Callable[[], bool]
 """Whether the session that the group is for still stands."""
@@ -70,7 +80,15 @@ class Group:
         """[tensor, *x.shape]: x of each tensor rank, in their order. They agree on shape and dtype.
         Bytes are copied, whatever they mean."""
         out = x.new_empty(self.place.tensor, *x.shape)
-        self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous())).wait()
+        _finish(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _ON_OUR_STREAM))
+        return out
+
+    def exchange(self, x: Tensor) -> Tensor:
+        """x: [tensor, …], contiguous; row r is for tensor rank r. The same shape: row r is from
+        tensor rank r."""
+        out = torch.empty_like(x)
+        work = self._tensor.alltoall_base(_bytes(out), _bytes(x), [], [], _EXCHANGE_ON_OUR_STREAM)
+        _finish(work)
         return out
 
     def flags(self, values: list[bool]) -> list[bool]:
@@ -98,14 +116,28 @@ class Group:
         found = self._meet("least", " ".join(map(str, values)))
         return [min(each) for each in zip(*(map(int, text.split()) for text in found), strict=True)]
 
+    def cut(self) -> None:
+        """Have devices give up what they say to one another. From another thread than the one that
+        talks; returns at once, as the rest of it may wait for that one to drop its graphs."""
+        if self._device.type == "cuda":  # Hosts see by themselves that a peer has gone.
+            self._abort()
+
     def leave(self) -> None:
         """Hang up: whoever waits for this rank fails at once."""
-        for each in (self._tensor, self._flags, self._before, self._after):
-            if each is not None:
-                each.abort()
+        for thread in self._abort():
+            thread.join()
         self._tensor = self._flags = self._before = self._after = None
         self._sent = None
         self._store = None
+
+    def _abort(self) -> list[threading.Thread]:
+        """All at once: before NCCL gives up one communicator, CUDA waits for the kernels of all."""
+        made = {self._tensor, self._flags, self._before, self._after} - {None}
+        threads = [threading.Thread(target=each.abort, name="hang-up") for each in made]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        return threads
 
     def _sent_before(self) -> None:
         """One message is on its way at a time: so much runs a stage ahead of the next."""
@@ -131,7 +163,7 @@ class Group:
             # Rank 0 may not have heard yet that it is one. Torch's own client would try again, too,
             # but with a page of C++ frames each time.
             if not answers(host, port):
-                time.sleep(LOOK.total_seconds())
+                time.sleep(KNOCK)
                 continue
             store = dist.TCPStore(
                 host, port, is_master=False, wait_for_workers=False, timeout=CONNECT
@@ -145,11 +177,10 @@ class Group:
         keys = [f"{what} {self._rounds} {rank}" for rank in range(self.place.ranks)]
         self._store.set(keys[self.place.rank], value)
         while self._wanted():
-            try:
-                self._store.wait(keys, LOOK)
-            except dist.DistStoreError:
-                continue  # Not all of them yet.
-            return [self._store.get(key).decode() for key in keys]
+            # Not the store's own wait: that logs a page when a time is over.
+            if self._store.check(keys):
+                return [self._store.get(key).decode() for key in keys]
+            time.sleep(LOOK)
         raise GroupLost(f"the session ended while other ranks were waited for ({what})")
 
 
@@ -182,6 +213,12 @@ class _Connector:
         made = dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, options)
         made._set_default_timeout(COLLECTIVE)
         return made
+
+
+def _finish(work: Any) -> None:
+    """None: there is nothing to wait for any more."""
+    if work is not None:
+        work.wait()
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -2,8 +2,11 @@
 
 A group lives as long as the session whose Setup named it.  When that ends, the main thread leaves
 the group as soon as it comes back from what it does; a step is given up at the next word with
-another rank.  Only a rank that waits for a frozen one can't come back: then the process ends, and
-is started again.
+another rank.  A host that waits for a rank that is gone sees its connection close.  A device sees
+nothing of the kind: its queue stands still in the middle of a collective, and the main thread with
+it when it wants the step's end.  So the watchdog cuts the group, which lets the device go on to
+that end.  Only a rank that waits for a frozen one can't come back: then the process ends, and is
+started again.
 """
 
 from __future__ import annotations
@@ -85,10 +88,10 @@ class Membership:
 
     def leave(self) -> None:
         """Hang up; the weights stay."""
-        self._member = False
-        self._left.set()
         if self._ranks is not None:
             self._ranks.leave()
+        self._member = False
+        self._left.set()  # Not before: hanging up may itself hang.
 
     def close(self) -> None:
         self.leave()
@@ -118,11 +121,14 @@ class Membership:
         )
 
     def _watch(self, left: threading.Event) -> None:
-        """Ends the process if the main thread waits for other ranks and doesn't come back."""
+        """Frees the main thread where it waits for other ranks; ends the process if it doesn't come
+        back all the same."""
         waited = 0.0
         while not left.wait(LOOK_SECONDS):
             ranks = self._ranks
             waiting = self.computing() or (ranks is not None and ranks.busy)
+            if waiting and not waited and ranks is not None:
+                ranks.cut()
             waited = waited + LOOK_SECONDS if waiting else 0.0
             if waited >= STUCK_SECONDS:
                 log.error("another rank doesn't answer; this one can't go on", seconds=waited)

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.sums import in_halves, lengthened, sum_in_halves, sum_whole
 
 if TYPE_CHECKING:
     from penstock_worker.parallel.group import Group
+
+
+class Recorded(Protocol):
+    """Holds what can be done again in one group only."""
+
+    def forget(self) -> None:
+        """Let go of all of it, now."""
 
 
 class Ranks:
     """A rank's connection to the others. It outlives their groups, as the weights do that are held
     by whoever holds it.
 
-    formed: how many groups it has been in; what was recorded with one (a CUDA graph) is of no use
-    in the next.  Every call may raise GroupLost, after which only `join` and `leave` make sense.
-    All ranks must make the same calls in the same order; the runner calls from one thread.
+    formed: how many groups it has been in.  Every call may raise GroupLost, after which only `join`
+    and `leave` make sense.  All ranks must make the same calls in the same order; the runner calls
+    from one thread.  Where data goes between devices, a call only queues it: that a rank is gone
+    stops the device then, not the caller, until `cut` or `leave`.
     """
 
     def __init__(self, place: Place | None = None) -> None:
@@ -32,6 +42,7 @@ class Ranks:
         """Whether another rank is being waited for; read by the watchdog."""
         self._group: Group | None = None
         self._abandoned = False
+        self._recorded: WeakSet[Recorded] = WeakSet()
 
     def join(self, group: Group) -> None:
         self._group = group
@@ -39,31 +50,51 @@ class Ranks:
         self.formed += 1
 
     def leave(self) -> None:
-        if self._group is not None:
+        """Hang up. What was recorded goes first: NCCL waits for the graphs that hold its
+        communicators before it gives those up."""
+        if self._group is None:
+            return
+        self.busy = True
+        try:
+            for recorded in self._recorded:
+                recorded.forget()
             self._group.leave()
             self._group = None
+        finally:
+            self.busy = False
+
+    def records(self, recorded: Recorded) -> None:
+        """What was recorded of a group (CUDA graphs) is of no use in the next: it is told to forget
+        it when this one is left.  It isn't kept alive for that."""
+        self._recorded.add(recorded)
 
     def abandon(self) -> None:
         """The group is over: the next call fails. From any thread."""
         self._abandoned = True
 
+    def cut(self) -> None:
+        """Free a device that waits for other ranks, in a group that is over: what it computes from
+        then on means nothing.  From any thread; returns at once."""
+        group = self._group
+        if group is not None:
+            group.cut()
+
     def check(self) -> None:
-        """Raises GroupLost in a group that is over, so that a step needn't be computed to its
-        end."""
+        """Raises GroupLost in a group that is over: a step needn't be computed to its end, and what
+        was computed may not be so."""
         if self._abandoned:
             raise GroupLost("the session that the group was formed for is over")
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of each tensor rank's x, [rows, size]. Gathered, then added in the ranks' order
-        in float32 and rounded once: the same bits on every rank, in any batch."""
-        if self.place.tensor == 1:
+        """The sum of each tensor rank's x, [rows, size]: in the ranks' order in float32, rounded
+        once.  The same bits on every rank, in any batch; see `sums`."""
+        tensor = self.place.tensor
+        if tensor == 1:
             return x
         with self._talking() as group:
-            parts = group.gather(x)
-        total = parts[0].float()
-        for part in parts[1:]:
-            total = total + part
-        return total.to(x.dtype)
+            if in_halves(tensor, x.nbytes):
+                return sum_in_halves(group, x, tensor)
+            return sum_whole(group, x)
 
     def join_columns(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Each tensor rank's columns of one matrix, side by side: [rows, sum of sizes]. x: this
@@ -72,10 +103,8 @@ class Ranks:
             return x
         if not x.shape[0]:
             return x.new_empty(0, sum(sizes))
-        padded = x.new_zeros(x.shape[0], max(sizes))
-        padded[:, : x.shape[1]] = x
         with self._talking() as group:
-            parts = group.gather(padded)
+            parts = group.gather(lengthened(x, max(sizes)))
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
 
     def any(self, flags: list[bool]) -> list[bool]:
@@ -120,6 +149,8 @@ class Ranks:
             raise GroupLost("this rank is in no group")
         try:
             yield self._group
+        except torch.OutOfMemoryError:
+            raise  # This rank's own, though torch derives it from RuntimeError.
         except RuntimeError as error:
             raise GroupLost(f"another rank is gone: {error}") from error
 

@@ -20,6 +20,7 @@ from penstock_kernels.triton import (
     linear,
     log_probs,
     philox,
+    rank_sum,
     rms_norm,
     rope_write,
     sampling,
@@ -43,6 +44,12 @@ def norms() -> None:
 def gates() -> None:
     gated.silu_mul(rows(2, 2 * 14336))
     gated.gelu_mul(rows(2, 2 * 1024))
+
+
+def rank_sums() -> None:
+    for ranks in (2, 3, 4, 8):
+        rank_sum.rank_sum(rows(ranks, 2, 4096))
+    rank_sum.rank_sum(rows(2, 2, 4096, dtype=torch.float32))
 
 
 def rotary(cache: torch.dtype = BF16, *, norm: bool = False) -> None:
@@ -134,6 +141,7 @@ def fp8() -> None:
 CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
+    "rank-sums": rank_sums,
     "rotary": rotary,
     "rotary-fp8": partial(rotary, FP8, norm=True),
     "attention": attend,

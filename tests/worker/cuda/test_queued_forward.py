@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.forward.graphs import Buckets, EagerCaptures, Work
+from penstock_worker.forward.graphs import (
+    Buckets,
+    EagerCaptures,
+    EagerRecording,
+    Recording,
+    Work,
+)
 from penstock_worker.forward.interface import Batch, Forward, StepCancelled
 from penstock_worker.forward.queued import TritonForward
 from tests.worker.cuda.small_models import (
@@ -118,20 +124,20 @@ def decode(*tokens: int, at: int = 0) -> Batch:
 
 
 @dataclass
-class Recorded:
+class Recorded(EagerCaptures):
     """Captures that count."""
 
     captured: int = 0
     replayed: int = 0
 
-    def capture(self, work: Work) -> Work:
+    def capture(self, work: Work) -> Recording:
         self.captured += 1
 
         def replay() -> None:
             self.replayed += 1
             work()
 
-        return replay
+        return EagerRecording(replay)
 
 
 def test_padded_steps_have_the_plain_ones_bits() -> None:
@@ -158,8 +164,8 @@ def test_a_step_of_nothing_wanted_writes_its_keys() -> None:
     assert torch.equal(*written)
 
 
-class Broken:
-    def capture(self, work: Work) -> Work:
+class Broken(EagerCaptures):
+    def capture(self, work: Work) -> Recording:
         raise RuntimeError("operation not permitted when stream is capturing")
 
 

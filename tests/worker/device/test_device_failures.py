@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 import torch
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.forward.interface import Batch
+from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
 from tests.worker.device.conftest import Machine
 from tests.worker.device.test_device_runner import (
@@ -148,3 +150,55 @@ def test_a_failed_slot_leaves_the_draws_of_the_others_alone(
 def _once(failing: Iterator[bool]) -> None:
     if next(failing, False):
         raise ValueError("only the first time")
+
+
+SPOILED = 31
+
+
+def spoiled_first() -> Plan:
+    """Slot 0's logits are no numbers, slot 1's are."""
+    plan = first(GREEDY, HOT)
+    one, two = plan.admitted
+    one = msgspec.structs.replace(one, tokens=[*one.tokens[:-1], SPOILED])
+    return msgspec.structs.replace(plan, admitted=[one, two])
+
+
+def test_ranks_queue_alike_whenever_they_hear_of_a_failure(make_machine: Make) -> None:
+    early, late = make_machine(together=True), make_machine(together=True)
+    for machine in (early, late):
+        machine.forward.spoiled.add(SPOILED)
+    plans = [spoiled_first(), decode(2, 0, 1)]
+    at_once = [early.runner.execute(plan) for plan in plans]
+    pending = [late.runner.begin(plan) for plan in plans]
+    afterwards = [each.result() for each in pending]
+    for ours, theirs in zip(early.forward.batches, late.forward.batches, strict=True):
+        assert ours.counts.tolist() == theirs.counts.tolist()
+    for ours, theirs in zip(at_once, afterwards, strict=True):
+        assert ours.slots == theirs.slots
+        assert "not finite" in ours.slots[0].error
+        assert ours.slots[1].token is not None
+
+
+def test_a_group_that_is_over_is_noticed_after_the_wait_and_the_device_is_not_asked(
+    make_machine: Make,
+) -> None:
+    over = []
+
+    def check() -> None:
+        if over:
+            raise GroupLost("the group is over")
+
+    machine = make_machine(together=True, check=check)
+    assert machine.runner.execute(first(GREEDY)).slots[0].token is not None
+    step = machine.runner.begin(decode(2, 0))
+    over.append(True)
+    with pytest.raises(GroupLost):
+        step.result()
+
+    def stuck() -> bool:
+        raise AssertionError("a device that stands still was waited for")
+
+    machine.device.usable = stuck
+    machine.forward.obstacle = lambda batch: check()
+    with pytest.raises(GroupLost):
+        machine.runner.begin(decode(3, 0))

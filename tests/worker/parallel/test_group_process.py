@@ -160,6 +160,7 @@ def test_a_rank_that_dies_in_mid_step(pair: GroupEngine, setup: Setup, true: lis
     assert {one.num_kv_blocks for one in ready} == {1990}
     assert plans(6, False, by(pair)) == true
     pair.drop()
+    assert "[c10d]" not in pair.said(0), "torch has logged what the worker says itself"
 
 
 def test_a_rank_whose_peer_is_frozen_ends_itself(pair: GroupEngine, setup: Setup) -> None:
