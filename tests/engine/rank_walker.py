@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.from_worker import Fault, Progress, Result
+from penstock_engine.request import Sequence
 from tests.engine.rank_workers import RankHarness
 from tests.engine.walker import Choices, Walker, drawn_options
 
@@ -13,9 +14,14 @@ def make_rank_harness(choose: Choices, size: tuple[int, int] | None = None) -> R
     """size: tensor, pipeline; None: drawn."""
     tensor, pipeline = size or SIZES[choose.whole(0, len(SIZES) - 1)]
     options = drawn_options(choose)
-    if choose.whole(0, 2) == 0:
+    budgets = choose.whole(0, 2)
+    if budgets == 0:
         # So large that it can be halved.
         options["max_num_batched_tokens"] = choose.whole(65, 200)
+    elif pipeline > 1:
+        # So small that most prompts take many steps.
+        options["max_num_batched_tokens"] = choose.whole(1, 6)
+        options["max_model_len"] = choose.whole(32, 64)
     return RankHarness(tensor, pipeline, **options)
 
 
@@ -65,6 +71,18 @@ class RankWalker(Walker):
                 return self._size
         self._size = (self._pool_size(), self._host_size())
         return self._size
+
+    def walk(self) -> None:
+        several = self._several_in_flight()
+        super().walk()
+        lost = self.h.worker is None
+        self.met["lost between chunks"] += lost and bool(several)
+        self.met["ended between chunks"] += any(sequence.finished for sequence in several)
+
+    def _several_in_flight(self) -> list[Sequence]:
+        """Who is in several steps in flight, over stages."""
+        running = self.h.core.scheduler.running.values() if self.h.pipeline > 1 else ()
+        return [sequence for sequence in running if sequence.in_flight > 1]
 
     def kill(self) -> None:
         if self.h.ranks:

@@ -103,6 +103,10 @@ class RankHarness(Harness):
         self.ranks: dict[int, Rank] = {}
         self.ends: list[tuple[int, str]] = []
         self.last_number = 0
+        self.num_followed = 0
+        """Works that were sent behind others of the same sequence, which were in flight."""
+        self._known: dict[int, int] = {}
+        """By slot: tokens that all ranks were told."""
         self._formed: list[RankGroup | None] = []
         self._lates: list[bool] = []
 
@@ -149,13 +153,25 @@ class RankHarness(Harness):
 
     def _gets_plan(self, rank: Rank, plan: Plan) -> None:
         if rank.rank == 0:
-            if self.pipeline > 1:
-                busy = {work.slot for sent, _ in self.plans for work in sent.work}
-                assert busy.isdisjoint(work.slot for work in plan.work), "in two steps at once"
+            self._check_company(plan)
             self._worker_gets(plan)
         assert plan == self.plans[-1][0], "ranks are sent different plans"
         assert self.pipeline > 1 or not any(work.sampled for work in plan.work)
         rank.plans.append(plan)
+
+    def _check_company(self, plan: Plan) -> None:
+        """Over stages, nothing follows what samples a token that only the last one will know."""
+        self._known |= {new.slot: len(new.tokens) for new in plan.admitted}
+        for work in plan.work:
+            self._known[work.slot] += len(work.sampled)
+        if self.pipeline == 1:
+            return
+        known = {work.slot: self._known[work.slot] for work in plan.work}
+        for sent, _ in self.plans:
+            for work in sent.work:
+                if work.slot in known:
+                    assert work.start + work.count < known[work.slot], "behind what samples"
+                    self.num_followed += 1
 
     def _worker_ends(self, session: bytes, reason: str) -> None:
         rank = next((one for one in self.ranks.values() if one.session == session), None)
