@@ -133,6 +133,7 @@ class EngineCore:
         if not self.scheduler.has_work:
             self.workers.progressed(now)
             self._audit_when_idle(now)
+        self._from_workers.expire(now)
         self._from_workers.compile_grammars(now)
         self._plan()
         self.frontends.flush(self._effects, self._due_status(now))
@@ -141,10 +142,17 @@ class EngineCore:
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
         first = self._from_frontends.next_deadline()
-        due = min(self._status_due, self.grammars.next_deadline(), self.remote_kv.next_deadline())
+        due = min(
+            self._status_due,
+            self.grammars.next_deadline(),
+            self.remote_kv.next_deadline(),
+            self._from_workers.next_deadline(),
+        )
         return due if first is None else min(first, due)
 
     def _plan(self) -> None:
+        if self._from_workers.failing:
+            return
         try:
             while (plan := self.scheduler.plan()) is not None:
                 self._clock.planned()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from penstock import logs
@@ -27,6 +28,7 @@ from penstock_engine.grammars import MAX_DEATHS, Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.metrics.counts import Counts
 from penstock_engine.pooling import verify_vectors
+from penstock_engine.rank_faults import RankFaults
 from penstock_engine.rank_group import Disagreement, WorkerSession
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
@@ -36,6 +38,8 @@ from penstock_engine.timeline import Clock
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
+
+HEARD = "its fault was heard"
 
 
 class FromWorkers:
@@ -64,6 +68,7 @@ class FromWorkers:
         self._frontends = frontends
         self._workers = workers
         self._ranks = workers.ranks
+        self._faults = RankFaults(self._ranks.size)
         self._grammars = grammars
         self._remote_kv = remote_kv
         self._counts = counts
@@ -110,7 +115,7 @@ class FromWorkers:
             case Ready() if self._ranks.formed and worker.ready is None:
                 self._take_ready(worker, message, now)
             case Fault():
-                self._take_fault(worker, message)
+                self._take_fault(worker, message, now)
             case _:
                 self._end(worker, f"{type(message).__name__} came out of turn")
 
@@ -122,6 +127,8 @@ class FromWorkers:
         if not self._ranks.formed:
             self._ranks.leave(worker)
             return
+        if self._faults.has(worker.rank):
+            return  # It has said why; others are waited for.
         others = [one for one in self._ranks.formed if one != session]
         self._lose(others, f"rank {worker.rank} was lost: {reason}")
 
@@ -147,6 +154,7 @@ class FromWorkers:
         log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
         self._effects.end_workers += [(session, reason) for session in sessions]
         self._ranks.disband()
+        self._faults.clear()
         self._workers.results.clear()
         self._clock.forget()
         self._counts.lost(self._clock.now)
@@ -204,7 +212,8 @@ class FromWorkers:
             seconds = self._facts.config.grammar.grammar_compile_timeout
             reason = f"the grammar could not be compiled within {seconds:g} s"
             self._fail(list(entry.waiting), reason, "complex_grammar")
-        self._grammars.send_wanted(now)
+        if not self.failing:
+            self._grammars.send_wanted(now)
 
     def _grammar_ready(self, number: int, rank: int) -> None:
         told: dict[Request, None] = {}
@@ -220,15 +229,35 @@ class FromWorkers:
         for sequence in sequences:
             self._endings.end(sequence, State.FINISHED_FAILED, error=error, error_code=code)
 
-    def _take_fault(self, worker: WorkerSession, fault: Fault) -> None:
+    @property
+    def failing(self) -> bool:
+        """Whether a rank of the group has failed, and nothing more is to be sent to any."""
+        return self._faults.until is not None
+
+    def next_deadline(self) -> float:
+        """When `expire` must be called, even if nothing happens."""
+        until = self._faults.until
+        return math.inf if until is None else until
+
+    def expire(self, now: float) -> None:
+        """Ends the group of a rank that has failed, once the others had time to say why."""
+        if self._faults.due(now):
+            self.drop(HEARD)
+
+    def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
-        if fault.out_of_memory and self._scheduler.num_in_flight and self._scheduler.shrink():
+        if not self.failing or fault.out_of_memory or fault.final:
+            # What is heard later is that this one is gone.
+            self._workers.fault = f"the worker failed: {fault.message}"
+        in_step = self._scheduler.num_in_flight > 0
+        if fault.out_of_memory and in_step and self._scheduler.shrink():
             # The step was too large, whoever was in it.
             log.warning("steps become smaller", tokens=self._scheduler.budget)
-            self.drop("its fault was heard", accuse=False)
-        else:
-            self._end(worker, "its fault was heard")
-        self._workers.fault = f"the worker failed: {fault.message}"
+            self.drop(HEARD, accuse=False)
+        elif fault.out_of_memory or fault.final or not in_step:
+            self._end(worker, HEARD)
+        elif self._faults.add(worker.rank, now):
+            self.drop(HEARD)
         self._workers.final = fault.final
         if fault.final:
             # Nobody will ever serve these.

@@ -15,11 +15,13 @@ from penstock_engine.scheduler import Scheduler
 
 
 class PipelineScheduler(Scheduler):
-    """Keeps every stage busy: as many steps are in flight as there are stages at least, each with
-    other sequences, as a first stage can't go on with a token that the last one hasn't sampled.
+    """Keeps every stage busy: as many steps are in flight as there are stages at least.
 
-    So a plan tells what earlier steps have sampled, and decodes are dealt out: a step takes no more
-    than its share of them, the longest unserved first, and leaves the others to the step behind it.
+    A first stage can't go on with a token that the last one hasn't sampled.  So a plan tells what
+    earlier steps have sampled, and a sequence is in no step behind one that samples for it; chunks
+    of its prompt that don't may be in several, one behind the other.  Decodes are dealt out: a step
+    takes no more than its share of them, the longest unserved first, and leaves the others to the
+    step behind it.
     """
 
     def __init__(
@@ -74,10 +76,10 @@ class PipelineScheduler(Scheduler):
         return len(self._in_flight) < self._stages or super()._is_short()
 
     def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Those that no step in flight works on."""
+        """Those that may follow what is in flight of them."""
         decodes, chunks = super()._candidates()
-        decodes = [sequence for sequence in decodes if not sequence.in_flight]
-        chunks = [sequence for sequence in chunks if not sequence.in_flight]
+        decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
+        chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
         # Who is one token behind what is expected of it decodes in its next step.
         decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.running.values())
         self._share = -(-decoding // self._max_in_flight)
@@ -96,6 +98,17 @@ class PipelineScheduler(Scheduler):
             return
         super()._extend(sequence, draft, most)
         self._share -= decodes and sequence.slot in draft.items
+
+
+def _may_go_on(sequence: Sequence) -> bool:
+    """Whether every stage has the tokens that it computes next, and will compute them.
+
+    A chunk that tells about its prompt may fail by itself, which only the last stage finds out:
+    it would leave out a follower that the others compute.
+    """
+    if not sequence.in_flight:
+        return True
+    return sequence.num_expected == sequence.num_tokens and not sequence.tells_prompt
 
 
 def make_scheduler(facts: EngineFacts) -> Scheduler:

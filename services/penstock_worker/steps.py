@@ -20,7 +20,7 @@ from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_kernels.reference.tiling import ROW_TILE
-from penstock_worker.pending import StepLost
+from penstock_worker.pending import OutOfDeviceMemory, StepLost
 from penstock_worker.slots import PlanError, Slot, Slots
 
 log = logs.get(__name__)
@@ -79,9 +79,18 @@ class Steps:
         """One SlotResult for each SlotWork, in order. prepare: what comes before computing.
 
         Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
-        errors of the slots that it concerns, unless steps are computed together.
+        errors of the slots that it concerns, unless steps are computed together: then
+        OutOfDeviceMemory is raised where that was it, and else what it was.
         """
         self._order.check(plan)
+        try:
+            return self._execute(plan, prepare, compute)
+        except torch.OutOfMemoryError as error:
+            said = str(error)
+        # Here the failed step's tensors are gone, so their memory can be had.
+        raise OutOfDeviceMemory(said)
+
+    def _execute(self, plan: Plan, prepare: Callable[[Plan], None], compute: Compute) -> Result:
         prepare(plan)
         self._order.take(plan)
         outcomes: dict[int, SlotResult] = {}

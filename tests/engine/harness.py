@@ -1,28 +1,11 @@
-"""An EngineCore between fake front ends and a fake worker, beside a naive model of it.
-
-The model knows nothing of slots, blocks or steps: it says which tokens each sequence gives when
-it runs alone (`undisturbed`), and keeps score of what each front end was told.
-"""
+"""An EngineCore between fake front ends and a fake worker, beside a naive model of it: `scores`."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from penstock.config import (
-    CacheSettings,
-    EngineConfig,
-    GrammarSettings,
-    ModelSettings,
-    ParallelSettings,
-    SchedulerSettings,
-)
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
-from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
@@ -40,128 +23,11 @@ from penstock.protocol.to_worker import CompileGrammar, DropGrammar, Plan, Setup
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
-from tests.engine.fake_worker import EOS, VOCAB, FakeWorker, next_token, told_of
-
-_ENCODE = msgspec.msgpack.Encoder().encode
-_DECODERS = {
-    union: msgspec.msgpack.Decoder(union)
-    for union in (FromFrontend, FromWorker, ToFrontend, ToWorker)
-}
-
-
-def over_the_wire(message: Any, union: Any) -> Any:
-    """What the other side gets: encoded, and decoded with the receiver's decoder."""
-    return _DECODERS[union].decode(_ENCODE(message))
-
-
-def facts(
-    *,
-    max_model_len: int = 64,
-    block_size: int = 4,
-    num_kv_blocks: int | None = None,
-    prefix_caching: bool = True,
-    max_grammars: int = 8,
-    tensor: int = 1,
-    pipeline: int = 1,
-    **scheduler: Any,
-) -> EngineFacts:
-    """A small model's facts. scheduler: fields of SchedulerSettings."""
-    model = PreparedModel(
-        format_version=FORMAT_VERSION,
-        name="tiny",
-        source="tiny",
-        config=ModelConfig(
-            architecture="llama",
-            vocab_size=VOCAB,
-            hidden_size=8,
-            intermediate_size=16,
-            num_layers=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=8,
-            max_position=max_model_len,
-            rms_norm_eps=1e-5,
-            rope_theta=10000.0,
-        ),
-        generation=GenerationDefaults(eos_token_ids=EOS),
-        weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
-        digest="0" * 64,
-        has_chat_template=False,
-    )
-    settings: dict[str, Any] = {
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 16,
-        "max_steps_in_flight": 1,
-        **scheduler,
-    }
-    config = EngineConfig(
-        model=ModelSettings(model="tiny"),
-        cache=CacheSettings(
-            kv_block_size=block_size,
-            num_kv_blocks=num_kv_blocks,
-            enable_prefix_caching=prefix_caching,
-        ),
-        scheduler=SchedulerSettings(**settings),
-        grammar=GrammarSettings(max_grammars=max_grammars),
-        parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
-    )
-    return EngineFacts(
-        config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
-    )
-
-
-def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], str, int | None]:
-    """(all emitted tokens, finish reason, stop token) of a sequence that runs alone."""
-    stopping = submit.stopping
-    sampling = msgspec.structs.replace(submit.sampling, min_tokens=stopping.min_tokens)
-    eos = frozenset() if stopping.ignore_eos else frozenset(EOS)
-    ends = eos | frozenset(stopping.stop_token_ids)
-    emitted: list[int] = []
-    while len(emitted) < stopping.max_tokens and len(submit.prompt) + len(emitted) < max_len:
-        token = next_token(submit.prompt, emitted, index, sampling, ends, submit.grammar)
-        emitted.append(token)
-        if submit.grammar is not None and token in eos:
-            return emitted, "stop", None
-        if len(emitted) > stopping.min_tokens:
-            if token in eos:
-                return emitted, "stop", None
-            if token in stopping.stop_token_ids:
-                return emitted, "stop", token
-    return emitted, "length", None
-
-
-@dataclass
-class SequenceScore:
-    """What the front end was told of one sequence."""
-
-    tokens: list[int]
-    logprobs: list[Any] = field(default_factory=list)
-    prompt_logprobs: list[Any] = field(default_factory=list)
-    """Of the prompt's tokens after the first."""
-    terminal: SequenceOutput | None = None
-    finished_by_us: bool = False
-    deaths: int = 0
-
-
-@dataclass
-class RequestScore:
-    submit: Submit
-    deadline: float | None = None
-    accepted: bool = False
-    rejected: Rejected | None = None
-    aborted: bool = False
-    cached: int | None = None
-    prepared: bool = False
-    sequences: dict[int, SequenceScore] = field(default_factory=dict)
-
-
-@dataclass
-class Front:
-    session: bytes
-    welcome: Welcome | None = None
-    status: Status | None = None
-    requests: dict[int, RequestScore] = field(default_factory=dict)
-    ended: str | None = None
+from tests.engine.fake_worker import FakeWorker, told_of
+from tests.engine.salts import Salts
+from tests.engine.scores import Front, RequestScore, SequenceScore
+from tests.engine.small_facts import facts
+from tests.engine.wire import encode, over_the_wire
 
 
 class Harness:
@@ -185,11 +51,7 @@ class Harness:
         self.allow_internal_errors = False
         self.accuses = True
         """Whether the loss of a worker counts against what was in flight."""
-        self.num_reused = 0
-        """Tokens that sequences found computed when they started."""
-        self._tables: dict[int, list[int]] = {}
-        self._salts: dict[int, str] = {}
-        self._host_salts: dict[int, str] = {}
+        self._salts = Salts(self.facts.config.cache)
         self.trace: list[bytes] = []
         self._sessions = 0
         self._requests = 0
@@ -201,7 +63,7 @@ class Harness:
         effects = self.core.step(self.now)
         self.core.check()
         self._check_accounts()
-        self.trace.append(_ENCODE([effects.to_workers, effects.to_frontends]))
+        self.trace.append(encode([effects.to_workers, effects.to_frontends]))
         for session, message, _ in effects.to_workers:
             self._to_worker(session, over_the_wire(message, ToWorker))
         due = list(self.worker.asked) if self.worker is not None and self.compile_at_once else []
@@ -259,7 +121,7 @@ class Harness:
             stages = self.facts.config.parallel.pipeline_parallel_size
             assert len(self.plans) < max(self.facts.config.scheduler.max_steps_in_flight, stages)
             assert self.worker is not None
-            self._check_salts(message)
+            self._salts.check(message, self._asked)
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
             for work in message.work:
                 request = self.core.scheduler.running[work.slot].request
@@ -273,29 +135,6 @@ class Harness:
         request = self.core.scheduler.running[slot].request
         front = next(f for f in self.fronts if f.session == request.session)
         return front.requests[request.number]
-
-    def _check_salts(self, plan: Plan) -> None:
-        """No sequence is given a block that holds what another salt computed."""
-        for copy in plan.copies:
-            source = self._host_salts if copy.kind == "in" else self._salts
-            target = self._host_salts if copy.kind == "out" else self._salts
-            target[copy.target] = source[copy.source]
-        size = self.facts.config.cache.kv_block_size
-        admitted = {new.slot: new.blocks for new in plan.admitted}
-        for work in plan.work:
-            asked = self._asked(work.slot)
-            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}"
-            if not self.facts.config.cache.enable_prefix_caching:
-                salt = f"request {asked.submit.request}"
-            blocks = self._tables.setdefault(work.slot, [])
-            if work.slot in admitted:
-                blocks[:] = admitted[work.slot]
-                for block in blocks[: -(-work.start // size)]:
-                    assert self._salts[block] == salt, "a block of another salt"
-                self.num_reused += work.start
-            blocks += work.new_blocks
-            for block in blocks[work.start // size :]:
-                self._salts[block] = salt
 
     def _front_gets(self, front: Front, message: ToFrontend, frames: tuple[bytes, ...]) -> None:
         match message:
@@ -322,66 +161,13 @@ class Harness:
                     self._take(front.requests[output.request], output)
 
     def _take(self, request: RequestScore, output: SequenceOutput) -> None:
-        assert request.accepted
-        score = request.sequences[output.sequence]
-        assert request.prepared or not output.tokens or request.submit.grammar is None
-        assert score.terminal is None, "an output after the terminal one"
-        if output.cached_tokens is not None:
-            assert request.cached is None, "told twice"
-            request.cached = output.cached_tokens
-        score.tokens += output.tokens
-        self._take_prompt(request, score, output)
-        if request.submit.sampling.logprobs is not None and output.tokens:
-            assert output.logprobs is not None
-            assert len(output.logprobs) == len(output.tokens)
-        score.logprobs += output.logprobs or []
-        expected, finish, stop = self.expected(request, output.sequence)
-        assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
-        if output.finish is None:
-            assert len(output.tokens) == 1 or output.prompt_logprobs
-            return
-        score.terminal = output
-        if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
-            self._check_natural_end(request, score, output, (expected, finish, stop))
-        elif output.finish == "abort":
-            assert request.aborted
-        elif output.finish == "timeout":
-            assert request.deadline is not None
-            assert request.deadline <= self.now
-        elif output.finish == "error":
-            assert output.error
+        longest, capacity = self.facts.max_model_len, self.capacity
+        request.take(output, now=self.now, longest=longest, capacity=capacity)
 
-    def _take_prompt(
-        self, request: RequestScore, score: SequenceScore, output: SequenceOutput
-    ) -> None:
-        """Each once, in order, with the first sequence alone, and before any token."""
-        score.prompt_logprobs += output.prompt_logprobs or []
-        prompt = request.submit.prompt
-        asked = request.submit.sampling.prompt_logprobs is not None and output.sequence == 0
-        expected = [told_of(prompt, at) for at in range(1, len(prompt))] if asked else []
-        told = score.prompt_logprobs
-        assert told == expected[: len(told)], "not the prompt's, skipped, or told twice"
-        ended_well = output.finish in ("stop", "length") and not score.finished_by_us
-        if output.tokens or ended_well:
-            assert len(told) == len(expected), "tokens before the prompt was told about"
-
-    def _check_natural_end(
-        self,
-        request: RequestScore,
-        score: SequenceScore,
-        output: SequenceOutput,
-        expected: tuple[list[int], str, int | None],
-    ) -> None:
-        if score.tokens != expected[0]:
-            # The pool was so small that the context ended before.
-            assert output.finish == "length"
-            assert self.capacity is not None
-            assert len(request.submit.prompt) + len(score.tokens) == self.capacity
-            return
-        assert (output.finish, output.stop_token) == expected[1:]
-
-    def expected(self, request: RequestScore, index: int) -> tuple[list[int], str, int | None]:
-        return undisturbed(request.submit, index, self.facts.max_model_len)
+    @property
+    def num_reused(self) -> int:
+        """Tokens that sequences found computed when they started."""
+        return self._salts.num_reused
 
     @property
     def plan(self) -> Plan | None:

@@ -10,7 +10,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.protocol.from_worker import FromWorker, GrammarReady, Ready, Result, WorkerHello
+from penstock.protocol.from_worker import (
+    Fault,
+    FromWorker,
+    GrammarReady,
+    Ready,
+    Result,
+    WorkerHello,
+)
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
@@ -79,7 +86,8 @@ class LastStage(FakeWorker):
 
 @dataclass
 class Rank:
-    """One rank's session. plans: that it was sent, and has not executed."""
+    """One rank's session. plans: that it was sent, and has not executed.  failed: it executes no
+    more, and has said so."""
 
     rank: int
     session: bytes
@@ -87,6 +95,7 @@ class Rank:
     setup: Setup | None = None
     worker: FirstStage | LastStage | None = None
     plans: deque[Plan] = field(default_factory=deque)
+    failed: bool = False
 
 
 class RankHarness(Harness):
@@ -103,6 +112,11 @@ class RankHarness(Harness):
         self.ranks: dict[int, Rank] = {}
         self.ends: list[tuple[int, str]] = []
         self.last_number = 0
+        self.num_followed = 0
+        """Works that were sent behind others of the same sequence, which were in flight."""
+        self._known: dict[int, int] = {}
+        """By slot: tokens that all ranks were told."""
+        self._failed_and_gone: set[bytes] = set()
         self._formed: list[RankGroup | None] = []
         self._lates: list[bool] = []
 
@@ -115,7 +129,11 @@ class RankHarness(Harness):
 
     def _to_worker(self, session: bytes, message: ToWorker) -> None:
         rank = next((one for one in self.ranks.values() if one.session == session), None)
-        assert rank is not None, "a message to a session that is over"
+        if rank is None:
+            # The group isn't over yet, though this one is.
+            assert session in self._failed_and_gone, "a message to a session that is over"
+            assert isinstance(message, DropGrammar)
+            return
         if isinstance(message, Setup):
             self._gets_setup(rank, message)
         elif isinstance(message, Plan):
@@ -148,14 +166,27 @@ class RankHarness(Harness):
         self.last_number = number
 
     def _gets_plan(self, rank: Rank, plan: Plan) -> None:
+        assert not any(one.failed for one in self.ranks.values()), "a plan for who has failed"
         if rank.rank == 0:
-            if self.pipeline > 1:
-                busy = {work.slot for sent, _ in self.plans for work in sent.work}
-                assert busy.isdisjoint(work.slot for work in plan.work), "in two steps at once"
+            self._check_company(plan)
             self._worker_gets(plan)
         assert plan == self.plans[-1][0], "ranks are sent different plans"
         assert self.pipeline > 1 or not any(work.sampled for work in plan.work)
         rank.plans.append(plan)
+
+    def _check_company(self, plan: Plan) -> None:
+        """Over stages, nothing follows what samples a token that only the last one will know."""
+        self._known |= {new.slot: len(new.tokens) for new in plan.admitted}
+        for work in plan.work:
+            self._known[work.slot] += len(work.sampled)
+        if self.pipeline == 1:
+            return
+        known = {work.slot: self._known[work.slot] for work in plan.work}
+        for sent, _ in self.plans:
+            for work in sent.work:
+                if work.slot in known:
+                    assert work.start + work.count < known[work.slot], "behind what samples"
+                    self.num_followed += 1
 
     def _worker_ends(self, session: bytes, reason: str) -> None:
         rank = next((one for one in self.ranks.values() if one.session == session), None)
@@ -224,13 +255,14 @@ class RankHarness(Harness):
 
     def rank_says(self, rank: int, message: FromWorker) -> None:
         message = over_the_wire(message, FromWorker)
+        self.ranks[rank].failed |= isinstance(message, Fault)
         self.core.worker_received(self.ranks[rank].session, message, self.now)
         self.settle()
 
     def rank_step(self, rank: int, **lies: Any) -> Result | None:
         """One rank executes its oldest plan, and tells so. lies: fields of its Result."""
         mine = self.ranks.get(rank)
-        if mine is None or mine.worker is None or not mine.plans:
+        if mine is None or mine.worker is None or mine.failed or not mine.plans:
             return None
         plan = mine.plans.popleft()
         result = mine.worker.execute(plan)
@@ -246,7 +278,9 @@ class RankHarness(Harness):
         mine = self.ranks.pop(rank, None)
         if mine is None:
             return
-        if mine.setup is not None:
+        if mine.failed:
+            self._failed_and_gone.add(mine.session)
+        elif mine.setup is not None:
             self._forget_worker("killed")
         self.core.worker_ended(mine.session, "killed", self.now)
         self.settle()

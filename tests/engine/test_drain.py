@@ -12,7 +12,7 @@ import pytest
 
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Accepted, Outputs, Rejected
-from tests.engine import harness
+from tests.engine import harness, scores
 from tests.engine.test_process import Engine, write_prepared
 
 
@@ -75,7 +75,7 @@ def test_a_draining_process_finishes_and_leaves(engine: Engine) -> None:
     while len(tokens) < 4:
         for output in engine.until(lambda: engine.front.take(Outputs)).outputs:
             tokens += output.tokens
-    assert tokens == harness.undisturbed(submit, 0, 64)[0]
+    assert tokens == scores.undisturbed(submit, 0, 64)[0]
     engine.process.communicate(timeout=5)
     assert engine.process.returncode == 0
 

@@ -1,4 +1,4 @@
-"""Stages: every one of them has a step to compute, each with other sequences."""
+"""Stages: every one of them has a step to compute, and knows all tokens that are in it."""
 
 from __future__ import annotations
 
@@ -100,6 +100,84 @@ def test_a_plan_tells_what_the_last_stage_sampled() -> None:
     shown = [(work.start, work.count, work.sampled) for work in works]
     assert shown[:3] == [(0, 4, []), (4, 4, []), (8, 2, [])]
     assert shown[3:] == [(10, 1, tokens[:1]), (11, 1, tokens[1:2])]
+
+
+def spans(h: RankHarness) -> list[list[tuple[int, int]]]:
+    """Of each step in flight: (first token, tokens) of its works."""
+    return [[(work.start, work.count) for work in plan.work] for plan, _ in h.plans]
+
+
+def prefilling(stages: int, prompt: int, **more: Any) -> tuple[RankHarness, RequestScore]:
+    """One prompt, over steps of 4 tokens."""
+    h = RankHarness(1, stages, max_num_batched_tokens=4)
+    h.connect()
+    h.start_worker()
+    return h, ask(h, [3 + at % 7 for at in range(prompt)], **{"max_tokens": 3, **more})
+
+
+def test_chunks_of_one_prompt_follow_each_other_and_nothing_follows_what_samples() -> None:
+    h, request = prefilling(2, 14)
+    seen = []
+    while h.plans:
+        seen.append(spans(h))
+        h.run_step()
+    assert seen[:4] == [
+        [[(0, 4)], [(4, 4)]],
+        [[(4, 4)], [(8, 4)]],
+        [[(8, 4)], [(12, 2)]],
+        [[(12, 2)]],
+    ]
+    assert seen[4:] == [[[(14, 1)]], [[(15, 1)]]]
+    assert len(request.sequences[0].tokens) == 3
+
+
+def test_one_long_prompt_keeps_all_stages_busy() -> None:
+    h, _ = prefilling(4, 40)
+    assert spans(h) == [[(0, 4)], [(4, 4)], [(8, 4)], [(12, 4)]]
+
+
+def test_chunks_that_tell_about_their_prompt_are_not_followed() -> None:
+    """One of them may fail by itself, and an earlier stage would compute the next all the same."""
+    h, request = prefilling(2, 14, prompt_logprobs=1)
+    while h.plans:
+        assert len(h.plans) == 1
+        h.run_step()
+    assert len(request.sequences[0].prompt_logprobs) == 13
+
+
+def test_a_prompt_is_given_up_between_its_chunks() -> None:
+    h, request = prefilling(2, 30)
+    h.run_step()
+    h.abort(h.fronts[0], request)
+    assert len(h.plans) == 2, "what was sent is computed"
+    assert h.core.scheduler.marked
+    other = ask(h, [9] * 6, max_tokens=2)
+    h.run()
+    assert len(other.sequences[0].tokens) == 2
+    assert request.sequences[0].tokens == []
+
+
+def test_a_death_between_chunks_counts_once() -> None:
+    h, request = prefilling(2, 30)
+    assert len(h.plans) == 2
+    h.kill_rank(0)
+    (sequence,) = h.core.scheduler.queue.sequences()
+    assert (sequence.deaths, sequence.suspect_until) == (1, 8)
+    h.start_worker()
+    while sequence.suspect_until:
+        assert len(h.plans) == 1, "alone, one step after the other"
+        h.run_step()
+    assert len(h.plans) == 2
+    h.run()
+    assert len(request.sequences[0].tokens) == 3
+
+
+def test_blocks_of_settled_chunks_alone_are_shared() -> None:
+    h, _ = prefilling(2, 40)
+    h.run_step()
+    cache = h.core.scheduler.cache
+    assert cache is not None
+    assert cache.num_cached == 1, "4 tokens are settled, 8 more in flight"
 
 
 def test_what_was_told_once_is_not_told_again_when_a_mask_is_late() -> None:

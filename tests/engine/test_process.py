@@ -24,7 +24,7 @@ from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock.transport.events import Ended, Opened
 from penstock.transport.link import Link
 from penstock_engine.prepared import read_facts
-from tests.engine import harness
+from tests.engine import harness, scores
 from tests.engine.fake_worker import FakeWorker
 
 SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=8.0)
@@ -165,7 +165,7 @@ def run_one(engine: Engine, number: int) -> None:
             if output.finish is not None:
                 ends[output.sequence] = output.finish
     for index in (0, 1):
-        expected = harness.undisturbed(submit, index, 64)
+        expected = scores.undisturbed(submit, index, 64)
         assert (tokens[index], ends[index]) == expected[:2]
 
 

@@ -36,19 +36,25 @@ def rank_walk(seed: int, length: int) -> RankWalker:
 
 def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
     met = Counter[str]()
-    for seed in range(2 * len(SIZES)):
+    for seed in range(3 * len(SIZES)):
         walker = rank_walk(seed, 600)
         walker.end()
         met += walker.met
         met["preempted"] += walker.h.core.scheduler.num_preemptions
+        met["followed"] += walker.h.num_followed
         met["reused"] += walker.h.num_reused
         met["steps"] += walker.h.core.scheduler.num_steps
     for what, least in {
         "ahead": 100,
         "deferred": 20,
         "disagreed": 5,
+        "ended between chunks": 3,
+        "followed": 200,
+        "failing": 20,
         "halved": 2,
+        "halved late": 1,
         "killed": 20,
+        "lost between chunks": 3,
         "preempted": 20,
         "replaced": 5,
         "reused": 100,

@@ -308,17 +308,6 @@ def test_a_second_session_of_a_rank_ends_the_group() -> None:
     assert finishes(request) == ["length"]
 
 
-def test_a_fault_of_one_rank_is_the_groups() -> None:
-    h = started()
-    (request,) = ask(h)
-    h.rank_says(1, Fault("a cable fell out", final=False))
-    assert not h.ranks
-    assert h.core.workers.health(h.now) == (False, "the worker failed: a cable fell out")
-    h.start_worker()
-    h.rank_says(1, Fault("it has burnt", final=True))
-    assert finishes(request) == ["error"]
-
-
 # ---- grammars
 
 
@@ -381,41 +370,6 @@ def test_compile_and_drop_go_to_every_rank() -> None:
     assert kinds == ["Setup"] * 2 + ["CompileGrammar"] * 2 + ["DropGrammar"] * 2
     assert all(isinstance(message, (Setup, CompileGrammar)) for _, message in sent[:4])
     assert len({session for session, _ in sent}) == 2
-
-
-# ---- out of memory
-
-
-def test_out_of_memory_halves_the_steps_and_accuses_nobody() -> None:
-    h = started(2, max_num_batched_tokens=200, block_size=4, max_model_len=200)
-    (request,) = (h.submit(h.fronts[0], [3] * 150, max_tokens=3, ignore_eos=True),)
-    for budget, planned in ((100, 150), (64, 100), (64, 64)):
-        assert h.plan is not None
-        assert h.plan.work[0].count == planned
-        h.rank_says(1, Fault("out of memory", final=False, out_of_memory=True))
-        assert len(h.ends) == 2
-        h.ends.clear()
-        assert h.core.scheduler.budget == budget
-        sequence = h.core.scheduler.queue.sequences()[0]
-        assert sequence.deaths == (planned == 64), "accused only where steps can't get smaller"
-        h.start_worker()
-    h.run()
-    assert finishes(request) == ["length"]
-
-
-def test_a_block_is_the_least_that_a_step_has() -> None:
-    h = started(1, max_num_batched_tokens=200, block_size=150, max_model_len=200)
-    ask(h)
-    h.rank_says(0, Fault("out of memory", final=False, out_of_memory=True))
-    assert h.core.scheduler.budget == 150
-
-
-def test_out_of_memory_while_loading_is_a_fault_as_any() -> None:
-    h = RankHarness(2, max_num_batched_tokens=200)
-    h.start_worker(ready=False)
-    h.rank_says(0, Fault("out of memory", final=True, out_of_memory=True))
-    assert h.core.scheduler.budget == 200
-    assert h.core.workers.final
 
 
 # ---- what is shown

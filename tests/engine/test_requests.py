@@ -11,7 +11,8 @@ from penstock.protocol.common import Adjustments, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import EOS, VOCAB
-from tests.engine.harness import Front, Harness, RequestScore, SequenceScore, undisturbed
+from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
+from tests.engine.scores import undisturbed
 
 
 def ready(blocks: int | None = None, **options: int) -> tuple[Harness, Front]:

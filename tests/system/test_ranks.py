@@ -27,6 +27,9 @@ PROMPTS = (
     "Once upon a time, in a small village by the sea, there lived an old fisherman who",
 )
 ASKED = ({"max_tokens": 10}, {"max_tokens": 10, "temperature": 0.9, "seed": 7})
+LONG = " ".join(str(number) for number in range(40, 80))
+"""Many steps of FEW tokens."""
+FEW = ("--max-num-batched-tokens", "32")
 STREAMS = 4
 TOKENS = 24
 
@@ -72,10 +75,14 @@ def serving(*arguments: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> tuple[list[str], list[Reading]]:
-    """What one worker answers and streams."""
+def alone() -> tuple[list[str], list[Reading], str]:
+    """What one worker answers and streams, and how it goes on with LONG."""
     with serving("--attention-backend", "reference") as server:
-        return answers(server), asyncio.run(streams(server.url))
+        return answers(server), asyncio.run(streams(server.url)), goes_on(server)
+
+
+def goes_on(server: Server) -> str:
+    return server.complete(LONG, max_tokens=4)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +90,11 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of that many tensor ranks and stages."""
     tensor, pipeline = request.param
     sizes = ("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline))
-    with serving(*sizes) as server:
+    with serving(*sizes, *(FEW if pipeline > 1 else ())) as server:
         yield server
 
 
-def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading]]) -> None:
+def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading], str]) -> None:
     assert alone[0][0].startswith(" Paris")
     assert all(reading.done and reading.text for reading in alone[1])
 
@@ -96,7 +103,7 @@ def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading]]) ->
     "ranks", [layout(2, 1), layout(3, 1), layout(1, 2), layout(2, 2)], indirect=True
 )
 def test_several_ranks_answer_as_one_worker_does(
-    alone: tuple[list[str], list[Reading]], ranks: Server, request: pytest.FixtureRequest
+    alone: tuple[list[str], list[Reading], str], ranks: Server, request: pytest.FixtureRequest
 ) -> None:
     tensor, pipeline = request.node.callspec.params["ranks"]
     count = tensor * pipeline
@@ -106,11 +113,18 @@ def test_several_ranks_answer_as_one_worker_does(
     assert ranks.get("/status")[1]["engine"]["workers"] == count
 
 
+@pytest.mark.parametrize("ranks", [layout(1, 2)], indirect=True)
+def test_chunks_of_a_prompt_follow_each_other_through_the_stages(
+    alone: tuple[list[str], list[Reading], str], ranks: Server
+) -> None:
+    assert goes_on(ranks) == alone[2]
+
+
 @pytest.mark.parametrize(
     ("ranks", "victim"), [((2, 1), "worker 1"), ((2, 2), "worker 0")], indirect=["ranks"]
 )
 def test_a_killed_rank_breaks_no_stream(
-    alone: tuple[list[str], list[Reading]], ranks: Server, victim: str
+    alone: tuple[list[str], list[Reading], str], ranks: Server, victim: str
 ) -> None:
     before = ranks.children()
     pid = before[f"penstock: {victim}"]

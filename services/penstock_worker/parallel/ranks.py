@@ -143,7 +143,8 @@ class Ranks:
 
     @contextmanager
     def _sound(self) -> Iterator[Group]:
-        """The group; what torch raises when a rank is gone becomes GroupLost."""
+        """The group; what torch raises when a rank is gone becomes GroupLost. A rank without memory
+        for what the others send has itself to blame."""
         self.check()
         if self._group is None:
             raise GroupLost("this rank is in no group")

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import torch
 import zmq
+from torch import Tensor
 
 from penstock import logs
 from penstock.config import TransportSettings
@@ -18,9 +21,11 @@ from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, Work
 from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.hub import Hub
+from penstock_worker.forward.interface import Batch
 from penstock_worker.process import FINAL, main
 
 SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=30.0)
+SMALL = 3
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["penstock_worker.loading", "penstock_worker.parallel.group"])
 """Importing torch once is enough for all ranks."""
@@ -37,10 +42,34 @@ def run_rank(endpoint: str, rank: int, log: str) -> None:
         raise SystemExit(78) from None
 
 
-class GroupEngine:
-    """workers: their processes, by rank.  heard: (rank, message) that nobody has asked for yet."""
+def run_small_rank(endpoint: str, rank: int, log: str) -> None:
+    """As `run_rank`; rank 0's device has no memory for steps of more than SMALL tokens."""
+    from penstock_worker.forward.reference import ReferenceForward
 
-    def __init__(self, folder: Path, tensor: int, pipeline: int = 1) -> None:
+    if rank == 0:
+        logits = ReferenceForward.logits
+
+        def refuse_large(self: ReferenceForward, batch: Batch, rows: np.ndarray) -> Tensor:
+            if len(batch.tokens) > SMALL:
+                raise torch.OutOfMemoryError("no room for 3 GiB")
+            return logits(self, batch, rows)
+
+        ReferenceForward.logits = refuse_large  # type: ignore[method-assign]
+    run_rank(endpoint, rank, log)
+
+
+class GroupEngine:
+    """run: what a rank's process does.  workers: their processes, by rank.  heard: (rank, message)
+    that nobody has asked for yet."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tensor: int,
+        pipeline: int = 1,
+        run: Callable[[str, int, str], None] = run_rank,
+    ) -> None:
+        self._run = run
         self.endpoint = f"ipc://{folder}/worker"
         self.tensor, self.pipeline = tensor, pipeline
         self.number = 0
@@ -60,7 +89,7 @@ class GroupEngine:
 
     def start(self, rank: int) -> None:
         self.workers[rank] = _FORKS.Process(
-            target=run_rank, args=(self.endpoint, rank, str(self._log(rank))), daemon=True
+            target=self._run, args=(self.endpoint, rank, str(self._log(rank))), daemon=True
         )
         self.workers[rank].start()
 

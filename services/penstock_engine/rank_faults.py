@@ -1,0 +1,41 @@
+"""Which ranks of a group have failed, and whether all have been heard that may say why."""
+
+from __future__ import annotations
+
+PATIENCE = 1.0
+"""Seconds from the first fault on.  A rank that failed has told so before it hung up, so all that
+stands between two faults is their way here; one that was killed says nothing at all."""
+
+
+class RankFaults:
+    """Ranks fail as one: the others find that one is gone, and what they say of it may come before
+    its own word.  But that makes a difference: out of memory is nobody's fault.  So the first
+    fault isn't the group's end yet: that is when every rank has spoken, or PATIENCE is over.
+
+    until: when it is; None: none has failed.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.until: float | None = None
+        self._size = size
+        self._ranks: list[int] = []
+
+    def add(self, rank: int, now: float) -> bool:
+        """One has failed. Whether all have now."""
+        if self.until is None:
+            self.until = now + PATIENCE
+        if rank not in self._ranks:
+            self._ranks.append(rank)
+        return len(self._ranks) == self._size
+
+    def has(self, rank: int) -> bool:
+        return rank in self._ranks
+
+    def due(self, now: float) -> bool:
+        """Whether nobody is waited for any more."""
+        return self.until is not None and now >= self.until
+
+    def clear(self) -> None:
+        """A group begins anew."""
+        self.until = None
+        self._ranks.clear()

@@ -1,0 +1,45 @@
+"""Which salt each block's contents were computed under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.config import CacheSettings
+from penstock.protocol.to_worker import Plan
+from tests.engine.scores import RequestScore
+
+
+class Salts:
+    """Follows all plans of a worker's. num_reused: tokens that sequences found computed when they
+    started."""
+
+    def __init__(self, cache: CacheSettings) -> None:
+        self.num_reused = 0
+        self._block_size = cache.kv_block_size
+        self._shares = cache.enable_prefix_caching
+        self._tables: dict[int, list[int]] = {}
+        self._salts: dict[int, str] = {}
+        self._host_salts: dict[int, str] = {}
+
+    def check(self, plan: Plan, asked_by: Callable[[int], RequestScore]) -> None:
+        """No sequence is given a block that holds what another salt computed. asked_by: a slot."""
+        for copy in plan.copies:
+            source = self._host_salts if copy.kind == "in" else self._salts
+            target = self._host_salts if copy.kind == "out" else self._salts
+            target[copy.target] = source[copy.source]
+        size = self._block_size
+        admitted = {new.slot: new.blocks for new in plan.admitted}
+        for work in plan.work:
+            asked = asked_by(work.slot)
+            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}"
+            if not self._shares:
+                salt = f"request {asked.submit.request}"
+            blocks = self._tables.setdefault(work.slot, [])
+            if work.slot in admitted:
+                blocks[:] = admitted[work.slot]
+                for block in blocks[: -(-work.start // size)]:
+                    assert self._salts[block] == salt, "a block of another salt"
+                self.num_reused += work.start
+            blocks += work.new_blocks
+            for block in blocks[work.start // size :]:
+                self._salts[block] = salt

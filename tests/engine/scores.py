@@ -1,0 +1,131 @@
+"""A naive model of what front ends are told: it knows nothing of slots, blocks or steps.
+
+It says which tokens each sequence gives when it runs alone (`undisturbed`), and keeps score of what
+each front end was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.protocol.from_frontend import Submit
+from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from tests.engine.fake_worker import EOS, next_token, told_of
+
+
+def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], str, int | None]:
+    """(all emitted tokens, finish reason, stop token) of a sequence that runs alone."""
+    stopping = submit.stopping
+    sampling = msgspec.structs.replace(submit.sampling, min_tokens=stopping.min_tokens)
+    eos = frozenset() if stopping.ignore_eos else frozenset(EOS)
+    ends = eos | frozenset(stopping.stop_token_ids)
+    emitted: list[int] = []
+    while len(emitted) < stopping.max_tokens and len(submit.prompt) + len(emitted) < max_len:
+        token = next_token(submit.prompt, emitted, index, sampling, ends, submit.grammar)
+        emitted.append(token)
+        if submit.grammar is not None and token in eos:
+            return emitted, "stop", None
+        if len(emitted) > stopping.min_tokens:
+            if token in eos:
+                return emitted, "stop", None
+            if token in stopping.stop_token_ids:
+                return emitted, "stop", token
+    return emitted, "length", None
+
+
+@dataclass
+class SequenceScore:
+    """What the front end was told of one sequence."""
+
+    tokens: list[int]
+    logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
+    """Of the prompt's tokens after the first."""
+    terminal: SequenceOutput | None = None
+    finished_by_us: bool = False
+    deaths: int = 0
+
+
+@dataclass
+class RequestScore:
+    submit: Submit
+    deadline: float | None = None
+    accepted: bool = False
+    rejected: Rejected | None = None
+    aborted: bool = False
+    cached: int | None = None
+    prepared: bool = False
+    sequences: dict[int, SequenceScore] = field(default_factory=dict)
+
+    def take(
+        self, output: SequenceOutput, *, now: float, longest: int, capacity: int | None
+    ) -> None:
+        """One of its sequences has given something. longest: tokens that a sequence may have.
+        capacity: that the whole pool holds."""
+        assert self.accepted
+        score = self.sequences[output.sequence]
+        assert self.prepared or not output.tokens or self.submit.grammar is None
+        assert score.terminal is None, "an output after the terminal one"
+        if output.cached_tokens is not None:
+            assert self.cached is None, "told twice"
+            self.cached = output.cached_tokens
+        score.tokens += output.tokens
+        self._take_prompt(score, output)
+        if self.submit.sampling.logprobs is not None and output.tokens:
+            assert output.logprobs is not None
+            assert len(output.logprobs) == len(output.tokens)
+        score.logprobs += output.logprobs or []
+        expected, finish, stop = undisturbed(self.submit, output.sequence, longest)
+        assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
+        if output.finish is None:
+            assert len(output.tokens) == 1 or output.prompt_logprobs
+            return
+        score.terminal = output
+        if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
+            self._check_natural_end(score, output, (expected, finish, stop), capacity)
+        elif output.finish == "abort":
+            assert self.aborted
+        elif output.finish == "timeout":
+            assert self.deadline is not None
+            assert self.deadline <= now
+        elif output.finish == "error":
+            assert output.error
+
+    def _take_prompt(self, score: SequenceScore, output: SequenceOutput) -> None:
+        """Each once, in order, with the first sequence alone, and before any token."""
+        score.prompt_logprobs += output.prompt_logprobs or []
+        prompt = self.submit.prompt
+        asked = self.submit.sampling.prompt_logprobs is not None and output.sequence == 0
+        expected = [told_of(prompt, at) for at in range(1, len(prompt))] if asked else []
+        told = score.prompt_logprobs
+        assert told == expected[: len(told)], "not the prompt's, skipped, or told twice"
+        ended_well = output.finish in ("stop", "length") and not score.finished_by_us
+        if output.tokens or ended_well:
+            assert len(told) == len(expected), "tokens before the prompt was told about"
+
+    def _check_natural_end(
+        self,
+        score: SequenceScore,
+        output: SequenceOutput,
+        expected: tuple[list[int], str, int | None],
+        capacity: int | None,
+    ) -> None:
+        if score.tokens != expected[0]:
+            # The pool was so small that the context ended before.
+            assert output.finish == "length"
+            assert capacity is not None
+            assert len(self.submit.prompt) + len(score.tokens) == capacity
+            return
+        assert (output.finish, output.stop_token) == expected[1:]
+
+
+@dataclass
+class Front:
+    session: bytes
+    welcome: Welcome | None = None
+    status: Status | None = None
+    requests: dict[int, RequestScore] = field(default_factory=dict)
+    ended: str | None = None

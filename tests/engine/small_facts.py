@@ -1,0 +1,74 @@
+"""Facts of a model so small that every limit is met."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.config import (
+    CacheSettings,
+    EngineConfig,
+    GrammarSettings,
+    ModelSettings,
+    ParallelSettings,
+    SchedulerSettings,
+)
+from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
+from penstock_engine.facts import EngineFacts
+from tests.engine.fake_worker import EOS, VOCAB
+
+
+def facts(
+    *,
+    max_model_len: int = 64,
+    block_size: int = 4,
+    num_kv_blocks: int | None = None,
+    prefix_caching: bool = True,
+    max_grammars: int = 8,
+    tensor: int = 1,
+    pipeline: int = 1,
+    **scheduler: Any,
+) -> EngineFacts:
+    """A small model's facts. scheduler: fields of SchedulerSettings."""
+    model = PreparedModel(
+        format_version=FORMAT_VERSION,
+        name="tiny",
+        source="tiny",
+        config=ModelConfig(
+            architecture="llama",
+            vocab_size=VOCAB,
+            hidden_size=8,
+            intermediate_size=16,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=8,
+            max_position=max_model_len,
+            rms_norm_eps=1e-5,
+            rope_theta=10000.0,
+        ),
+        generation=GenerationDefaults(eos_token_ids=EOS),
+        weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    settings: dict[str, Any] = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16,
+        "max_steps_in_flight": 1,
+        **scheduler,
+    }
+    config = EngineConfig(
+        model=ModelSettings(model="tiny"),
+        cache=CacheSettings(
+            kv_block_size=block_size,
+            num_kv_blocks=num_kv_blocks,
+            enable_prefix_caching=prefix_caching,
+        ),
+        scheduler=SchedulerSettings(**settings),
+        grammar=GrammarSettings(max_grammars=max_grammars),
+        parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
+    )
+    return EngineFacts(
+        config=config, model=model, folder="/m", tokenizer=b"{}", template=b"", boot="b", created=1
+    )
