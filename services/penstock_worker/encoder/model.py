@@ -24,9 +24,7 @@ FARTHEST = 128
 
 
 class _Norm:
-    def __init__(
-        self, ops: EncoderOps, weights: Weights, name: str, size: int, eps: float
-    ) -> None:
+    def __init__(self, ops: EncoderOps, weights: Weights, name: str, size: int, eps: float) -> None:
         self.weight = weights.take(f"{name}.weight", (size,))
         self.bias = weights.take(f"{name}.bias", (size,))
         self.eps = eps
