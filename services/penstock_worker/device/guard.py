@@ -9,6 +9,7 @@ import torch
 
 from penstock import logs
 from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory, StepLost
 from penstock_worker.slots import PlanError
 from penstock_worker.steps import failure
@@ -23,8 +24,8 @@ def guarded(call: Callable[[], Value], queue: DeviceQueue, drop: Callable[[], No
     then."""
     try:
         return call()
-    except (PlanError, StepLost):
-        raise
+    except (PlanError, StepLost, GroupLost):
+        raise  # The device may stand still in what it says to other ranks: it isn't asked.
     except torch.OutOfMemoryError as error:
         lost: StepLost = OutOfDeviceMemory(str(error))
     except Exception as error:

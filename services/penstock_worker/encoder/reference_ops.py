@@ -64,9 +64,9 @@ class ReferenceEncoderOps:
         lengths: Sequence[int],
         bias: Tensor | None,
     ) -> EncoderStep:
-        rows = (kernels.pad_tiles(torch.from_numpy(each)) for each in (tokens, positions, types))
+        padded = [kernels.pad_tiles(torch.from_numpy(each)) for each in (tokens, positions, types)]
         inputs = ReferenceInputs(list(lengths), _by_place(bias, max(lengths)))
-        return EncoderStep(*rows, inputs)
+        return EncoderStep(padded[0], padded[1], padded[2], inputs)
 
 
 def _by_place(bias: Tensor | None, longest: int) -> Tensor | None:

@@ -65,5 +65,5 @@ class TritonEncoderOps:
         """One copy to the device, which nobody waits for."""
         arrays = [tokens, positions, types, *plan_inputs(lengths, self._tiles)]
         sent = self._uploads.send(arrays)
-        rows = (each.long() for each in sent[:3])
-        return EncoderStep(*rows, TritonInputs(InputPlan(self._tiles, *sent[3:]), bias))
+        inputs = TritonInputs(InputPlan(self._tiles, *sent[3:]), bias)
+        return EncoderStep(sent[0].long(), sent[1].long(), sent[2].long(), inputs)

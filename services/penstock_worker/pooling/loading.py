@@ -21,4 +21,5 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
         raise ValueError("the setup is of a model that generates")
     if setup.quantization != "none":
         raise StartupError(f"quantization is {setup.quantization}; pooling models know only none")
-    return choose_among(_MODULES, prepared, setup, threads)
+    found: PoolingRecipe = choose_among(_MODULES, prepared, setup, threads)
+    return found
