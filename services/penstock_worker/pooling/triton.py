@@ -101,6 +101,8 @@ def _encoder(
         body = DeviceEncoderBody(model, pooling.mode, device, memory)
         memory.release()  # What loading left behind.
         _rehearse(body, setup)
+        memory.wait()
+        memory.release()
         slots = pooling_slots(prepared, setup, blocks)
         return PoolingParts(DevicePoolingRunner(body, head, pooling, slots, phases=phases), blocks)
 
