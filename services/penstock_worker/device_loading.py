@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,34 +29,59 @@ log = logs.get(__name__)
 
 
 @dataclass(frozen=True)
-class DeviceParts:
-    """They agree on KV blocks and slots. blocks: of the pool."""
+class DevicePool:
+    """They agree on KV blocks. blocks: of the pool."""
 
     forward: DeviceForward
-    sampler: DeviceSampler
     copies: DeviceBlockCopies
     blocks: int
+
+
+@dataclass(frozen=True)
+class DeviceParts(DevicePool):
+    """They agree on slots, too."""
+
+    sampler: DeviceSampler
 
 
 def load_on_device(
     recipe: DeviceRecipe, setup: Setup, vocab: int, ranks: Ranks = ALONE
 ) -> DeviceParts:
-    """ranks: the pool and the host tier have the blocks of the one that has least.
+    """As load_forward, with the sampler."""
+    from penstock_worker.sampler.device import DeviceSampler
+
+    use_device(recipe.device)
+    try:
+        sampler = DeviceSampler(recipe.device, vocab, setup.max_num_seqs)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
+    rehearsal = Rehearsal(sampler, setup, vocab, ranks)
+    pool = load_forward(recipe, setup, rehearsal.sample, ranks)
+    return DeviceParts(pool.forward, pool.copies, pool.blocks, sampler)
+
+
+def use_device(device: torch.device) -> None:
+    """From now on torch's calls and Triton's kernels are for it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def load_forward(
+    recipe: DeviceRecipe, setup: Setup, rehearse: Callable[[Tensor], None], ranks: Ranks = ALONE
+) -> DevicePool:
+    """rehearse: what comes behind the largest step's logits.  ranks: the pool and the host tier
+    have the blocks of the one that has least.
 
     Raises StartupError where the device, or the host tier's memory, doesn't suffice.
     """
-    from penstock_worker.sampler.device import DeviceSampler
-
-    if recipe.device.type == "cuda":
-        torch.cuda.set_device(recipe.device)
+    use_device(recipe.device)
     memory = memory_of(recipe.device)
     try:
         build = recipe.build()
-        sampler = DeviceSampler(recipe.device, vocab, setup.max_num_seqs)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # What loading left behind.
-    blocks = _kv_blocks(recipe, setup, memory, build, Rehearsal(sampler, setup, vocab, ranks))
+    blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         forward = build(blocks)
@@ -63,7 +89,7 @@ def load_on_device(
         raise StartupError(
             f"not enough memory on the device for {blocks} KV blocks: {error}"
         ) from error
-    return DeviceParts(forward, sampler, _copies(forward, setup, host_blocks), blocks)
+    return DevicePool(forward, _copies(forward, setup, host_blocks), blocks)
 
 
 @dataclass(frozen=True)
@@ -93,12 +119,12 @@ def _kv_blocks(
     setup: Setup,
     memory: DeviceMemory,
     build: DeviceBuild,
-    rehearsal: Rehearsal,
+    rehearse: Callable[[Tensor], None],
 ) -> int:
     usage = measure(
         memory,
-        lambda: rehearsal.sample(build.widest_prefill()),
-        lambda: rehearsal.sample(build.longest_decode()),
+        lambda: rehearse(build.widest_prefill()),
+        lambda: rehearse(build.longest_decode()),
         graphs=recipe.graphs,
         graph_bytes=GRAPH_BYTES,
     )

@@ -27,7 +27,7 @@ from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.stage_runner import StageRunner
-from penstock_worker.pooling.loading import load_pooling
+from penstock_worker.pooling.loading import choose_pooling
 from penstock_worker.pooling.runner import PoolingRunner
 from penstock_worker.runner import Runner
 from penstock_worker.sampler import choose as choose_sampler
@@ -36,6 +36,7 @@ from penstock_worker.slots import SlotBounds, Slots
 if TYPE_CHECKING:
     # Imported where a device computes.
     from penstock_worker.device.runner import DeviceRunner
+    from penstock_worker.pooling.device_runner import DevicePoolingRunner
 
 log = logs.get(__name__)
 
@@ -45,7 +46,7 @@ class Loaded:
     """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
 
     setup: Setup
-    runner: Runner | DeviceRunner | StageRunner | PoolingRunner
+    runner: Runner | DeviceRunner | StageRunner | PoolingRunner | DevicePoolingRunner
     ready: Ready
     kv_bytes: int
 
@@ -196,25 +197,29 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
+    recipe = choose_pooling(prepared, setup, threads)
     with torch.inference_mode():
-        runner, blocks, copies, numerics = load_pooling(prepared, setup, threads, phases)
+        parts = recipe.load(phases)
     ready = Ready(
-        num_kv_blocks=blocks,
-        device="cpu",
-        fingerprint=fingerprint(prepared.digest, numerics),
+        num_kv_blocks=parts.blocks,
+        device=recipe.device_name,
+        fingerprint=fingerprint(prepared.digest, recipe.numerics),
         load_seconds=time.monotonic() - begun,
-        num_host_blocks=0 if copies is None else copies.host_blocks,
-        copy_seconds=0.0 if copies is None else copies.seconds(),
+        num_host_blocks=parts.host_blocks,
+        copy_seconds=parts.copy_seconds,
     )
     log.info(
         "pooling model loaded",
         model=prepared.name,
-        numerics=numerics,
+        dtype=recipe.dtype,
+        backend=recipe.backend,
+        device=recipe.device_name,
+        numerics=recipe.numerics,
         threads=threads,
-        kv_blocks=blocks,
+        kv_blocks=parts.blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, runner, ready, 0 if copies is None else copies.device_bytes)
+    return Loaded(setup, parts.runner, ready, parts.kv_bytes)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:

@@ -7,7 +7,8 @@ not be added here: branches per feature or per model, I/O, clocks, knowledge of 
 rules, anything that makes one slot's numbers depend on another's.  Features come as objects:
 models, attention backends, the sampler with its rules, the prompt's log-probabilities.
 
-The order of steps, their shares among threads, and failures are in `steps`.
+The order of steps, their shares among threads, and failures are in `steps`; how a step is begun and
+a session ends, in `plan_runner`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
-from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Forward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
-from penstock_worker.pending import Executed
+from penstock_worker.plan_runner import PlanRunner
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Choice, Sampler
 from penstock_worker.slots import Slots
@@ -36,10 +37,9 @@ Observer = Callable[[int, int, Tensor], None]
 """(slot, start, logits [count, vocab]) of every position that a step computes."""
 
 
-class Runner:
+class Runner(PlanRunner):
     """forward, slots and copies agree on the number and size of KV blocks.
 
-    grammars: of structured output; the session compiles there, the runner follows.
     threads: that call `forward` at once, each with torch's own count set to 1.
     together: see Steps.
     observer: for tests that look at every position's logits; costs an output head for each.
@@ -57,43 +57,13 @@ class Runner:
         together: bool = False,
         observer: Observer | None = None,
     ) -> None:
+        steps = Steps(slots, threads, together)
+        super().__init__(forward, slots, steps, grammars or Grammars())
         self._forward = forward
         self._sampler = sampler
-        self._slots = slots
         self._prompts = PromptLogprobs(slots, sampler)
         self._copies = copies or BlockCopies(forward.kv_blocks(), 0)
-        self.grammars = grammars or Grammars()
-        self._steps = Steps(slots, threads, together)
         self._observer = observer
-
-    @property
-    def layers_done(self) -> int:
-        """Layers computed since the start; readable from another thread."""
-        return self._forward.layers_done
-
-    def close(self) -> None:
-        """End the threads; a step that is being computed is given up as soon as may be."""
-        self._forward.cancel()
-        self._steps.close()
-        self.grammars.close()
-
-    def reset(self) -> None:
-        """Forget every sequence: a new session with the engine begins."""
-        self._slots.clear()
-        self.grammars.reset()
-        self._steps.reset()
-
-    def execute(self, plan: Plan) -> Result:
-        """One SlotResult for each SlotWork, in order. Changes slots and KV cache.
-
-        Raises PlanError for a plan that doesn't fit what came before; any other failure becomes
-        errors of the slots that it concerns.
-        """
-        return self._steps.execute(plan, self._prepare, self._compute)
-
-    def begin(self, plan: Plan) -> Executed:
-        """As `execute`, which it does at once."""
-        return Executed(self.execute, plan)
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)

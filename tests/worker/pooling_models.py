@@ -73,12 +73,22 @@ def sentence_files(folder: Path, mode: str, *, normalize: bool, longest: int | N
         (folder / "sentence_bert_config.json").write_text(stated)
 
 
-def facts_of(model: str, cache: Path, *, threads: int = 1, budget: int = 2048, **settings: Any):
+def facts_of(
+    model: str,
+    cache: Path,
+    *,
+    threads: int = 1,
+    budget: int = 2048,
+    sequences: int = 64,
+    worker: dict[str, Any] | None = None,
+    **settings: Any,
+):
+    """worker: its settings beside the threads.  settings: of the model."""
     folder = prepare(model, cache_dir=str(cache))
     config = EngineConfig(
         model=ModelSettings(model=model, **settings),
-        worker=WorkerSettings(threads=threads),
-        scheduler=SchedulerSettings(max_num_seqs=64, max_num_batched_tokens=budget),
+        worker=WorkerSettings(threads=threads, **worker or {}),
+        scheduler=SchedulerSettings(max_num_seqs=sequences, max_num_batched_tokens=budget),
     )
     return EngineFacts(
         config=config,

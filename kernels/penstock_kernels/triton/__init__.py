@@ -10,6 +10,9 @@ while serving.  How each op keeps it:
   `fp8_linear`); a row's place in its tile doesn't matter to a tensor core;
 - attention reduces keys in fixed splits by token position, each in fixed tiles, and folds splits
   together in order with spelt-out fused multiply-adds: decode and prefill alike (`attention.py`);
+- an encoder's input is attended to by programs that each go through its keys, and pooled by
+  programs that each go through its rows, in fixed tiles from its first token on
+  (`encoder_attention.py`, `pool_rows.py`);
 - no float is ever added atomically.
 
 Every op takes tensors of one CUDA device, launches on the current stream, never waits for the

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import triton
 
 GATE_BLOCK = 1024
@@ -38,6 +39,10 @@ UNPACK_WARPS = 4
 RANK_SUM_BLOCK = 1024
 """Elements that one program of `rank_sum` adds up over the ranks."""
 RANK_SUM_WARPS = 4
+
+POOL_ROWS, POOL_COLUMNS = 16, 128
+"""Rows and columns that a program of `pool_rows` reads at once."""
+POOL_WARPS = 4
 
 COPY_BLOCK = 4096
 """Bytes that one program of a block copy moves."""
@@ -99,6 +104,19 @@ def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> Attenti
     few = AttentionTiles(16, keys, KEY_SPLIT, 4, stages + 2)
     many = AttentionTiles(128 if head_dim <= 128 else 64, keys, KEY_SPLIT, 8, stages)
     return AttentionChoice(few, many)
+
+
+def encoder_tiles(head_dim: int, dtype: torch.dtype) -> AttentionTiles:
+    """Of attention without a cache, whose keys are one split, however many they are.
+
+    Of 64 queries only, as inputs are short as a rule; float32, which no tensor core multiplies in
+    full, is multiplied out of registers, and larger tiles would not fit those.
+    """
+    if dtype == torch.float32:
+        size = 32 if head_dim <= 64 else 16
+        return AttentionTiles(size, size, 0, 4, 2)
+    keys, stages = (64, 3) if head_dim <= 64 else (64, 2) if head_dim <= 128 else (32, 2)
+    return AttentionTiles(64, keys, 0, 4, stages)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.device.guard import guarded
 from penstock_worker.device.interface import Copies, DeviceSampler
 from penstock_worker.device.launch import Launch
 from penstock_worker.device.queue import DeviceQueue, queue_of
@@ -36,11 +37,10 @@ from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
-from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.pending import DeviceLost, OutOfDeviceMemory, StepLost
+from penstock_worker.pending import StepLost
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.sampler import Ask, Choice
-from penstock_worker.slots import PlanError, Slots
+from penstock_worker.slots import Slots
 from penstock_worker.steps import Order, able, answer, attempt, failure
 from penstock_worker.work import ask_of, sampling_rows
 
@@ -85,7 +85,7 @@ class DeviceRunner:
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
         self._order = Order()
-        self._in_flight: deque[DeviceStep] = deque()
+        self._in_flight: deque[DeviceStep[Launch]] = deque()
         self._sent: tuple[list[int], Tensor | None] = ([], None)
 
     @property
@@ -112,7 +112,7 @@ class DeviceRunner:
         """As Runner.execute; waits for the device."""
         return self.begin(plan).result()
 
-    def begin(self, plan: Plan) -> DeviceStep:
+    def begin(self, plan: Plan) -> DeviceStep[Launch]:
         """Queues the step.
 
         Raises PlanError for a plan that doesn't fit what came before; StepLost where no slot is to
@@ -127,7 +127,7 @@ class DeviceRunner:
 
     # ---- queueing
 
-    def _queue_step(self, plan: Plan) -> DeviceStep:
+    def _queue_step(self, plan: Plan) -> DeviceStep[Launch]:
         timeline = Timeline(self._queue, self._phases)
         self._prepare(plan)
         timeline.passed("copies" if plan.copies else None)
@@ -242,7 +242,7 @@ class DeviceRunner:
         if self._in_flight:
             self._collect(self._in_flight[-1])
 
-    def _collect(self, last: DeviceStep) -> None:
+    def _collect(self, last: DeviceStep[Launch]) -> None:
         """Results of the steps in flight up to this one. Raises StepLost."""
         if last not in self._in_flight:
             return
@@ -250,7 +250,7 @@ class DeviceRunner:
             self._settle(self._in_flight[0])
             self._in_flight.popleft()
 
-    def _settle(self, step: DeviceStep) -> None:
+    def _settle(self, step: DeviceStep[Launch]) -> None:
         seconds = self._guarded(step.timeline.seconds)
         self._check()
         outcomes: dict[int, SlotResult] = {}
@@ -274,19 +274,4 @@ class DeviceRunner:
 
     def _guarded(self, call: Callable[[], Value]) -> Value:
         """Makes StepLost of what is no slot's fault, and drops what is in flight then."""
-        try:
-            return call()
-        except (PlanError, StepLost, GroupLost):
-            raise  # The device may stand still in what it says to other ranks: it isn't asked.
-        except torch.OutOfMemoryError as error:
-            lost: StepLost = OutOfDeviceMemory(str(error))
-        except Exception as error:
-            if self._queue.usable():
-                raise
-            log.error("the device is lost", exception=True)
-            lost = DeviceLost(failure(error))
-        # Here the failed call's tensors are gone, so their memory can be had.
-        self._in_flight.clear()
-        if isinstance(lost, OutOfDeviceMemory):
-            self._queue.reclaim()
-        raise lost
+        return guarded(call, self._queue, self._in_flight.clear)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock_worker.device.launch import Launch
 from penstock_worker.device.timeline import Timeline
 from penstock_worker.slots import Slot
 
+Launched = TypeVar("Launched")
+"""Works that were queued together, as the runner has them."""
 
-class DeviceStep:
+
+class DeviceStep(Generic[Launched]):
     """A Pending. slots: of the plan's works, as they were when it was begun.  collect: gives this
     step, and those before it, their `outcome`."""
 
@@ -19,9 +22,9 @@ class DeviceStep:
         self,
         plan: Plan,
         slots: dict[int, Slot],
-        launches: list[Launch],
+        launches: list[Launched],
         timeline: Timeline,
-        collect: Callable[[DeviceStep], None],
+        collect: Callable[[DeviceStep[Launched]], None],
     ) -> None:
         self.plan = plan
         self.slots = slots

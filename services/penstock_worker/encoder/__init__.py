@@ -2,6 +2,7 @@
 
 names   their checkpoints' names for tensors, made one
 model   embedding and layers
+ops     what layers are written in; reference_ops, triton_ops: whose kernels
 """
 
 from penstock_worker.encoder.model import EncoderModel

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -31,37 +33,49 @@ _ON_DEVICE = ("triton",)
 
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """The recipe that `setup` asks for. Raises StartupError when it can't be."""
+    found: Recipe = choose_among(_MODULES, prepared, setup, threads, ranks)
+    return found
+
+
+def choose_among(
+    modules: Mapping[str, str],
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+) -> Any:
+    """As `choose`, of modules by the backends' names, the fastest first; whatever their `recipe`
+    gives."""
     name, device = setup.attention_backend, compute_device(setup)
     if name == "auto":
-        return _fastest(prepared, setup, threads, ranks, _candidates(setup, device))
-    if name not in _MODULES:
-        raise StartupError(
-            f"attention_backend is {name!r}; allowed are auto, {', '.join(_MODULES)}"
-        )
+        found = {each: modules[each] for each in _candidates(modules, setup, device)}
+        return _fastest(found, prepared, setup, threads, ranks)
+    if name not in modules:
+        raise StartupError(f"attention_backend is {name!r}; allowed are auto, {', '.join(modules)}")
     if setup.device == "cuda" and name not in _ON_DEVICE:
         raise StartupError(
             f"attention_backend {name} computes on the CPU, and device is 'cuda'; allowed are "
             f"auto, {', '.join(_ON_DEVICE)}"
         )
     try:
-        return _recipe(name, prepared, setup, threads, ranks)
+        return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
     except (ImportError, Unable) as error:
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
 
 
-def _candidates(setup: Setup, device: torch.device) -> list[str]:
+def _candidates(modules: Mapping[str, str], setup: Setup, device: torch.device) -> list[str]:
     if device.type == "cpu":
-        return [name for name in _MODULES if name not in _ON_DEVICE]
-    return list(_ON_DEVICE if setup.device == "cuda" else _MODULES)
+        return [name for name in modules if name not in _ON_DEVICE]
+    return list(_ON_DEVICE if setup.device == "cuda" else modules)
 
 
 def _fastest(
-    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks, candidates: list[str]
-) -> Recipe:
+    modules: Mapping[str, str], prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks
+) -> Any:
     reasons = []
-    for name in candidates:
+    for name, module in modules.items():
         try:
-            recipe = _recipe(name, prepared, setup, threads, ranks)
+            recipe = import_module(module).recipe(prepared, setup, threads, ranks)
         except (ImportError, Unable) as error:
             reasons.append(f"{name}: {error}")
             continue
@@ -71,10 +85,4 @@ def _fastest(
     raise StartupError(f"no attention backend can be used ({'; '.join(reasons)})")
 
 
-def _recipe(name: str, prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) -> Recipe:
-    module = import_module(_MODULES[name])
-    found: Recipe = module.recipe(prepared, setup, threads, ranks)
-    return found
-
-
-__all__ = ["DeviceRecipe", "Forward", "Recipe", "Unable", "choose"]
+__all__ = ["DeviceRecipe", "Forward", "Recipe", "Unable", "choose", "choose_among"]

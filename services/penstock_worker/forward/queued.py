@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,11 +25,15 @@ from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 
+RowsHead = Callable[[Tensor], Tensor]
+"""[rows, hidden] of the last layer -> [rows, n]."""
+
 
 class TritonForward:
     """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
 
     slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.
+    head: what is given for logits; None: the model's.
     layers_done counts layers whose work is queued.
     """
 
@@ -40,12 +46,14 @@ class TritonForward:
         slots: int,
         memory: DeviceMemory,
         ranks: Ranks = ALONE,
+        head: RowsHead | None = None,
     ) -> None:
         self.layers_done = 0
         self.device = device
         self.newest = torch.zeros(slots, dtype=torch.int64, device=device)
         self.attention = attention
         self._model = model
+        self._head = head or model.logits
         self._memory = memory
         self._ranks = ranks
         self._uploads = Uploads(device)
@@ -94,7 +102,7 @@ class TritonForward:
             if not len(rows):
                 vocab = self._model.config.vocab_size
                 return torch.empty(0, vocab, dtype=torch.float32, device=self.device)
-            return self._model.logits(hidden)
+            return self._head(hidden)
         except torch.OutOfMemoryError:
             self._memory.release()
             raise

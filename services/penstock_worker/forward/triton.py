@@ -6,6 +6,7 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, captures_of
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
-from penstock_worker.forward.queued import TritonForward
+from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.layers.ops import Ops
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
@@ -31,14 +32,37 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.surroundings import NO_C_COMPILER, c_compiler
-from penstock_worker.weights import open_weights
+from penstock_worker.weights import Weights, open_weights
 
 LARGEST_HEAD = 256
 
 
+class Ends(Protocol):
+    """What a model is for, behind its layers."""
+
+    def take(self, weights: Weights) -> None:
+        """Before the model takes its tensors: those that are needed beside them."""
+
+    def of(self, model: DecoderModel) -> RowsHead:
+        """What becomes of the last layer's rows."""
+
+
+class Logits:
+    """Of a model that generates."""
+
+    def take(self, weights: Weights) -> None:
+        """Nothing."""
+
+    def of(self, model: DecoderModel) -> RowsHead:
+        return model.logits
+
+
+LOGITS: Ends = Logits()
+
+
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention."""
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.  head: see Ends."""
 
     model: DecoderModel
     setup: Setup
@@ -48,6 +72,7 @@ class TritonBuild:
     device: torch.device
     memory: DeviceMemory
     ranks: Ranks
+    head: RowsHead
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
@@ -89,11 +114,16 @@ class TritonBuild:
             slots=self.setup.max_num_seqs,
             memory=self.memory,
             ranks=self.ranks,
+            head=self.head,
         )
 
 
 def recipe(
-    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+    ends: Ends = LOGITS,
 ) -> DeviceRecipe:
     """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
     its kernels can't run, StartupError for settings that no backend can follow."""
@@ -124,8 +154,10 @@ def recipe(
         )
         ops = _ops(setup, device, dtype)
         family = model_class(config.architecture)
+        ends.take(weights)
         model = family(config, weights, setup.max_model_len, ops, ranks)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory_of(device), ranks)
+        memory, head = memory_of(device), ends.of(model)
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     order = "batch invariant" if setup.batch_invariant else "any order"

@@ -12,13 +12,13 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import Grammar, TokenLogprobs
-from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.forward.interface import Forward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Compiled, Grammars
-from penstock_worker.pending import Executed
+from penstock_worker.plan_runner import PlanRunner
 from penstock_worker.prompt_logprobs import PromptLogprobs
 from penstock_worker.slots import Slots
 from penstock_worker.steps import Steps
@@ -26,39 +26,18 @@ from penstock_worker.steps import Steps
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-class StageRunner:
-    """As Runner. forward: of a stage that isn't the last."""
+class StageRunner(PlanRunner):
+    """As Runner; the slots of its results say nothing. forward: of a stage that isn't the last.
+
+    The last stage has matchers; here every grammar is ready at once.
+    """
 
     def __init__(self, forward: Forward, slots: Slots, copies: BlockCopies) -> None:
+        steps = Steps(slots, threads=1, together=True)
+        super().__init__(forward, slots, steps, Grammars(_unneeded))
         self._forward = forward
-        self._slots = slots
         self._copies = copies
         self._prompts = PromptLogprobs(slots, _NoScores())
-        self._steps = Steps(slots, threads=1, together=True)
-        self.grammars = Grammars(_unneeded)
-        """The last stage has matchers; here every grammar is ready at once."""
-
-    @property
-    def layers_done(self) -> int:
-        return self._forward.layers_done
-
-    def close(self) -> None:
-        self._forward.cancel()
-        self._steps.close()
-        self.grammars.close()
-
-    def reset(self) -> None:
-        self._slots.clear()
-        self.grammars.reset()
-        self._steps.reset()
-
-    def execute(self, plan: Plan) -> Result:
-        """Its slots say nothing."""
-        return self._steps.execute(plan, self._prepare, self._compute)
-
-    def begin(self, plan: Plan) -> Executed:
-        """As `execute`, which it does at once."""
-        return Executed(self.execute, plan)
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from penstock.model_config import PreparedModel
+from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_worker.dtype import compute_dtype
 from penstock_worker.encoder.model import EncoderModel
 from penstock_worker.encoder.names import encoder_name
+from penstock_worker.encoder.ops import EncoderOps
+from penstock_worker.encoder.reference_ops import REFERENCE
 from penstock_worker.forward.interface import StepCancelled
-from penstock_worker.pooling.heads import Head, encoder_head
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
 from penstock_worker.slots import PlanError, Slots
+from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
@@ -27,37 +31,15 @@ class EncoderBody:
         self._model = model
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        tokens: list[int] = []
-        types = bytearray()
-        lengths: list[int] = []
-        for work in works:
-            slot = slots[work.slot]
-            if work.start or work.count != len(slot.tokens):
-                raise PlanError(f"slot {work.slot}: an encoder's input is computed whole")
-            given = slot.pooling.token_types if slot.pooling is not None else b""
-            tokens += slot.tokens
-            types += given or bytes(work.count)
-            lengths.append(work.count)
-        hidden = self._model.hidden(
-            np.array(tokens, dtype=np.int64),
-            self._types(types),
-            lengths,
-            self._count_layer,
-        )
-        return list(hidden[: len(tokens)].split(lengths))
+        inputs = inputs_of(works, slots, self._model.config)
+        hidden = self._model.hidden(inputs.tokens, inputs.types, inputs.lengths, self._count_layer)
+        return list(hidden[: len(inputs.tokens)].split(inputs.lengths))
 
     def kv_blocks(self) -> list[np.ndarray]:
         return []
 
     def cancel(self) -> None:
         self._cancelled = True
-
-    def _types(self, types: bytearray) -> np.ndarray:
-        known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
-        most = self._model.config.token_types
-        if most and known.size and int(known.max()) >= most:
-            raise ValueError(f"a token type is {known.max()}; the model has {most}")
-        return known
 
     def _count_layer(self) -> None:
         if self._cancelled:
@@ -66,20 +48,58 @@ class EncoderBody:
             self.layers_done += 1
 
 
-def build_encoder(prepared: PreparedModel, setup: Setup) -> tuple[EncoderBody, Head | None]:
-    """Reads the weights. Raises UnsupportedModel where they don't fit the configuration."""
+@dataclass(frozen=True)
+class Inputs:
+    """Of one step. tokens, types: [tokens] int64, one input after the other.  lengths: of each."""
+
+    tokens: np.ndarray
+    types: np.ndarray
+    lengths: list[int]
+
+
+def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inputs:
+    """Raises PlanError for an input that is not to be computed whole, ValueError for a token type
+    that the model doesn't have."""
+    tokens: list[int] = []
+    types = bytearray()
+    for work in works:
+        slot = slots[work.slot]
+        if work.start or work.count != len(slot.tokens):
+            raise PlanError(f"slot {work.slot}: an encoder's input is computed whole")
+        given = slot.pooling.token_types if slot.pooling is not None else b""
+        tokens += slot.tokens
+        types += given or bytes(work.count)
+    known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
+    most = config.token_types
+    if most and known.size and int(known.max()) >= most:
+        raise ValueError(f"a token type is {known.max()}; the model has {most}")
+    return Inputs(np.array(tokens, dtype=np.int64), known, [work.count for work in works])
+
+
+def build_encoder(
+    prepared: PreparedModel,
+    setup: Setup,
+    dtype: torch.dtype,
+    *,
+    ops: EncoderOps = REFERENCE,
+    head_ops: HeadOps = VECTORS,
+    device: torch.device = CPU,
+) -> tuple[EncoderModel, Head | None]:
+    """Reads the weights, to where the kernels want them. Raises UnsupportedModel where they don't
+    fit the configuration."""
     config, pooling = prepared.config, setup.pooling
-    dtype = compute_dtype(setup.dtype, prepared.weights)
-    family = config.family  # type: ignore[union-attr]
+    if not isinstance(config, EncoderConfig):
+        raise TypeError(f"{type(config).__name__} is no encoder's")
+    family = config.family
     tensors = safetensors_tensors(prepared.weights.files, lambda name: encoder_name(name, family))
-    weights = Weights(tensors, dtype)
-    model = EncoderModel(config, weights)  # type: ignore[arg-type]
+    weights = Weights(tensors, dtype, device)
+    model = EncoderModel(config, weights, ops)
     head = None
     if pooling is not None and pooling.labels:
-        head = encoder_head(config, weights, len(pooling.labels))  # type: ignore[arg-type]
+        head = encoder_head(config, weights, len(pooling.labels), head_ops)
     # A head that isn't asked for, and BERT's pooler, which only its heads use.
     for name in tensors:
         if name.startswith(("pooler.", "classifier.", "pre_classifier.")):
             weights.ignore(name)
     weights.finish()
-    return EncoderBody(model), head
+    return model, head

@@ -1,41 +1,79 @@
-"""Classification heads over one vector of an input: a row product each, so batches don't matter."""
+"""Classification heads over the vectors of inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig
+from penstock_worker.layers.ops import Product
 from penstock_worker.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
-"""[hidden] -> [labels], float32."""
+"""[hidden] -> [labels], or [inputs, hidden] -> [inputs, labels]; float32."""
 
 
-def encoder_head(config: EncoderConfig, weights: Weights, labels: int) -> Head:
+class HeadOps(Protocol):
+    """What heads are computed with. float32; an input's numbers never depend on the others."""
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        """weight: [outputs, inputs].  bias: [outputs]."""
+
+    def activate(self, x: Tensor, kind: str) -> Tensor:
+        """tanh or relu."""
+
+
+@dataclass(frozen=True)
+class VectorProduct:
+    """Of one vector at a time."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = self.weight @ x
+        return product if self.bias is None else product + self.bias
+
+
+class VectorOps:
+    """Plain torch, for one vector of an input: a row product each, so batches don't matter."""
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        return VectorProduct(weight, bias)
+
+    def activate(self, x: Tensor, kind: str) -> Tensor:
+        return torch.tanh(x) if kind == "tanh" else torch.relu(x)
+
+
+VECTORS: HeadOps = VectorOps()
+
+
+def encoder_head(
+    config: EncoderConfig, weights: Weights, labels: int, ops: HeadOps = VECTORS
+) -> Head:
     """As transformers has it for the family. Raises UnsupportedModel for missing tensors."""
     size = config.hidden_size
     match config.family:
         case "bert":
-            inner, last, bend = "pooler.dense", "classifier", torch.tanh
+            inner, last, bend = "pooler.dense", "classifier", "tanh"
         case "distilbert":
-            inner, last, bend = "pre_classifier", "classifier", torch.relu
+            inner, last, bend = "pre_classifier", "classifier", "relu"
         case _:
-            inner, last, bend = "classifier.dense", "classifier.out_proj", torch.tanh
-    first = _dense(weights, inner, size, size)
-    second = _dense(weights, last, labels, size)
-    return lambda vector: second(bend(first(vector)))
+            inner, last, bend = "classifier.dense", "classifier.out_proj", "tanh"
+    first = _dense(weights, inner, size, size, ops)
+    second = _dense(weights, last, labels, size, ops)
+    return lambda vectors: second(ops.activate(first(vectors), bend))
 
 
-def decoder_head(weights: Weights, labels: int, hidden: int) -> Head:
+def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:
     """One matrix, without a bias."""
-    matrix = weights.take("score.weight", (labels, hidden), torch.float32)
-    return lambda vector: matrix @ vector
+    return ops.product(weights.take("score.weight", (labels, hidden), torch.float32))
 
 
-def _dense(weights: Weights, name: str, outputs: int, inputs: int) -> Head:
+def _dense(weights: Weights, name: str, outputs: int, inputs: int, ops: HeadOps) -> Product:
     matrix = weights.take(f"{name}.weight", (outputs, inputs), torch.float32)
-    bias = weights.take(f"{name}.bias", (outputs,), torch.float32)
-    return lambda vector: matrix @ vector + bias
+    return ops.product(matrix, weights.take(f"{name}.bias", (outputs,), torch.float32))

@@ -21,19 +21,31 @@ def pooled(rows: Tensor, asked: Pooling, config: PoolingConfig, head: Head | Non
     """rows: [tokens, hidden] of one input; only the last one is needed where `mode` is last.
     Returns [size], [labels] or [tokens, size], float32."""
     wide = rows.float().clone()
+    if asked.task == "token_embed":
+        return finished(wide, asked, config)
+    vector = _one(wide, config.mode)
+    return finished(scored(vector, head) if asked.task == "classify" else vector, asked, config)
+
+
+def scored(vectors: Tensor, head: Head | None) -> Tensor:
+    """What a head makes of [hidden], or of [inputs, hidden]."""
+    if head is None:
+        raise ValueError("the model has no classification head")
+    return head(vectors)
+
+
+def finished(values: Tensor, asked: Pooling, config: PoolingConfig) -> Tensor:
+    """values: an input's scores [labels], its vector [hidden] or its tokens' [tokens, hidden]. What
+    the request wants of them, cut, normalised or as probabilities."""
     if asked.task == "classify":
-        if head is None:
-            raise ValueError("the model has no classification head")
-        scores = head(_one(wide, config.mode))
         wanted = asked.activate is None or asked.activate
-        return activated(scores, config.activation) if wanted else scores
-    vectors = wide if asked.task == "token_embed" else _one(wide, config.mode)
+        return activated(values, config.activation) if wanted else values
     if asked.dimensions is not None:
-        vectors = vectors[..., : asked.dimensions].clone()
+        values = values[..., : asked.dimensions].clone()
     if config.normalize if asked.normalize is None else asked.normalize:
-        lengths = vectors.square().sum(-1, keepdim=True).sqrt_()
-        vectors = vectors / lengths.clamp_(min=LEAST_NORM)
-    return vectors
+        lengths = values.square().sum(-1, keepdim=True).sqrt_()
+        values = values / lengths.clamp_(min=LEAST_NORM)
+    return values
 
 
 def _one(rows: Tensor, mode: PoolingMode) -> Tensor:

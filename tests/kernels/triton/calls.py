@@ -9,17 +9,21 @@ import numpy as np
 import torch
 
 from penstock_kernels.triton import (
+    activation,
     attention,
     attention_plan,
     block_copies,
     dequantise,
     edits,
+    encoder_attention,
     fp8_linear,
     gated,
+    layer_norm,
     likeliest,
     linear,
     log_probs,
     philox,
+    pool_rows,
     rank_sum,
     rms_norm,
     rope_write,
@@ -93,6 +97,24 @@ def attend(
     )
 
 
+def encode(size: int, heads: int, dtype: torch.dtype = BF16, *, bias: bool = False) -> None:
+    """An encoder's own kernels. size: of its hidden state."""
+    dim = size // heads
+    shape = tiles.encoder_tiles(dim, dtype)
+    planned = map(torch.from_numpy, encoder_attention.plan_inputs([40, 9], shape))
+    plan = encoder_attention.InputPlan(shape, *planned)
+    table = rows(heads, 1023, dtype=dtype) if bias else None
+    query, key, value = rows(49, 3, heads, dim, dtype=dtype).unbind(1)
+    encoder_attention.encoder_attention(query, key, value, plan, table)
+    hidden, gain = rows(49, size, dtype=dtype), rows(size, dtype=dtype)
+    layer_norm.layer_norm(hidden, gain, gain, 1e-12)
+    layer_norm.add_layer_norm(hidden, hidden, gain, gain, 1e-12)
+    for kind in activation.KINDS:
+        activation.activate(hidden, kind)
+    for pool in (pool_rows.mean_rows, pool_rows.max_rows):
+        pool(hidden, plan.starts, plan.lengths)
+
+
 VOCAB = 128256
 
 
@@ -151,6 +173,10 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-64": partial(attend, 64, group=3),
     "attention-96": partial(attend, 96, group=1),
     "attention-256": partial(attend, 256, group=8),
+    "encoder": partial(encode, 384, 12),
+    "encoder-float32": partial(encode, 768, 12, torch.float32, bias=True),
+    "encoder-128-float32": partial(encode, 1024, 8, torch.float32),
+    "encoder-256": partial(encode, 1024, 4, torch.float16, bias=True),
     "logits": logits,
     "copies": copies,
     "linear": products,

@@ -1,0 +1,70 @@
+"""From the vectors of an input's tokens to one: their mean, or the largest of each number.
+
+A program has some columns of one input and goes through its rows in tiles of fixed size.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.tiles import POOL_COLUMNS, POOL_ROWS, POOL_WARPS
+
+
+@triton.jit
+def _pool_rows(
+    x, starts, lengths, out, size, MEAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    which = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < size
+    start = tl.load(starts + which).to(tl.int64)
+    length = tl.load(lengths + which)
+    held = tl.full([ROWS, COLUMNS], 0.0 if MEAN else float("-inf"), tl.float32)
+    for base in range(0, length, ROWS):
+        row = base + tl.arange(0, ROWS)
+        mask = (row < length)[:, None] & inside[None, :]
+        place = (start + row)[:, None] * size + column[None, :]
+        if MEAN:
+            held += tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        else:
+            wide = tl.load(x + place, mask=mask, other=float("-inf")).to(tl.float32)
+            # A maximum drops what is not a number; infinity stays to tell of it.
+            held = tl.maximum(held, tl.where(wide == wide, wide, float("inf")))
+    pooled = tl.sum(held, 0) / length if MEAN else tl.max(held, 0)
+    tl.store(out + which.to(tl.int64) * size + column, pooled, mask=inside)
+
+
+def mean_rows(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """The mean of each input's rows.
+
+    x: [rows, size], contiguous, any float dtype.  starts, lengths: [inputs] int32, an input's
+    first row and its rows, at least 1.  Returns [inputs, size] float32, as it was computed.
+    """
+    return _launch(x, starts, lengths, mean=True)
+
+
+def max_rows(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """The largest number of each column; infinite where there is what is not a number.  As
+    mean_rows otherwise."""
+    return _launch(x, starts, lengths, mean=False)
+
+
+def _launch(x: Tensor, starts: Tensor, lengths: Tensor, *, mean: bool) -> Tensor:
+    inputs, size = len(starts), x.shape[1]
+    out = torch.empty(inputs, size, dtype=torch.float32, device=x.device)
+    if inputs:
+        _pool_rows[(inputs, triton.cdiv(size, POOL_COLUMNS))](
+            x,
+            starts,
+            lengths,
+            out,
+            size,
+            MEAN=mean,
+            ROWS=POOL_ROWS,
+            COLUMNS=POOL_COLUMNS,
+            num_warps=POOL_WARPS,
+        )
+    return out

@@ -1,0 +1,103 @@
+"""Inputs of a step that were queued together, from then until the host has their vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock.model_config import PoolingConfig
+from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.pooling.device_body import Hidden
+from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.pool import as_vectors, finished, scored
+from penstock_worker.sampler.transfers import Fetched, Transfers
+from penstock_worker.slots import PlanError, Slot, Slots
+from penstock_worker.steps import failure
+
+log = logs.get(__name__)
+
+
+@dataclass
+class PoolingLaunch:
+    """slots: whose works they are, as they were then."""
+
+    works: list[SlotWork]
+    slots: dict[int, Slot]
+    _fetched: Fetched | None = None
+    _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """By slot: which of the fetched tensors has its numbers, and in which row; None: all of it."""
+
+    @staticmethod
+    def of(works: list[SlotWork], slots: Slots) -> PoolingLaunch:
+        """Raises PlanError for a slot that asks for text."""
+        for work in works:
+            if slots[work.slot].pooling is None:
+                raise PlanError(f"slot {work.slot} asks a pooling model for text")
+        return PoolingLaunch(works, {work.slot: slots[work.slot] for work in works})
+
+    def fetch(self, hidden: Hidden, head: Head | None, transfers: Transfers) -> None:
+        """Queues what inputs that end here are asked for, and its way to the host."""
+        tensors: list[Tensor] = []
+        shared: dict[str, int] = {}
+        start = 0
+        for row, work in enumerate(self.works):
+            rows = slice(start, start + work.count)
+            start = rows.stop
+            asked = self.slots[work.slot].pooling
+            if asked is None or not self._ends(work):
+                continue
+            if asked.task == "token_embed":
+                self._places[work.slot] = (len(tensors), None)
+                tensors.append(_all(hidden)[rows].float())
+                continue
+            if asked.task not in shared:
+                shared[asked.task] = len(tensors)
+                classify = asked.task == "classify"
+                tensors.append(scored(hidden.vectors, head) if classify else hidden.vectors)
+            self._places[work.slot] = (shared[asked.task], row)
+        if tensors:
+            self._fetched = transfers.fetch(tensors)
+
+    def advance(self) -> None:
+        """All of it is queued: the slots get ahead of the device."""
+        for work in self.works:
+            self.slots[work.slot].computed = work.start + work.count
+
+    def settle(self, config: PoolingConfig) -> dict[int, SlotResult]:
+        """What each work gave, but for those of slots that have failed. Waits for the device."""
+        arrays = [] if self._fetched is None else self._fetched.arrays()
+        values = [torch.from_numpy(array) for array in arrays]
+        results: dict[int, SlotResult] = {}
+        for work in self.works:
+            slot = self.slots[work.slot]
+            if slot.failed is not None:
+                continue
+            try:
+                results[work.slot] = self._settled(work, slot, values, config)
+            except Exception as error:
+                log.error("an input's vectors can't be had", exception=True, slot=work.slot)
+                slot.failed = failure(error)
+        return results
+
+    def _settled(
+        self, work: SlotWork, slot: Slot, values: list[Tensor], config: PoolingConfig
+    ) -> SlotResult:
+        place = self._places.get(work.slot)
+        if place is None or slot.pooling is None:
+            return SlotResult(work.slot)
+        tensor, row = place
+        own = values[tensor] if row is None else values[tensor][row].clone()
+        return SlotResult(work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, config)))
+
+    def _ends(self, work: SlotWork) -> bool:
+        return work.start + work.count == len(self.slots[work.slot].tokens)
+
+
+def _all(hidden: Hidden) -> Tensor:
+    if hidden.rows is None:
+        raise ValueError("the model gives no vector of each token")
+    return hidden.rows

@@ -1,0 +1,88 @@
+"""Pooling models on the reference kernels: plain torch, on the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.model_config import EncoderConfig, PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_worker.block_copies import BlockCopies
+from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.memory import free_memory, kv_blocks
+from penstock_worker.metrics.phases import Phases
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.body import Body
+from penstock_worker.pooling.decoders import build_decoder
+from penstock_worker.pooling.encoders import EncoderBody, build_encoder
+from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.recipe import (
+    BLOCKS_EACH,
+    PoolingParts,
+    PoolingRecipe,
+    pooling_slots,
+)
+from penstock_worker.pooling.runner import PoolingRunner
+
+
+def recipe(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+) -> PoolingRecipe:
+    """Any pooling model. Raises StartupError for settings that no backend can follow."""
+    dtype = compute_dtype(setup.dtype, prepared.weights)
+    name = str(dtype).removeprefix("torch.")
+    numerics = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
+    if isinstance(prepared.config, EncoderConfig):
+
+        def load(phases: Phases) -> PoolingParts:
+            model, head = build_encoder(prepared, setup, dtype)
+            blocks = BLOCKS_EACH * setup.max_num_seqs
+            runner = _runner(prepared, setup, threads, phases, EncoderBody(model), head, blocks)
+            return PoolingParts(runner, blocks)
+
+        return PoolingRecipe("reference", name, "cpu", numerics, load)
+    return PoolingRecipe(
+        "reference",
+        name,
+        "cpu",
+        f"{numerics} KV {cache_dtype(setup.kv_cache_dtype, dtype)}",
+        lambda phases: _load_decoder(prepared, setup, threads, phases),
+    )
+
+
+def _load_decoder(
+    prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
+) -> PoolingParts:
+    block_bytes, with_blocks, head = build_decoder(prepared, setup)
+    blocks = kv_blocks(
+        block_bytes=block_bytes,
+        fraction=setup.kv_memory_fraction,
+        free=max(0, free_memory() - setup.host_kv_bytes),
+        wanted=setup.num_kv_blocks,
+        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
+    )
+    body = with_blocks(blocks)
+    copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
+    runner = _runner(prepared, setup, threads, phases, body, head, blocks, copies)
+    return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())
+
+
+def _runner(
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    phases: Phases,
+    body: Body,
+    head: Head | None,
+    blocks: int,
+    copies: BlockCopies | None = None,
+) -> PoolingRunner:
+    if setup.pooling is None:
+        raise ValueError("the setup is of a model that generates")
+    return PoolingRunner(
+        phases.watch(body, "rows", "forward"),
+        head,
+        setup.pooling,
+        pooling_slots(prepared, setup, blocks),
+        copies=None if copies is None else phases.watch(copies, "make", "copies"),
+        threads=threads,
+    )

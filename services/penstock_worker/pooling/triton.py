@@ -1,0 +1,194 @@
+"""Pooling models on CUDA: Triton's kernels, steps queued.
+
+With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow, for tests.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from penstock.errors import StartupError
+from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.activation import activate
+from penstock_kernels.triton.numerics import INTERPRETED
+from penstock_worker.device_loading import load_forward, use_device
+from penstock_worker.device_memory import memory_of
+from penstock_worker.dtype import CUDA, compute_dtype
+from penstock_worker.encoder.triton_ops import TritonEncoderOps
+from penstock_worker.forward import triton as generating
+from penstock_worker.forward.device import capability, compute_device, device_name
+from penstock_worker.forward.interface import Unable
+from penstock_worker.forward.queued import RowsHead
+from penstock_worker.layers.ops import Product
+from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.metrics.phases import Phases
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
+from penstock_worker.pooling.device_runner import DevicePoolingRunner
+from penstock_worker.pooling.encoders import Inputs, build_encoder
+from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.recipe import (
+    BLOCKS_EACH,
+    PoolingParts,
+    PoolingRecipe,
+    pooling_slots,
+)
+from penstock_worker.weights import Weights
+
+
+class TritonHeadOps:
+    """Of a head's float32 products, for all inputs of a step at once."""
+
+    def __init__(self, device: torch.device, *, batch_invariant: bool) -> None:
+        self._products = TritonOps(device, torch.float32, batch_invariant=batch_invariant)
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+        return self._products.product(weight, bias)
+
+    def activate(self, x: Tensor, kind: str) -> Tensor:
+        return activate(x, kind)
+
+
+def recipe(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+) -> PoolingRecipe:
+    """Any pooling model. Raises ImportError without Triton, Unable for what its kernels can't run,
+    StartupError for settings that no backend can follow."""
+    if setup.pooling is None:
+        raise ValueError("the setup is of a model that generates")
+    device = compute_device(setup)
+    if device.type == "cpu" and not INTERPRETED.value:
+        raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
+    if isinstance(prepared.config, EncoderConfig):
+        return _encoder(prepared, prepared.config, setup, setup.pooling, device)
+    return _decoder(prepared, prepared.config, setup, setup.pooling, threads, ranks)
+
+
+def _encoder(
+    prepared: PreparedModel,
+    config: EncoderConfig,
+    setup: Setup,
+    pooling: PoolingConfig,
+    device: torch.device,
+) -> PoolingRecipe:
+    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    if config.head_dim > generating.LARGEST_HEAD:
+        raise Unable(f"a head's size is {config.head_dim}, over {generating.LARGEST_HEAD}")
+
+    def load(phases: Phases) -> PoolingParts:
+        memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs
+        invariant = setup.batch_invariant
+        use_device(device)
+        try:
+            model, head = build_encoder(
+                prepared,
+                setup,
+                dtype,
+                ops=TritonEncoderOps(device, dtype, config.head_dim, batch_invariant=invariant),
+                head_ops=TritonHeadOps(device, batch_invariant=invariant),
+                device=device,
+            )
+        except torch.OutOfMemoryError as error:
+            raise StartupError(
+                f"not enough memory on the device for the weights: {error}"
+            ) from error
+        body = DeviceEncoderBody(model, pooling.mode, device, memory)
+        memory.release()  # What loading left behind.
+        _rehearse(body, setup)
+        memory.wait()
+        memory.release()
+        slots = pooling_slots(prepared, setup, blocks)
+        return PoolingParts(DevicePoolingRunner(body, head, pooling, slots, phases=phases), blocks)
+
+    name = str(dtype).removeprefix("torch.")
+    order = "batch invariant" if setup.batch_invariant else "any order"
+    return PoolingRecipe(
+        backend="triton",
+        dtype=name,
+        device_name=device_name(device),
+        numerics=(
+            f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
+            f"{name} {order} {pooling}"
+        ),
+        load=load,
+    )
+
+
+def _rehearse(body: DeviceEncoderBody, setup: Setup) -> None:
+    """The largest step, so that it is known to fit, and kernels are compiled."""
+    longest, most = setup.max_model_len, setup.max_num_batched_tokens
+    lengths = [longest] * max(1, min(most // longest, setup.max_num_seqs))
+    tokens = np.zeros(sum(lengths), dtype=np.int64)
+    try:
+        body.compute(Inputs(tokens, tokens, lengths))
+    except torch.OutOfMemoryError as error:
+        raise StartupError(
+            f"not enough memory on the device for one step of the largest size: {error}; "
+            "max_num_batched_tokens or max_num_seqs must be less"
+        ) from error
+
+
+class Vectors:
+    """Ends of a decoder whose last norm's rows are wanted. labels: of its classification head."""
+
+    def __init__(self, config: ModelConfig, labels: int, ops: TritonHeadOps) -> None:
+        self.head: Head | None = None
+        self._config = config
+        self._labels = labels
+        self._ops = ops
+
+    def take(self, weights: Weights) -> None:
+        if self._labels:
+            self.head = decoder_head(weights, self._labels, self._config.hidden_size, self._ops)
+        weights.ignore("score.weight")
+
+    def of(self, model: DecoderModel) -> RowsHead:
+        return model.norm
+
+
+def _decoder(
+    prepared: PreparedModel,
+    config: ModelConfig,
+    setup: Setup,
+    pooling: PoolingConfig,
+    threads: int,
+    ranks: Ranks,
+) -> PoolingRecipe:
+    # Its output head is not computed: as if it were the embedding, it is neither read nor needed.
+    headless = msgspec.structs.replace(config, tie_word_embeddings=True)
+    device = compute_device(setup)
+    ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
+    ends = Vectors(config, len(pooling.labels), ops)
+    # A sequence decodes nothing, so there is nothing to capture.
+    inner = generating.recipe(
+        msgspec.structs.replace(prepared, config=headless),
+        msgspec.structs.replace(setup, enforce_eager=True),
+        threads,
+        ranks,
+        ends,
+    )
+
+    def load(phases: Phases) -> PoolingParts:
+        pool = load_forward(inner, setup, lambda rows: None, ranks)
+        runner = DevicePoolingRunner(
+            DeviceDecoderBody(pool.forward),
+            ends.head,
+            pooling,
+            pooling_slots(prepared, setup, pool.blocks),
+            copies=pool.copies,
+            phases=phases,
+        )
+        copies = pool.copies
+        return PoolingParts(
+            runner, pool.blocks, copies.host_blocks, copies.device_bytes, copies.seconds()
+        )
+
+    return PoolingRecipe(
+        inner.backend, inner.dtype, inner.device_name, f"pooling {inner.numerics} {pooling}", load
+    )
