@@ -46,7 +46,11 @@ class PromptLogprobs:
     ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
         """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
         failed."""
-        told = [work for work in works if self._tells(work)]
+        told = [
+            work
+            for work, slot in zip(works, self._slots.of(works), strict=True)
+            if slot.prompt_from is not None and self._tells(work)
+        ]
         if not told:
             return works, {}
         found: dict[int, list[TokenLogprobs]] = {work.slot: [] for work in told}

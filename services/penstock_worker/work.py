@@ -14,13 +14,13 @@ from penstock_worker.slots import Slot, Slots
 def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.ndarray]:
     """(slots whose next token is sampled, each one's row in the batch): their works reach the end
     of their tokens."""
-    ends = np.cumsum([work.count for work in works]) - 1
-    pairs = [
-        (work.slot, row)
-        for work, row in zip(works, ends, strict=True)
-        if work.start + work.count == len(slots[work.slot].tokens)
+    rows = np.cumsum([work.count for work in works]) - 1
+    ended = [
+        at
+        for at, (work, slot) in enumerate(zip(works, slots.of(works), strict=True))
+        if work.start + work.count == len(slot.tokens)
     ]
-    return [slot for slot, _ in pairs], np.array([row for _, row in pairs], dtype=np.int64)
+    return [works[at].slot for at in ended], rows[ended]
 
 
 def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> Ask:

@@ -41,7 +41,8 @@ class DeviceSampler(Protocol):
         slots: whose rows they are."""
 
     def needs_host(self, ask: Ask) -> bool:
-        """Whether `launch` needs the ask's rules to know of the slot's last token."""
+        """Whether `launch` needs the ask's rules to know of the slot's last token. Only asked where
+        there are rules."""
 
     def forget(self, slot: int) -> None:
         """What is kept for a slot isn't its next sequence's; the next ask's rules know all."""

@@ -11,7 +11,7 @@ from penstock_worker.device.interface import Launched
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import Choice
-from penstock_worker.slots import Slots
+from penstock_worker.slots import Slot, Slots
 from penstock_worker.work import told
 
 
@@ -30,11 +30,13 @@ class Launch:
 
     def __post_init__(self) -> None:
         self._places: dict[int, int] = {}
+        self._slots: list[Slot] = []
 
     def advance(self, slots: Slots) -> None:
         """All of it is queued: the slots get ahead of the device."""
-        for work in self.works:
-            slots[work.slot].computed = work.start + work.count
+        self._slots = slots.of(self.works)
+        for work, slot in zip(self.works, self._slots, strict=True):
+            slot.computed = work.start + work.count
         for number, choice in self.known.items():
             slot = slots[number]
             if choice.deferred and slot.computed is not None:
@@ -42,7 +44,6 @@ class Launch:
             slot.failed = slot.failed or choice.error
         for number in self.asked:
             self._places[number] = slots[number].expect(number)
-        self._slots = {work.slot: slots[work.slot] for work in self.works}
 
     def settle(
         self, choices: list[Choice], slots: Slots, grammars: Grammars
@@ -50,23 +51,28 @@ class Launch:
         """Brings the slots level with the device. choices: of `asked`. What each work gave, but for
         those of slots that have failed before, be it in an earlier step."""
         chosen = self._judged(choices)
+        bound = grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
-        for work in self.works:
-            slot, choice = self._slots[work.slot], chosen.get(work.slot)
-            if slot.failed is not None and work.slot not in self.known:
+        for work, slot in zip(self.works, self._slots, strict=True):
+            number = work.slot
+            if slot.failed is not None and number not in self.known:
                 continue
-            results[work.slot] = told(work, choice, self.prompts.get(work.slot))
-            if work.slot not in self._places or choice is None:
+            choice = chosen.get(number)
+            results[number] = told(work, choice, self.prompts.get(number))
+            place = self._places.get(number)
+            if place is None or choice is None:
                 continue
             if choice.token is None:
                 slot.failed = choice.error
                 continue
-            slot.fill(self._places[work.slot], choice.token)
-            if slots.holds(work.slot, slot):
-                grammars.advance(work.slot, choice.token)
+            slot.fill(place, choice.token)
+            if number in bound and slots.holds(number, slot):
+                grammars.advance(number, choice.token)
         return results
 
     def _judged(self, choices: list[Choice]) -> dict[int, Choice]:
         chosen = dict(zip(self.asked, choices, strict=True))
+        if not self.masks and not self.known:
+            return chosen
         judged = {number: mask.judge(chosen[number]) for number, mask in self.masks.items()}
         return self.known | chosen | judged

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -134,8 +133,7 @@ class DeviceRunner:
         elif works:
             launches = attempt(works, lambda part: self._launch(part, timeline), self._slots)
         timeline.close()
-        slots = {work.slot: self._slots[work.slot] for work in plan.work}
-        return DeviceStep(plan, slots, launches, timeline, self._collect)
+        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)
@@ -174,41 +172,45 @@ class DeviceRunner:
         self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
     ) -> None:
         """The next token of each of these slots; logits: [slots, vocab]."""
-        asks = {number: ask_of(self._slots[number]) for number in numbers}
-        if any(self._unknown(number, ask) for number, ask in asks.items()):
-            self._collect_all()
-        for number, mask in self.grammars.masks(numbers).items():
-            if mask.allowed is None:
-                launch.known[number] = mask.judge(Choice())
-            else:
-                launch.masks[number] = mask
-                asks[number] = replace(asks[number], allowed=mask.allowed)
-        rows = [row for row, number in enumerate(numbers) if self._samples(number, launch)]
+        slots = [self._slots[number] for number in numbers]
+        asks = [ask_of(slot) for slot in slots]
+        bound = self.grammars.bound(numbers)
+        if any(
+            slot.awaits and (number in bound or self._sampler.needs_host(ask))
+            for number, slot, ask in zip(numbers, slots, asks, strict=True)
+            if number in bound or ask.rules is not None
+        ):
+            self._collect_all()  # A token that the device is to choose must be known first.
+        if bound:
+            self._mask(asks, numbers, launch)
+        rows = [
+            row
+            for row, (number, slot) in enumerate(zip(numbers, slots, strict=True))
+            if slot.failed is None and number not in launch.known
+        ]
         if not rows:
-            launch.masks.clear()
             return
         if len(rows) < len(numbers):
             logits = logits[self._queue.numbers(rows)]
         launch.asked = [numbers[row] for row in rows]
-        launch.masks = {at: mask for at, mask in launch.masks.items() if at in launch.asked}
         timeline.passed(None)  # The masks' time is the host's.
-        launched = self._sampler.launch(
-            logits, [asks[number] for number in launch.asked], launch.asked
-        )
-        # What isn't finite has no token, and its slot none to go on with: any id does.
-        tokens = launched.tokens.clamp_min(0)
-        self._forward.newest.index_copy_(0, self._numbers(launch.asked), tokens)
+        launched = self._sampler.launch(logits, [asks[row] for row in rows], launch.asked)
+        self._forward.newest.index_copy_(0, self._numbers(launch.asked), launched.tokens)
         timeline.passed("sample")
         launch.launched = launched
 
-    def _unknown(self, number: int, ask: Ask) -> bool:
-        """Whether the host must know a token that the device is to choose first."""
-        if not self._slots[number].awaits:
-            return False
-        return self.grammars.binds(number) or self._sampler.needs_host(ask)
-
-    def _samples(self, number: int, launch: Launch) -> bool:
-        return number not in launch.known and self._slots[number].failed is None
+    def _mask(self, asks: list[Ask], numbers: list[int], launch: Launch) -> None:
+        """Adds what the slots' grammars allow to their asks, or tells why it can't be had."""
+        masks = self.grammars.masks(numbers)
+        for row, number in enumerate(numbers):
+            mask = masks.get(number)
+            if mask is None:
+                continue
+            if mask.allowed is None:
+                launch.known[number] = mask.judge(Choice())
+            elif self._slots[number].failed is None:
+                launch.masks[number] = mask
+                asks[row] = msgspec.structs.replace(asks[row], allowed=mask.allowed)
 
     def _numbers(self, slots: list[int]) -> Tensor:
         """The slots on the device; they are those of the step before as a rule."""

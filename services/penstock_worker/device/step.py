@@ -18,7 +18,7 @@ class DeviceStep:
     def __init__(
         self,
         plan: Plan,
-        slots: dict[int, Slot],
+        slots: list[Slot],
         launches: list[Launch],
         timeline: Timeline,
         collect: Callable[[DeviceStep], None],

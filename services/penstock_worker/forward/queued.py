@@ -113,7 +113,8 @@ class TritonForward:
 
     def _hidden(self, step: DeviceStep, layer_done: Callable[[], None]) -> Tensor:
         tokens = step.tokens.long()
-        newest = self.newest[(-1 - tokens).clamp_(min=0)]
+        # What isn't finite gave -1, and its slot has failed by now: any id does.
+        newest = self.newest[(-1 - tokens).clamp_(min=0)].clamp_(min=0)
         tokens = torch.where(tokens < 0, newest, tokens)
         return self._model.hidden(tokens, step.positions, step.attention, layer_done)
 

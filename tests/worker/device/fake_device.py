@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,6 @@ class Later:
     def __getitem__(self, index: Any) -> Later:
         return Later(self._device, lambda: self.now[index])
 
-    def clamp_min(self, least: int) -> Later:
-        return Later(self._device, lambda: self.now.clamp_min(least))
-
 
 class FakeNewest:
     def __init__(self, device: FakeDevice, slots: int) -> None:
@@ -143,6 +141,8 @@ class FakeForward:
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Later:
         self.obstacle(batch)
+        # The slots' tables may have changed when the device comes to it.
+        batch = replace(batch, tables=list(batch.tables))
         self.batches.append(batch)
         return Later(self._device, lambda: self._compute(batch, rows))
 
@@ -150,7 +150,8 @@ class FakeForward:
         tokens = batch.tokens.copy()
         ahead = tokens < 0
         tokens[ahead] = self.newest.values.numpy()[-1 - tokens[ahead]]
-        assert (tokens >= 0).all(), "a slot's newest token was not written"
+        assert (tokens >= -1).all(), "a slot's newest token was not written"
+        tokens[tokens < 0] = 0  # There was none to choose: any id does.
         self._device.clock += len(tokens)
         with torch.inference_mode():
             true = Batch(tokens, batch.tables, batch.starts, batch.counts)
