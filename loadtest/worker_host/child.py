@@ -32,12 +32,12 @@ from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device import launch, runner
 from penstock_worker.device.runner import DeviceRunner
 from penstock_worker.device_memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.forward.graphs import Buckets, DecodeGraphs
+from penstock_worker.forward.graphs import Buckets, DecodeGraphs, HostStep
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.sampler import device as sampling
@@ -48,6 +48,13 @@ from penstock_worker.steps_in_flight import StepsInFlight
 WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+
+try:
+    from penstock_worker.forward.decode_inputs import DecodeInputs
+except ImportError:
+    DecodeInputs = None
+LAYOUT = ((DecodeGraphs, "_padded"), (HostStep, "on_device"), (DecodeInputs, "write"))
+"""In this version of the worker, and in those before it."""
 
 
 @dataclass
@@ -120,9 +127,10 @@ def watch(clock: Clock) -> None:
     """The same for any version of the worker."""
     clock.watch(Slots, "apply", "slots")
     clock.watch(runner, "gather", "gather")
-    clock.watch(DecodeGraphs, "_padded", "layout")
-    clock.watch(HostLayout, "on_device", "layout")
-    for name in ("send", "copy"):
+    for owner, name in LAYOUT:
+        if owner is not None:
+            clock.watch(owner, name, "layout")
+    for name in ("send", "fill"):
         clock.watch(Uploads, name, "upload")
     clock.watch(DeviceSampler, "launch", "sampler")
     clock.watch(DeviceRunner, "begin", "begin, rest")
@@ -156,9 +164,9 @@ def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:
         clock.take()
         totals, parts = [], []
         for plan in islice(plans, steps):
-            begun = time.perf_counter()
+            begun = time.thread_time()
             worker.step(plan)
-            totals.append(time.perf_counter() - begun)
+            totals.append(time.thread_time() - begun)
             parts.append(clock.take())
     return {
         "case": case.name,

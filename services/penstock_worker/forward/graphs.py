@@ -20,8 +20,9 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_kernels.triton.tiles import KEY_SPLIT
-from penstock_worker.attention.interface import BatchLayout, StepAttention
+from penstock_worker.attention.interface import StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
 
@@ -147,6 +148,7 @@ def captures_of(device: torch.device) -> Captures:
 class _Captured:
     run: Work
     step: DeviceStep
+    inputs: DecodeInputs
     used: int
 
 
@@ -192,15 +194,18 @@ class DecodeGraphs:
         self._decodes += 1
         if not self._has_room(bucket):
             return None
-        host = self._padded(batch, wanted, bucket)
-        tensors = self._uploads.send(host.arrays, self._inputs)
         captured = self._graphs.get(bucket)
         if captured is None:
+            host = self._padded(batch, wanted, bucket)
+            tensors = self._uploads.send(host.arrays, self._inputs)
             step = self._capture(bucket, host.on_device(self._attention, tensors))
         else:
+            step, inputs = captured.step, captured.inputs
             captured.used = self._decodes
+            self._uploads.fill(
+                inputs.size, lambda memory: inputs.write(memory, batch, wanted), self._inputs
+            )
             captured.run()
-            step = captured.step
         return self._hidden.index_select(0, step.wanted[: len(wanted)])
 
     def _capture(self, bucket: Bucket, step: DeviceStep) -> DeviceStep:
@@ -217,7 +222,7 @@ class DecodeGraphs:
             self._able = False
             self._graphs.clear()
         else:
-            self._graphs[bucket] = _Captured(run, step, self._decodes)
+            self._graphs[bucket] = _Captured(run, step, self._inputs_of(bucket), self._decodes)
         return step
 
     def _has_room(self, bucket: Bucket) -> bool:
@@ -231,17 +236,16 @@ class DecodeGraphs:
         return True
 
     def _padded(self, batch: Batch, wanted: np.ndarray, bucket: Bucket) -> HostStep:
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
-
-        def filled(values: np.ndarray) -> np.ndarray:
-            return np.pad(values, (0, bucket.sequences - len(values)))
-
+        inputs = self._inputs_of(bucket)
+        memory = np.zeros(inputs.size, np.int32)
+        inputs.write(memory, batch, wanted)
+        tokens, positions, rows, *attention = inputs.arrays(memory)
         return HostStep(
-            filled(batch.tokens),
-            filled(batch.starts),
-            filled(wanted),
-            self._attention.lay_out_decode(layout, bucket.sequences, bucket.context),
+            tokens, positions, rows, self._attention.decode_layout(attention, bucket.context)
         )
+
+    def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
+        return DecodeInputs(bucket.sequences, bucket.context, self._buckets.block_size)
 
 
 _ZERO = np.zeros(1, dtype=np.int64)
