@@ -23,6 +23,7 @@ from penstock.protocol.to_worker import (
     Stop,
     ToWorker,
 )
+from penstock_worker import collector
 from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import Phases, Unwatched
@@ -193,6 +194,7 @@ class Worker:
         if self._loaded is not None:
             self._loaded.runner.close()
             self._loaded = None
+            collector.let_go()
 
     def idle_reason(self) -> str | None:
         """Why no step could be computed now; None: it could. From any thread."""
@@ -269,6 +271,7 @@ class Worker:
             self._drop()  # Frees its memory before the next is measured.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
+            collector.keep()
             ready = self._loaded.ready
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes

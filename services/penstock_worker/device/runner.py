@@ -175,10 +175,9 @@ class DeviceRunner:
         slots = [self._slots[number] for number in numbers]
         asks = [ask_of(slot) for slot in slots]
         bound = self.grammars.bound(numbers)
-        if any(
-            slot.awaits and (number in bound or self._sampler.needs_host(ask))
-            for number, slot, ask in zip(numbers, slots, asks, strict=True)
-            if number in bound or ask.rules is not None
+        ruled = [row for row, ask in enumerate(asks) if ask.rules is not None]
+        if any(self._slots[number].awaits for number in bound) or any(
+            slots[row].awaits and self._sampler.needs_host(asks[row]) for row in ruled
         ):
             self._collect_all()  # A token that the device is to choose must be known first.
         if bound:

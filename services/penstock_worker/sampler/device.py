@@ -33,9 +33,9 @@ class Launched:
     isn't a finite number."""
 
     def __init__(
-        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int] | None
+        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
-        """told: of rows whose log-probabilities come too, where they are in them; None: of all."""
+        """told: of rows whose log-probabilities come too, where they are in them."""
         self.tokens = tokens
         self._asks = asks
         self._fetched = fetched
@@ -54,9 +54,7 @@ class Launched:
         choices = [Choice(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
             tops = _Tops(*arrays)
-            told = range(len(choices)) if self._told is None else self._told
-            for row in told:
-                place = row if self._told is None else self._told[row]
+            for row, place in self._told.items():
                 token, wanted = choices[row].token, self._asks[row].sampling.logprobs
                 if token is not None and wanted is not None:
                     choices[row] = Choice(token, tops.of(place, wanted))
@@ -70,16 +68,12 @@ class _Tops:
     """TopLogProbs on the host."""
 
     def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
-        self._own = np.maximum(own, np.float32(IMPOSSIBLE))
-        self._ids = ids
-        self._top = np.maximum(top, np.float32(IMPOSSIBLE))
+        self._own: list[float] = np.maximum(own, np.float32(IMPOSSIBLE)).tolist()
+        self._ids: list[list[int]] = ids.tolist()
+        self._top: list[list[float]] = np.maximum(top, np.float32(IMPOSSIBLE)).tolist()
 
     def of(self, place: int, count: int) -> TokenLogprobs:
-        return TokenLogprobs(
-            float(self._own[place]),
-            self._ids[place, :count].tolist(),
-            self._top[place, :count].tolist(),
-        )
+        return TokenLogprobs(self._own[place], self._ids[place][:count], self._top[place][:count])
 
 
 class DeviceSampler:
@@ -143,10 +137,9 @@ class DeviceSampler:
             return Launched(asks, tokens, self._transfers.fetch([tokens]), {})
         tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
         fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
-        known = None
-        if "told" in sent:
-            known = {row: place for place, row in enumerate(told.tolist())}
-        return Launched(asks, tokens, fetched, known)
+        return Launched(
+            asks, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
+        )
 
     def score(
         self, logits: Tensor, tokens: Sequence[int], count: int

@@ -19,6 +19,16 @@ def edits(ask: Ask) -> bool:
     return ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
 
 
+def masked(ask: Ask) -> bool:
+    """Whether some ids may be held back: only then is its mask looked for."""
+    rules = ask.rules
+    return (
+        ask.allowed is not None
+        or ask.emitted < ask.sampling.min_tokens
+        or (rules is not None and (rules.limited or bool(rules.banned)))
+    )
+
+
 class StepEdits:
     """The edits of one step. asks: of its rows.  slots: theirs.  which: rows that have any."""
 
@@ -31,6 +41,7 @@ class StepEdits:
         self._seen_rows = np.full(len(asks), -1, np.int32)
         # Rounded up to an even number: each of the three begins at 16 bytes.
         self._numbers = np.zeros((3, len(asks) + len(asks) % 2))
+        self._penalties: list[tuple[float, float, float]] = []
         self._bias_counts = np.zeros(len(asks) + 1, np.int32)
         self._bias_ids: list[np.ndarray] = [np.zeros(1, np.int32)]
         self._biases: list[np.ndarray] = [np.zeros(1)]
@@ -38,9 +49,13 @@ class StepEdits:
         self._counted: dict[int, int] = {}
         for row in which:
             ask = asks[row]
-            self._mask_rows[row] = self._masks.place(ask)
+            if masked(ask):
+                self._mask_rows[row] = self._masks.place(ask)
             if ask.rules is not None:
                 self._rule(row, slots[row], ask, ask.rules)
+        punished = np.flatnonzero(self._seen_rows >= 0)
+        if len(punished):
+            self._numbers[:, punished] = np.array(self._penalties).T
 
     def _rule(self, row: int, slot: int, ask: Ask, rules: Rules) -> None:
         if rules.bias:
@@ -52,7 +67,7 @@ class StepEdits:
             return
         self._seen_rows[row] = slot
         self._counted[slot] = ask.emitted
-        self._numbers[:, row] = penalties.presence, penalties.frequency, penalties.repetition
+        self._penalties.append((penalties.presence, penalties.frequency, penalties.repetition))
         fill = self._counts.missing(slot, ask, penalties)
         if fill is not None:
             self._fills.append(fill)
