@@ -63,8 +63,9 @@ class Slot:
     def expect(self, number: int) -> int:
         """A step that samples a token is on its way; number: the slot's. Returns the place of the
         token among `tokens`."""
-        self.tokens.append(-1 - number)
-        return len(self.tokens) - 1
+        tokens = self.tokens
+        tokens.append(-1 - number)
+        return len(tokens) - 1
 
     def fill(self, place: int, token: int) -> None:
         """The token that was expected at this place has been sampled."""
@@ -118,6 +119,10 @@ class Slots:
         """The slot of each work."""
         held = self._slots
         return [held[work.slot] for work in works]
+
+    def at(self, numbers: Sequence[int]) -> list[Slot]:
+        held = self._slots
+        return [held[number] for number in numbers]
 
     def holds(self, number: int, slot: Slot) -> bool:
         """Whether the sequence is still in that slot."""

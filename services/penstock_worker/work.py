@@ -25,7 +25,8 @@ def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.nd
 
 def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> Ask:
     """For the slot's next token. allowed: by its grammar."""
-    return Ask(slot.sampling, slot.index, slot.emitted, allowed, slot.rules)
+    emitted = len(slot.tokens) - slot.num_prompt
+    return Ask(slot.sampling, slot.index, emitted, allowed, slot.rules)
 
 
 def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None) -> SlotResult:

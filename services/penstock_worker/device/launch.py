@@ -42,8 +42,8 @@ class Launch:
             if choice.deferred and slot.computed is not None:
                 slot.computed -= 1  # Its logits are wanted again.
             slot.failed = slot.failed or choice.error
-        for number in self.asked:
-            self._places[number] = slots[number].expect(number)
+        for number, slot in zip(self.asked, slots.at(self.asked), strict=True):
+            self._places[number] = slot.expect(number)
 
     def settle(
         self, choices: list[Choice], slots: Slots, grammars: Grammars

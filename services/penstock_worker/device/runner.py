@@ -172,7 +172,7 @@ class DeviceRunner:
         self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
     ) -> None:
         """The next token of each of these slots; logits: [slots, vocab]."""
-        slots = [self._slots[number] for number in numbers]
+        slots = self._slots.at(numbers)
         asks = [ask_of(slot) for slot in slots]
         bound = self.grammars.bound(numbers)
         ruled = [row for row, ask in enumerate(asks) if ask.rules is not None]

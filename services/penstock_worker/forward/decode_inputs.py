@@ -23,13 +23,15 @@ class DecodeInputs:
         self._block_size = block_size
         row = (sequences,)
         self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size)]
-        self._starts, self.size = places([math.prod(shape) for shape in self._shapes])
+        sizes = [math.prod(shape) for shape in self._shapes]
+        starts, self.size = places(sizes)
+        self._parts = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
     def arrays(self, memory: np.ndarray) -> list[np.ndarray]:
         """Views of the memory, [size]."""
         return [
-            memory[start : start + math.prod(shape)].reshape(shape)
-            for start, shape in zip(self._starts, self._shapes, strict=True)
+            memory[part].reshape(shape)
+            for part, shape in zip(self._parts, self._shapes, strict=True)
         ]
 
     def write(self, memory: np.ndarray, batch: Batch, wanted: np.ndarray) -> None:

@@ -17,7 +17,7 @@ from penstock_kernels.triton.edits import edit_rows
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling import SamplingRows, sample_rows
-from penstock_worker.sampler.device_edits import StepEdits, edits
+from penstock_worker.sampler.device_edits import StepEdits, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
 from penstock_worker.sampler.rules import rules_of
@@ -112,7 +112,7 @@ class DeviceSampler:
         """
         self._table.learn(asks, slots)
         places = np.array(slots, dtype=np.int64)
-        which = [row for row, ask in enumerate(asks) if edits(ask)]
+        which = edited(asks)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
         told = np.flatnonzero(wanted >= 0)
@@ -126,12 +126,13 @@ class DeviceSampler:
         if 0 < len(told) < len(asks):
             arrays["told"] = told
         sent = self._send(arrays)
-        tokens = likeliest(logits)
-        if step is not None or not greedy:
-            raw, edited = tokens, logits if step is None else edit_rows(logits, step.rows(sent))
-            tokens = likeliest(edited, holes=True) if greedy else sample_rows(edited, _draws(sent))
+        draws = None if greedy else _draws(sent)
+        if step is None:
+            tokens = _chosen(logits, draws, holes=False)
+        else:
+            raw = likeliest(logits)
+            tokens = _chosen(edit_rows(logits, step.rows(sent)), draws, holes=True)
             tokens = torch.where(raw < 0, raw, tokens)
-        if step is not None:
             step.count(sent, tokens)
         if not len(told):
             return Launched(asks, tokens, self._transfers.fetch([tokens]), {})
@@ -176,6 +177,13 @@ class DeviceSampler:
         if not arrays:
             return {}
         return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
+
+
+def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool) -> Tensor:
+    """draws: None: the likeliest.  holes: see sample_rows."""
+    if draws is None:
+        return likeliest(logits, holes=holes)
+    return sample_rows(logits, draws, holes=holes)
 
 
 def _draws(sent: dict[str, Tensor]) -> SamplingRows:

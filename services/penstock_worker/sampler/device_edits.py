@@ -14,9 +14,15 @@ from penstock_worker.sampler.rules import Rules
 from penstock_worker.sampler.slot_counts import Fill, SlotCounts
 
 
-def edits(ask: Ask) -> bool:
-    """Whether the ask's logits may be changed before its token is chosen."""
-    return ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
+def edited(asks: list[Ask]) -> list[int]:
+    """The rows whose logits may be changed before a token is chosen."""
+    return [
+        row
+        for row, ask in enumerate(asks)
+        if ask.rules is not None
+        or ask.allowed is not None
+        or ask.emitted < ask.sampling.min_tokens
+    ]
 
 
 def masked(ask: Ask) -> bool:
