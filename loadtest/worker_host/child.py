@@ -156,7 +156,7 @@ class TimedLaunches(Launches):
 def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:
     launches = TimedLaunches()
     launches.clock = clock
-    with launches.instead():
+    with launches.instead(), launches.sent():
         worker = Worker(case, clock, launches)
         plans = iter(Plans(case))
         for plan in islice(plans, WARM):

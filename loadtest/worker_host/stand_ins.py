@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.rms_norm import rms_norm
+from penstock_worker.sampler.transfers import HostTransfers
 
 KERNEL_SECONDS, REPLAY_SECONDS, OPERATION_SECONDS = 20e-6, 60e-6, 5e-6
 """What calls take on the host: of a Triton kernel, of a captured graph, of a torch operation."""
@@ -43,10 +45,22 @@ class Launches:
             until = time.perf_counter() + KERNEL_SECONDS
             names = kernel.arg_names[: len(arguments)]
             if "tokens" in names:
-                arguments[names.index("tokens")].fill_(1)
+                arguments[names.index("tokens")].numpy().fill(1)
             _spin(until)
 
         with mock.patch.object(JITFunction, "run", run):
+            yield
+
+    @contextmanager
+    def sent(self) -> Iterator[None]:
+        """The sampler's copies to the device, which a CPU doesn't make."""
+        inner = HostTransfers.send
+
+        def send(transfers: HostTransfers, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+            self.operation("copy to the device")
+            return inner(transfers, arrays)
+
+        with mock.patch.object(HostTransfers, "send", send):
             yield
 
     def operation(self, name: str) -> None:
@@ -84,9 +98,7 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._launches = launches
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
         if not func.is_view and name not in _QUIET:
             self._launches._add(self._launches.operations, name)

@@ -25,7 +25,8 @@ class DecodeInputs:
         self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size)]
         sizes = [math.prod(shape) for shape in self._shapes]
         starts, self.size = places(sizes)
-        self._parts = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+        self._parts = [slice(*ends_of) for ends_of in zip(starts, ends, strict=True)]
 
     def arrays(self, memory: np.ndarray) -> list[np.ndarray]:
         """Views of the memory, [size]."""

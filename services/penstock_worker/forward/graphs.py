@@ -87,7 +87,7 @@ class Buckets:
     def of(self, batch: Batch) -> Bucket | None:
         """None: not a decode, or more than was said there would be."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
-        if batch.counts.max() > 1 or count > self.sequences or longest > self.context:
+        if len(batch.tokens) > count or count > self.sequences or longest > self.context:
             return None
         return Bucket(self._sequences(count), self._context(longest))
 

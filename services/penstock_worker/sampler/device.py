@@ -187,8 +187,8 @@ def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool) -> Tenso
 
 
 def _draws(sent: dict[str, Tensor]) -> SamplingRows:
-    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64)
-    seed, sequence, token = sent["wide"][3:]
+    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64).unbind()
+    seed, sequence, token = sent["wide"][3:].unbind()
     return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
 
 

@@ -106,7 +106,7 @@ class StepEdits:
             sent["biases"],
             self._counts.seen,
             sent["seen_rows"],
-            *sent["numbers"],
+            *sent["numbers"].unbind(),
             sent["masks"],
             sent["mask_rows"],
         )
