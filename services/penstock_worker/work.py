@@ -20,6 +20,8 @@ def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.nd
         for at, (work, slot) in enumerate(zip(works, slots.of(works), strict=True))
         if work.start + work.count == len(slot.tokens)
     ]
+    if len(ended) == len(works):
+        return [work.slot for work in works], rows
     return [works[at].slot for at in ended], rows[ended]
 
 

@@ -19,9 +19,7 @@ def edited(asks: list[Ask]) -> list[int]:
     return [
         row
         for row, ask in enumerate(asks)
-        if ask.rules is not None
-        or ask.allowed is not None
-        or ask.emitted < ask.sampling.min_tokens
+        if ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
     ]
 
 
