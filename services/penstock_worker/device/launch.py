@@ -10,6 +10,7 @@ from penstock.protocol.to_worker import SlotWork
 from penstock_worker.device.interface import Launched
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.mask import Mask
+from penstock_worker.prompt_logprobs import PromptScores
 from penstock_worker.sampler import Choice
 from penstock_worker.slots import Slot, Slots
 from penstock_worker.work import told
@@ -17,12 +18,12 @@ from penstock_worker.work import told
 
 @dataclass
 class Launch:
-    """prompts: log-probabilities of prompts, by slot.  known: choices that were made without the
+    """prompts: log-probabilities of prompts.  known: choices that were made without the
     device, by slot.  asked: slots whose tokens the device chooses, in the order of its rows.
     masks: of those that have a grammar."""
 
     works: list[SlotWork]
-    prompts: dict[int, list[TokenLogprobs]]
+    prompts: PromptScores
     known: dict[int, Choice] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     masks: dict[int, Mask] = field(default_factory=dict)
@@ -46,10 +47,15 @@ class Launch:
             self._places[number] = slot.expect(number)
 
     def settle(
-        self, choices: list[Choice], slots: Slots, grammars: Grammars
+        self,
+        choices: list[Choice],
+        prompts: dict[int, list[TokenLogprobs]],
+        slots: Slots,
+        grammars: Grammars,
     ) -> dict[int, SlotResult]:
-        """Brings the slots level with the device. choices: of `asked`. What each work gave, but for
-        those of slots that have failed before, be it in an earlier step."""
+        """Brings the slots level with the device. choices: of `asked`.  prompts: what `prompts`
+        gave.  What each work gave, but for those of slots that have failed before, be it in an
+        earlier step or in their prompt."""
         chosen = self._judged(choices)
         bound = grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
@@ -58,7 +64,7 @@ class Launch:
             if slot.failed is not None and number not in self.known:
                 continue
             choice = chosen.get(number)
-            results[number] = told(work, choice, self.prompts.get(number))
+            results[number] = told(work, choice, prompts.get(number))
             place = self._places.get(number)
             if place is None or choice is None:
                 continue

@@ -6,8 +6,7 @@ slots go ahead of the device, with a placeholder for each token that it has not 
 `forward.newest` is where it finds that token itself.  `result` brings the slots level with it.
 
 What needs the host waits for the steps before, but after the forward pass was queued: rules that
-have to know of the last token (bad words, the masks of grammars).  Log-probabilities of prompts
-wait for their own passes.
+have to know of the last token (bad words, the masks of grammars).
 
 The charter of `penstock_worker.runner` holds here too.
 """
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from penstock import logs
+from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.device.interface import Copies, DeviceSampler
@@ -36,7 +36,7 @@ from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.pending import DeviceLost, OutOfDeviceMemory, StepLost
-from penstock_worker.prompt_logprobs import PromptLogprobs
+from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import PlanError, Slots
 from penstock_worker.steps import Order, able, answer, attempt, failure
@@ -77,7 +77,7 @@ class DeviceRunner:
         self._queue = queue or queue_of(forward.device)
         self._phases = phases
         self._together = together
-        self._prompts = PromptLogprobs(slots, sampler)
+        self._prompts = QueuedPromptLogprobs(slots, sampler)
         self._order = Order()
         self._in_flight: deque[DeviceStep] = deque()
         self._sent: tuple[list[int], Tensor | None] = ([], None)
@@ -237,7 +237,8 @@ class DeviceRunner:
         seconds = self._guarded(step.timeline.seconds)
         outcomes: dict[int, SlotResult] = {}
         for launch in step.launches:
-            outcomes |= launch.settle(self._choices(launch), self._slots, self.grammars)
+            choices, prompts = self._choices(launch), self._prompts_of(launch)
+            outcomes |= launch.settle(choices, prompts, self._slots, self.grammars)
         result = answer(step.plan, outcomes, step.slots)
         step.outcome = msgspec.structs.replace(result, compute_seconds=seconds)
 
@@ -253,6 +254,18 @@ class DeviceRunner:
                 raise
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [Choice(error=failure(error))] * len(launch.asked)
+
+    def _prompts_of(self, launch: Launch) -> dict[int, list[TokenLogprobs]]:
+        try:
+            return self._guarded(launch.prompts.settle)
+        except StepLost:
+            raise
+        except Exception as error:
+            if self._together:
+                raise
+            log.error("log-probabilities of prompts can't be had", exception=True)
+            launch.prompts.fail(failure(error))
+            return {}
 
     def _guarded(self, call: Callable[[], Value]) -> Value:
         """Makes StepLost of what is no slot's fault, and drops what is in flight then."""

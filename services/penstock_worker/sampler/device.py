@@ -6,7 +6,7 @@ by then, and the penalties of tokens that it doesn't know yet are counted on the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -142,18 +142,23 @@ class DeviceSampler:
             asks, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
         )
 
-    def score(
+    def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
-    ) -> list[TokenLogprobs] | None:
-        """Sampler.score of logits on the device. Waits for it."""
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        """Sampler.score of logits on the device: what it gives waits for them, and for nothing
+        that was queued after them."""
         (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
         tops = top_log_probs(logits, given, min(count, self._vocab))
         fetched = self._transfers.fetch([likeliest(logits), tops.own, tops.ids, tops.top])
-        best, *arrays = fetched.arrays()
-        if (best < 0).any():
-            return None
-        told = _Tops(*arrays)
-        return [told.of(row, count) for row in range(len(tokens))]
+
+        def told() -> list[TokenLogprobs] | None:
+            best, *arrays = fetched.arrays()
+            if (best < 0).any():
+                return None
+            found = _Tops(*arrays)
+            return [found.of(row, count) for row in range(len(tokens))]
+
+        return told
 
     def warm_up(self, logits: Tensor) -> None:
         """Launches all kernels, so that they are compiled, and takes the most memory that so many

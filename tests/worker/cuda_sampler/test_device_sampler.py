@@ -205,7 +205,7 @@ def test_scores(count: int, device: torch.device) -> None:
     given = [0, 399, 7, 8, 9]
     sampler = DeviceSampler(device, 400, 2)
     ours, wanted = (
-        sampler.score(logits.to(device), given, count),
+        sampler.queue_score(logits.to(device), given, count)(),
         REFERENCE.score(logits, given, count),
     )
     assert ours is not None
@@ -213,7 +213,7 @@ def test_scores(count: int, device: torch.device) -> None:
     for mine, right in zip(ours, wanted, strict=True):
         check_logprobs(mine, right)
     logits[3, 4] = float("-inf")
-    assert sampler.score(logits.to(device), given, count) is None
+    assert sampler.queue_score(logits.to(device), given, count)() is None
 
 
 def test_warm_up_leaves_nothing(device: torch.device) -> None:

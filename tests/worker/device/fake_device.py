@@ -168,7 +168,8 @@ class FakeForward:
 class FakeSampler:
     """A DeviceSampler: the reference, with each slot's penalties kept on the device.
 
-    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`.
+    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`;
+    lost_scores: by what tells of a prompt.
     """
 
     numerics = "reference"
@@ -179,6 +180,7 @@ class FakeSampler:
         self._kept: dict[int, Rules] = {}
         self.obstacle: Callable[[], None] = lambda: None
         self.lost: Exception | None = None
+        self.lost_scores: Exception | None = None
 
     def launch(self, logits: Later, asks: list[Ask], slots: list[int]) -> FakeLaunched:
         rows = [self._keep(ask, slot) for ask, slot in zip(asks, slots, strict=True)]
@@ -201,10 +203,18 @@ class FakeSampler:
     def forget(self, slot: int) -> None:
         self._kept.pop(slot, None)
 
-    def score(self, logits: Later, tokens: list[int], count: int) -> list[TokenLogprobs] | None:
-        self._device.waits += 1
-        self._device.run()
-        return self._reference.score(logits.now, tokens, count)
+    def queue_score(
+        self, logits: Later, tokens: list[int], count: int
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        scores = Later(self._device, lambda: self._reference.score(logits.now, tokens, count))
+
+        def told() -> list[TokenLogprobs] | None:
+            lost, self.lost_scores = self.lost_scores, None
+            if lost is not None:
+                raise lost
+            return scores.now
+
+        return told
 
     def _keep(self, ask: Ask, slot: int) -> Ask:
         """The ask with the device's rules, which know of tokens that the host's don't."""
