@@ -194,7 +194,6 @@ class Worker:
         if self._loaded is not None:
             self._loaded.runner.close()
             self._loaded = None
-            collector.let_go()
 
     def idle_reason(self) -> str | None:
         """Why no step could be computed now; None: it could. From any thread."""
@@ -268,7 +267,9 @@ class Worker:
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         if self._loaded is None or not same_model(self._loaded, setup):
-            self._drop()  # Frees its memory before the next is measured.
+            if self._loaded is not None:
+                self._drop()
+                collector.let_go()  # Its memory is free before the next is measured.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
             collector.keep()

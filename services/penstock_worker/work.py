@@ -36,8 +36,8 @@ def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | No
     prompt: log-probabilities of its prompt."""
     if choice is None:
         return SlotResult(work.slot, prompt_logprobs=prompt)
+    if choice.token is not None:
+        return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
     if choice.deferred:
         return SlotResult(work.slot, deferred=True, prompt_logprobs=prompt)
-    if choice.token is None:
-        return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
-    return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
+    return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
