@@ -23,7 +23,7 @@ KERNEL_SECONDS, REPLAY_SECONDS, OPERATION_SECONDS = 20e-6, 60e-6, 5e-6
 """What calls take on the host: of a Triton kernel, of a captured graph, of a torch operation."""
 _QUIET = {"empty", "empty_like", "empty_strided", "new_empty"}
 """Operations that launch nothing, beside views.  What is made on the host is counted too: here it
-looks like the device's (before 9de6102, a zeros and an arange of the layout)."""
+looks like the device's (a zeros and an arange of the layout, in 96a5a93)."""
 HIDDEN = 64
 
 
