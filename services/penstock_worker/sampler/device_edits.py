@@ -98,13 +98,16 @@ class StepEdits:
         for fill in self._fills:
             ids, seen = sent[f"ids of {fill.slot}"], sent[f"seen of {fill.slot}"]
             self._counts.fill(fill.slot, self._counted[fill.slot], ids, seen)
+        presence, frequency, repetition = sent["numbers"].unbind()
         return EditRows(
             sent["bias_starts"],
             sent["bias_ids"],
             sent["biases"],
             self._counts.seen,
             sent["seen_rows"],
-            *sent["numbers"].unbind(),
+            presence,
+            frequency,
+            repetition,
             sent["masks"],
             sent["mask_rows"],
         )
