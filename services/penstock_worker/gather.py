@@ -14,14 +14,15 @@ from penstock_worker.slots import Slots
 def gather(works: Sequence[SlotWork], slots: Slots) -> Batch:
     """What a forward pass over these works computes."""
     tokens: list[int] = []
-    tables: list[np.ndarray] = []
-    for work in works:
-        slot, end = slots[work.slot], work.start + work.count
-        tokens += slot.tokens[work.start : end]
-        tables.append(slot.table(end, slots.bounds.block_size))
+    for work, slot in zip(works, slots.of(works), strict=True):
+        start = work.start
+        tokens += slot.tokens[start : start + work.count]
+    starts = np.array([work.start for work in works], dtype=np.int64)
+    counts = np.array([work.count for work in works], dtype=np.int64)
+    widths = -(-(starts + counts) // slots.bounds.block_size)
     return Batch(
         tokens=np.array(tokens, dtype=np.int64),
-        tables=tables,
-        starts=np.array([work.start for work in works]),
-        counts=np.array([work.count for work in works]),
+        tables=slots.tables.of([work.slot for work in works], widths),
+        starts=starts,
+        counts=counts,
     )

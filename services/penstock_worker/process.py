@@ -23,6 +23,7 @@ from penstock.protocol.to_worker import (
     Stop,
     ToWorker,
 )
+from penstock_worker import collector
 from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import Phases, Unwatched
@@ -279,9 +280,12 @@ class Worker:
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         if self._loaded is None or not same_model(self._loaded, setup):
-            self._drop()  # Frees its memory before the next is measured.
+            if self._loaded is not None:
+                self._drop()
+                collector.let_go()  # Its memory is free before the next is measured.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
+            collector.keep()
             ready = self._loaded.ready
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes

@@ -25,11 +25,56 @@ class Scorer(Protocol):
     ) -> list[TokenLogprobs] | None: ...
 
 
+class QueuedScorer(Protocol):
+    """The part of a DeviceSampler that is needed here."""
+
+    def queue_score(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told: ...
+
+
+Told = Callable[[], list[TokenLogprobs] | None]
+"""Waits for what was queued. None: a logit isn't a finite number."""
+
 Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
 """Computes works in one forward pass; gives the logits of some of its rows."""
 
 
-class PromptLogprobs:
+class PromptScores:
+    """Log-probabilities of a step's prompts, which may be on their way."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Slot, list[Told]]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._found
+
+    def expect(self, number: int, slot: Slot) -> None:
+        """There will be some of this slot, or none."""
+        self._found[number] = (slot, [])
+
+    def add(self, number: int, told: Told) -> None:
+        self._found[number][1].append(told)
+
+    def fail(self, reason: str) -> None:
+        """They can't be had."""
+        for slot, _ in self._found.values():
+            slot.failed = slot.failed or reason
+
+    def settle(self) -> dict[int, list[TokenLogprobs]]:
+        """By slot what was found, after waiting for it. A slot whose logits aren't finite has
+        failed."""
+        found: dict[int, list[TokenLogprobs]] = {}
+        for number, (slot, parts) in self._found.items():
+            found[number] = []
+            for told in parts:
+                own = told()
+                if own is None:
+                    slot.failed = NOT_FINITE
+                else:
+                    found[number] += own
+        return found
+
+
+class _Prompts:
     """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
 
     The row of a token says how likely the next one was.  That works are cut changes no bit: no
@@ -37,19 +82,24 @@ class PromptLogprobs:
     in the next all the same: where a model is spread over stages, only the last one knows.
     """
 
-    def __init__(self, slots: Slots, sampler: Scorer) -> None:
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._sampler = sampler
 
-    def take(
-        self, works: list[SlotWork], logits: Logits
-    ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
-        """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
-        failed."""
-        told = [work for work in works if self._tells(work)]
+    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
+        raise NotImplementedError
+
+    def _taken(self, works: list[SlotWork], logits: Logits) -> tuple[list[SlotWork], PromptScores]:
+        """(what is left to compute, what is found)."""
+        found = PromptScores()
+        told = [
+            work
+            for work, slot in zip(works, self._slots.of(works), strict=True)
+            if slot.prompt_from is not None and self._tells(work)
+        ]
         if not told:
-            return works, {}
-        found: dict[int, list[TokenLogprobs]] = {work.slot: [] for work in told}
+            return works, found
+        for work in told:
+            found.expect(work.slot, self._slots[work.slot])
         for pieces in self._passes(told):
             self._score(pieces, logits, found)
         rest = [self._after(work) if work.slot in found else work for work in works]
@@ -84,9 +134,7 @@ class PromptLogprobs:
         if pieces:
             yield pieces
 
-    def _score(
-        self, pieces: list[SlotWork], logits: Logits, found: dict[int, list[TokenLogprobs]]
-    ) -> None:
+    def _score(self, pieces: list[SlotWork], logits: Logits, found: PromptScores) -> None:
         spans = [_wanted(self._slots[piece.slot], piece) for piece in pieces]
         firsts = np.cumsum([0, *(piece.count for piece in pieces)])
         rows = [
@@ -98,12 +146,44 @@ class PromptLogprobs:
         for piece, (low, high) in zip(pieces, spans, strict=True):
             slot, end = self._slots[piece.slot], begin + high - low
             count = slot.sampling.prompt_logprobs or 0
-            own = self._sampler.score(values[begin:end], slot.tokens[low + 1 : high + 1], count)
-            if own is None:
-                slot.failed = NOT_FINITE
-            else:
-                found[piece.slot] += own
+            given = slot.tokens[low + 1 : high + 1]
+            found.add(piece.slot, self._told(values[begin:end], given, count))
             begin = end
+
+
+class PromptLogprobs(_Prompts):
+    """Of a host."""
+
+    def __init__(self, slots: Slots, sampler: Scorer) -> None:
+        super().__init__(slots)
+        self._sampler = sampler
+
+    def take(
+        self, works: list[SlotWork], logits: Logits
+    ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
+        """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
+        failed."""
+        rest, found = self._taken(works, logits)
+        return rest, found.settle()
+
+    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
+        own = self._sampler.score(logits, tokens, count)
+        return lambda: own
+
+
+class QueuedPromptLogprobs(_Prompts):
+    """Of a device that works behind a queue."""
+
+    def __init__(self, slots: Slots, sampler: QueuedScorer) -> None:
+        super().__init__(slots)
+        self._sampler = sampler
+
+    def take(self, works: list[SlotWork], logits: Logits) -> tuple[list[SlotWork], PromptScores]:
+        """(what is left to compute, what will be found), without waiting."""
+        return self._taken(works, logits)
+
+    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
+        return self._sampler.queue_score(logits, tokens, count)
 
 
 def _wanted(slot: Slot, piece: SlotWork) -> tuple[int, int]:

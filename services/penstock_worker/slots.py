@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.block_tables import BlockTables
 from penstock_worker.sampler.rules import Rules, rules_of
 
 
@@ -62,8 +63,9 @@ class Slot:
     def expect(self, number: int) -> int:
         """A step that samples a token is on its way; number: the slot's. Returns the place of the
         token among `tokens`."""
-        self.tokens.append(-1 - number)
-        return len(self.tokens) - 1
+        tokens = self.tokens
+        tokens.append(-1 - number)
+        return len(tokens) - 1
 
     def fill(self, place: int, token: int) -> None:
         """The token that was expected at this place has been sampled."""
@@ -99,6 +101,8 @@ class Slots:
 
     def __init__(self, bounds: SlotBounds, *, told: bool = False) -> None:
         self.bounds = bounds
+        self.tables = BlockTables(bounds.slots)
+        """What `Slot.blocks` hold."""
         self._told = told
         self._slots: dict[int, Slot] = {}
 
@@ -110,6 +114,15 @@ class Slots:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._slots)
+
+    def of(self, works: Sequence[SlotWork]) -> list[Slot]:
+        """The slot of each work."""
+        held = self._slots
+        return [held[work.slot] for work in works]
+
+    def at(self, numbers: Sequence[int]) -> list[Slot]:
+        held = self._slots
+        return [held[number] for number in numbers]
 
     def holds(self, number: int, slot: Slot) -> bool:
         """Whether the sequence is still in that slot."""
@@ -147,6 +160,7 @@ class Slots:
         self._check_blocks(new.slot, new.blocks)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
+        self.tables.put(new.slot, 0, new.blocks)
         self._slots[new.slot] = Slot(
             list(new.tokens),
             new.num_prompt,
@@ -162,8 +176,10 @@ class Slots:
         slot = self._slots.get(work.slot)
         if slot is None:
             raise PlanError(f"slot {work.slot} has work but holds no sequence")
-        self._check_blocks(work.slot, work.new_blocks)
-        slot.blocks.extend(work.new_blocks)
+        if work.new_blocks:
+            self._check_blocks(work.slot, work.new_blocks)
+            self.tables.put(work.slot, len(slot.blocks), work.new_blocks)
+            slot.blocks.extend(work.new_blocks)
         if slot.failed is not None:
             return
         end = work.start + work.count

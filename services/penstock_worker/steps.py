@@ -9,7 +9,7 @@ each other there made steps many times slower, spinning or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
@@ -96,7 +96,7 @@ class Steps:
         outcomes: dict[int, SlotResult] = {}
         for part in chain.from_iterable(self._attempts(able(plan, self._slots), compute)):
             outcomes |= part
-        return answer(plan, outcomes, {work.slot: self._slots[work.slot] for work in plan.work})
+        return answer(plan, outcomes, self._slots.of(plan.work))
 
     def _attempts(
         self, works: list[SlotWork], compute: Compute
@@ -115,7 +115,8 @@ class Steps:
 
 def able(plan: Plan, slots: Slots) -> list[SlotWork]:
     """The works of slots that haven't failed."""
-    return [work for work in plan.work if slots[work.slot].failed is None]
+    held = slots.of(plan.work)
+    return [work for work, slot in zip(plan.work, held, strict=True) if slot.failed is None]
 
 
 def attempt(
@@ -143,12 +144,13 @@ def failure(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def answer(plan: Plan, outcomes: dict[int, SlotResult], slots: dict[int, Slot]) -> Result:
-    """outcomes: of the works that were computed, by slot; the slots of the others have failed."""
-    results = []
-    for work in plan.work:
-        outcome = outcomes.get(work.slot)
-        results.append(outcome or SlotResult(work.slot, error=slots[work.slot].failed))
+def answer(plan: Plan, outcomes: dict[int, SlotResult], slots: Sequence[Slot]) -> Result:
+    """outcomes: of the works that were computed, by slot; the others have failed.  slots: of all
+    works."""
+    results = [
+        outcomes.get(work.slot) or SlotResult(work.slot, error=slot.failed)
+        for work, slot in zip(plan.work, slots, strict=True)
+    ]
     return Result(plan.step, results)
 
 

@@ -14,18 +14,21 @@ from penstock_worker.slots import Slot, Slots
 def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.ndarray]:
     """(slots whose next token is sampled, each one's row in the batch): their works reach the end
     of their tokens."""
-    ends = np.cumsum([work.count for work in works]) - 1
-    pairs = [
-        (work.slot, row)
-        for work, row in zip(works, ends, strict=True)
-        if work.start + work.count == len(slots[work.slot].tokens)
+    rows = np.cumsum([work.count for work in works]) - 1
+    ended = [
+        at
+        for at, (work, slot) in enumerate(zip(works, slots.of(works), strict=True))
+        if work.start + work.count == len(slot.tokens)
     ]
-    return [slot for slot, _ in pairs], np.array([row for _, row in pairs], dtype=np.int64)
+    if len(ended) == len(works):
+        return [work.slot for work in works], rows
+    return [works[at].slot for at in ended], rows[ended]
 
 
 def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> Ask:
     """For the slot's next token. allowed: by its grammar."""
-    return Ask(slot.sampling, slot.index, slot.emitted, allowed, slot.rules)
+    emitted = len(slot.tokens) - slot.num_prompt
+    return Ask(slot.sampling, slot.index, emitted, allowed, slot.rules)
 
 
 def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None) -> SlotResult:
@@ -33,8 +36,8 @@ def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | No
     prompt: log-probabilities of its prompt."""
     if choice is None:
         return SlotResult(work.slot, prompt_logprobs=prompt)
+    if choice.token is not None:
+        return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
     if choice.deferred:
         return SlotResult(work.slot, deferred=True, prompt_logprobs=prompt)
-    if choice.token is None:
-        return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)
-    return SlotResult(work.slot, choice.token, choice.logprobs, prompt_logprobs=prompt)
+    return SlotResult(work.slot, error=choice.error, error_code=choice.error_code)

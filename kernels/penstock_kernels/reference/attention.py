@@ -16,6 +16,7 @@ see multiplies its sums by exactly 1 and adds exactly 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,7 +84,7 @@ def tile_queries(group: int) -> int:
 
 
 def plan_attention(
-    block_tables: list[np.ndarray],
+    block_tables: Sequence[np.ndarray],
     query_lens: np.ndarray,
     seq_lens: np.ndarray,
     *,
@@ -129,7 +130,7 @@ def plan_attention(
 
 
 def _slots_by_split(
-    block_tables: list[np.ndarray], seq_lens: np.ndarray, block_size: int, zero_slot: int
+    block_tables: Sequence[np.ndarray], seq_lens: np.ndarray, block_size: int, zero_slot: int
 ) -> list[np.ndarray]:
     """Per sequence, [splits, KEY_SPLIT]: the slot of each token position."""
     slots = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +56,7 @@ def tile_queries(tiles: AttentionTiles, group: int) -> int:
 
 
 def plan_attention(
-    block_tables: list[np.ndarray],
+    block_tables: Sequence[np.ndarray],
     query_lens: np.ndarray,
     seq_lens: np.ndarray,
     *,

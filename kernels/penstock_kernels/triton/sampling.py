@@ -39,15 +39,18 @@ class SamplingRows:
 
 
 @triton.jit
-def _likeliest(logits, vocab, BLOCK: tl.constexpr):
-    """The largest logit, its lowest id, and how many are NaN or +inf."""
+def _likeliest(logits, vocab, HOLES: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest logit, its lowest id, and how many are NaN or +inf, or -inf without HOLES."""
     best = tl.full((), float("-inf"), tl.float32)
     best_id = tl.full((), 0, tl.int32)
     bad = tl.full((), 0, tl.int32)
     for base in range(0, vocab, BLOCK):
         at = base + tl.arange(0, BLOCK)
         x = tl.load(logits + at, mask=at < vocab, other=float("-inf"))
-        bad += tl.sum(((x != x) | (x == float("inf"))).to(tl.int32), 0)
+        wrong = (x != x) | (x == float("inf"))
+        if not HOLES:
+            wrong |= (x == float("-inf")) & (at < vocab)
+        bad += tl.sum(wrong.to(tl.int32), 0)
         peak = tl.max(tl.where(x == x, x, float("-inf")), 0)
         first = tl.min(tl.where(x == peak, at, _NO_ID), 0)
         best_id = tl.where(peak > best, first, best_id)
@@ -123,12 +126,13 @@ def _sample(
     sequences,
     indices,
     vocab,
+    HOLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocab
     weights += row.to(tl.int64) * vocab
-    best, token, bad = _likeliest(logits, vocab, BLOCK)
+    best, token, bad = _likeliest(logits, vocab, HOLES, BLOCK)
     temperature = tl.load(temperatures + row)
     if (bad > 0) | (best == float("-inf")):
         token = tl.full((), -1, tl.int32)
@@ -158,10 +162,11 @@ def _sample(
     tl.store(tokens + row, token.to(tl.int64))
 
 
-def sample_rows(logits: Tensor, rows: SamplingRows) -> Tensor:
+def sample_rows(logits: Tensor, rows: SamplingRows, *, holes: bool = True) -> Tensor:
     """reference.sample_row of every row, with the draw of reference.uniform.
 
-    logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn.
+    logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn, or without
+    holes a row that isn't finite.
     Returns [rows] int64; -1 where a logit is NaN or +inf, or none is finite.
     """
     count, vocab = logits.shape
@@ -179,6 +184,7 @@ def sample_rows(logits: Tensor, rows: SamplingRows) -> Tensor:
             rows.sequence,
             rows.token,
             vocab,
+            HOLES=holes,
             BLOCK=SAMPLING_BLOCK,
             num_warps=SAMPLING_WARPS,
         )

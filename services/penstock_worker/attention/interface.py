@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -36,7 +37,7 @@ class BatchLayout:
     least 1.
     """
 
-    block_tables: list[np.ndarray]
+    block_tables: Sequence[np.ndarray]
     starts: np.ndarray
     counts: np.ndarray
 

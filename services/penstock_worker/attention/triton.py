@@ -95,43 +95,30 @@ class TritonAttention:
         block = plan.tables.numpy()[sequence, positions // size]
         return HostLayout((block * size + positions % size).astype(np.int32), plan)
 
-    def lay_out_decode(self, layout: BatchLayout, sequences: int, context: int) -> HostLayout:
-        """Of one new token each, padded: all shapes, and what bounds the grids, follow from
-        `sequences` and `context` alone.
+    def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
+        """Of one new token each, padded: all shapes, and what bounds the grids, follow from the
+        arrays' shapes and `context` alone.
 
-        sequences: at least as many as there are.  context: tokens, a multiple of the block size, at
-        least the longest.  A sequence of the padding has no query, no key and slot -1.
+        arrays: as decode_shapes has them and write_decode writes them.  context: tokens, a multiple
+        of the block size, at least the longest.
         """
-        size, count = self.shape.block_size, len(layout.counts)
-        tables = np.zeros((sequences, context // size), np.int32)
-        held = [table[: tables.shape[1]] for table in layout.block_tables]
-        widths = np.array([len(table) for table in held])
-        row = np.repeat(np.arange(count), widths)
-        column = np.arange(len(row)) - np.repeat(np.cumsum(widths) - widths, widths)
-        tables[row, column] = np.concatenate(held)
-        slots = np.full(sequences, -1, np.int32)
-        slots[:count] = tables[np.arange(count), layout.starts // size] * size
-        slots[:count] += (layout.starts % size).astype(np.int32)
-        lengths = np.zeros(sequences, np.int32)
-        lengths[:count] = layout.starts + 1
-        few = TileList(
-            torch.from_numpy(np.argsort(-lengths, kind="stable").astype(np.int32)),
-            torch.zeros(sequences, dtype=torch.int32),
-            queries=1,
-            end=context,
+        slots, *plan = arrays
+        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, plan)
+        few = TileList(sequences, firsts, queries=1, end=context)
+        return HostLayout(
+            slots,
+            AttentionPlan(
+                tables,
+                query_starts,
+                query_lens,
+                lengths,
+                few,
+                None,
+                self.choice,
+                self.shape.block_size,
+                self._group,
+            ),
         )
-        plan = AttentionPlan(
-            torch.from_numpy(tables),
-            torch.arange(sequences, dtype=torch.int32),
-            torch.from_numpy((lengths > 0).astype(np.int32)),
-            torch.from_numpy(lengths),
-            few,
-            None,
-            self.choice,
-            size,
-            self._group,
-        )
-        return HostLayout(slots, plan)
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """tensors: host.arrays, on the device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -41,15 +41,16 @@ class DeviceSampler(Protocol):
         slots: whose rows they are."""
 
     def needs_host(self, ask: Ask) -> bool:
-        """Whether `launch` needs the ask's rules to know of the slot's last token."""
+        """Whether `launch` needs the ask's rules to know of the slot's last token. Only asked where
+        there are rules."""
 
     def forget(self, slot: int) -> None:
         """What is kept for a slot isn't its next sequence's; the next ask's rules know all."""
 
-    def score(
+    def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
-    ) -> list[TokenLogprobs] | None:
-        """As Sampler.score. Waits for the device."""
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        """Sampler.score, queued: what it gives waits for it."""
 
 
 class Copies(Protocol):

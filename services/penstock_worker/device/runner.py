@@ -6,8 +6,7 @@ slots go ahead of the device, with a placeholder for each token that it has not 
 `forward.newest` is where it finds that token itself.  `result` brings the slots level with it.
 
 What needs the host waits for the steps before, but after the forward pass was queued: rules that
-have to know of the last token (bad words, the masks of grammars).  Log-probabilities of prompts
-wait for their own passes.
+have to know of the last token (bad words, the masks of grammars).
 
 The charter of `penstock_worker.runner` holds here too.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor
 
 from penstock import logs
+from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.device.guard import guarded
@@ -38,9 +37,9 @@ from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.pending import StepLost
-from penstock_worker.prompt_logprobs import PromptLogprobs
+from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
-from penstock_worker.slots import Slots
+from penstock_worker.slots import Slot, Slots
 from penstock_worker.steps import Order, able, answer, attempt, failure
 from penstock_worker.work import ask_of, sampling_rows
 
@@ -83,7 +82,7 @@ class DeviceRunner:
         self._phases = phases
         self._together = together
         self._check = check
-        self._prompts = PromptLogprobs(slots, sampler)
+        self._prompts = QueuedPromptLogprobs(slots, sampler)
         self._order = Order()
         self._in_flight: deque[DeviceStep[Launch]] = deque()
         self._sent: tuple[list[int], Tensor | None] = ([], None)
@@ -139,8 +138,7 @@ class DeviceRunner:
         elif works:
             launches = attempt(works, lambda part: self._launch(part, timeline), self._slots)
         timeline.close()
-        slots = {work.slot: self._slots[work.slot] for work in plan.work}
-        return DeviceStep(plan, slots, launches, timeline, self._collect)
+        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
 
     def _computable(self, plan: Plan) -> list[SlotWork]:
         if not self._together:
@@ -190,43 +188,48 @@ class DeviceRunner:
         self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
     ) -> None:
         """The next token of each of these slots; logits: [slots, vocab]."""
-        asks = {number: ask_of(self._slots[number]) for number in numbers}
-        if any(self._unknown(number, ask) for number, ask in asks.items()):
-            self._collect_all()
-        for number, mask in self.grammars.masks(numbers).items():
-            if mask.allowed is None:
-                launch.known[number] = mask.judge(Choice())
-            else:
-                launch.masks[number] = mask
-                asks[number] = replace(asks[number], allowed=mask.allowed)
-        rows = [row for row, number in enumerate(numbers) if self._samples(number, launch)]
+        slots = self._slots.at(numbers)
+        asks = [ask_of(slot) for slot in slots]
+        bound = self.grammars.bound(numbers)
+        ruled = [row for row, ask in enumerate(asks) if ask.rules is not None]
+        if any(self._slots[number].awaits for number in bound) or any(
+            slots[row].awaits and self._sampler.needs_host(asks[row]) for row in ruled
+        ):
+            self._collect_all()  # A token that the device is to choose must be known first.
+        if bound:
+            self._mask(asks, numbers, launch)
+        rows = [
+            row
+            for row, (number, slot) in enumerate(zip(numbers, slots, strict=True))
+            if number not in launch.known and self._samples(slot)
+        ]
         if not rows:
-            launch.masks.clear()
             return
         if len(rows) < len(numbers):
             logits = logits[self._queue.numbers(rows)]
         launch.asked = [numbers[row] for row in rows]
-        launch.masks = {at: mask for at, mask in launch.masks.items() if at in launch.asked}
         timeline.passed(None)  # The masks' time is the host's.
-        launched = self._sampler.launch(
-            logits, [asks[number] for number in launch.asked], launch.asked
-        )
-        # What isn't finite has no token, and its slot none to go on with: any id does.
-        tokens = launched.tokens.clamp_min(0)
-        self._forward.newest.index_copy_(0, self._numbers(launch.asked), tokens)
+        launched = self._sampler.launch(logits, [asks[row] for row in rows], launch.asked)
+        self._forward.newest.index_copy_(0, self._numbers(launch.asked), launched.tokens)
         timeline.passed("sample")
         launch.launched = launched
 
-    def _unknown(self, number: int, ask: Ask) -> bool:
-        """Whether the host must know a token that the device is to choose first."""
-        if not self._slots[number].awaits:
-            return False
-        return self.grammars.binds(number) or self._sampler.needs_host(ask)
+    def _samples(self, slot: Slot) -> bool:
+        """Ranks that compute together don't hear of a failure at the same time."""
+        return self._together or slot.failed is None
 
-    def _samples(self, number: int, launch: Launch) -> bool:
-        if number in launch.known:
-            return False
-        return self._together or self._slots[number].failed is None
+    def _mask(self, asks: list[Ask], numbers: list[int], launch: Launch) -> None:
+        """Adds what the slots' grammars allow to their asks, or tells why it can't be had."""
+        masks = self.grammars.masks(numbers)
+        for row, number in enumerate(numbers):
+            mask = masks.get(number)
+            if mask is None:
+                continue
+            if mask.allowed is None:
+                launch.known[number] = mask.judge(Choice())
+            elif self._samples(self._slots[number]):
+                launch.masks[number] = mask
+                asks[row] = msgspec.structs.replace(asks[row], allowed=mask.allowed)
 
     def _numbers(self, slots: list[int]) -> Tensor:
         """The slots on the device; they are those of the step before as a rule."""
@@ -255,7 +258,8 @@ class DeviceRunner:
         self._check()
         outcomes: dict[int, SlotResult] = {}
         for launch in step.launches:
-            outcomes |= launch.settle(self._choices(launch), self._slots, self.grammars)
+            choices, prompts = self._choices(launch), self._prompts_of(launch)
+            outcomes |= launch.settle(choices, prompts, self._slots, self.grammars)
         result = answer(step.plan, outcomes, step.slots)
         step.outcome = msgspec.structs.replace(result, compute_seconds=seconds)
 
@@ -271,6 +275,18 @@ class DeviceRunner:
                 raise
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [Choice(error=failure(error))] * len(launch.asked)
+
+    def _prompts_of(self, launch: Launch) -> dict[int, list[TokenLogprobs]]:
+        try:
+            return self._guarded(launch.prompts.settle)
+        except StepLost:
+            raise
+        except Exception as error:
+            if self._together:
+                raise
+            log.error("log-probabilities of prompts can't be had", exception=True)
+            launch.prompts.fail(failure(error))
+            return {}
 
     def _guarded(self, call: Callable[[], Value]) -> Value:
         """Makes StepLost of what is no slot's fault, and drops what is in flight then."""

@@ -21,7 +21,7 @@ class DeviceStep(Generic[Launched]):
     def __init__(
         self,
         plan: Plan,
-        slots: dict[int, Slot],
+        slots: list[Slot],
         launches: list[Launched],
         timeline: Timeline,
         collect: Callable[[DeviceStep[Launched]], None],

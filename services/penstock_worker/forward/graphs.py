@@ -27,8 +27,9 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_kernels.triton.tiles import KEY_SPLIT
-from penstock_worker.attention.interface import BatchLayout, StepAttention
+from penstock_worker.attention.interface import StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
 from penstock_worker.parallel.errors import GroupLost
@@ -95,7 +96,7 @@ class Buckets:
     def of(self, batch: Batch) -> Bucket | None:
         """None: not a decode, or more than was said there would be."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
-        if batch.counts.max() > 1 or count > self.sequences or longest > self.context:
+        if len(batch.tokens) > count or count > self.sequences or longest > self.context:
             return None
         return Bucket(self._sequences(count), self._context(longest))
 
@@ -204,6 +205,7 @@ def captures_of(device: torch.device) -> Captures:
 class _Captured:
     recording: Recording
     step: DeviceStep
+    inputs: DecodeInputs
     used: int
 
 
@@ -274,17 +276,20 @@ class DecodeGraphs:
         self._decodes += 1
         if not self._has_room(bucket):
             return None
-        host = self._padded(batch, wanted, bucket)
-        tensors = self._uploads.send(host.arrays, self._inputs)
         rows = len(batch.counts)
         self._ends.enter(rows)
         captured = self._graphs.get(bucket)
         if captured is None:
+            host = self._padded(batch, wanted, bucket)
+            tensors = self._uploads.send(host.arrays, self._inputs)
             step = self._capture(bucket, host.on_device(self._attention, tensors))
         else:
+            step, inputs = captured.step, captured.inputs
             captured.used = self._decodes
+            self._uploads.fill(
+                inputs.size, lambda memory: inputs.write(memory, batch, wanted), self._inputs
+            )
             captured.recording.run()
-            step = captured.step
         self._ends.leave(self._hidden[:rows])
         return self._hidden.index_select(0, step.wanted[: len(wanted)])
 
@@ -308,7 +313,9 @@ class DecodeGraphs:
         recording = self._recorded(work)
         (failed,) = self._ranks.any([recording is None])
         if recording is not None and not failed:
-            self._graphs[bucket] = _Captured(recording, step, self._decodes)
+            self._graphs[bucket] = _Captured(
+                recording, step, self._inputs_of(bucket), self._decodes
+            )
             return step
         log.warning("CUDA graphs can't be captured: decode goes on without", here=recording is None)
         if recording is not None:
@@ -337,17 +344,16 @@ class DecodeGraphs:
         return True
 
     def _padded(self, batch: Batch, wanted: np.ndarray, bucket: Bucket) -> HostStep:
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
-
-        def filled(values: np.ndarray) -> np.ndarray:
-            return np.pad(values, (0, bucket.sequences - len(values)))
-
+        inputs = self._inputs_of(bucket)
+        memory = np.zeros(inputs.size, np.int32)
+        inputs.write(memory, batch, wanted)
+        tokens, positions, rows, *attention = inputs.arrays(memory)
         return HostStep(
-            filled(batch.tokens),
-            filled(batch.starts),
-            filled(wanted),
-            self._attention.lay_out_decode(layout, bucket.sequences, bucket.context),
+            tokens, positions, rows, self._attention.decode_layout(attention, bucket.context)
         )
+
+    def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
+        return DecodeInputs(bucket.sequences, bucket.context, self._buckets.block_size)
 
 
 _ZERO = np.zeros(1, dtype=np.int64)

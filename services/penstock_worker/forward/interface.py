@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,12 +25,13 @@ class Batch:
 
     tokens: [rows] int64; below 0: the newest token of slot -1 - token, which only the device has
     so far (see DeviceForward).  tables: per sequence, its physical blocks in token order (int64),
-    enough for the tokens that it has after the step.  starts: [sequences] tokens computed before;
-    counts: [sequences] tokens computed now, each at least 1.
+    enough for the tokens that it has after the step; to be read while it is computed, as a later
+    plan changes what lies behind them.  starts: [sequences] tokens computed before; counts:
+    [sequences] tokens computed now, each at least 1.
     """
 
     tokens: np.ndarray
-    tables: list[np.ndarray]
+    tables: Sequence[np.ndarray]
     starts: np.ndarray
     counts: np.ndarray
 
@@ -61,8 +62,9 @@ class DeviceForward(Forward, Protocol):
     """Of a device that works behind a queue: `logits` queues its work on torch's current stream and
     returns a tensor of the device, without waiting.
 
-    newest: [slots] int64, of the device: each slot's newest token.  Whoever samples writes it, on
-    the same stream, and a Batch may refer to it before the host has seen it.
+    newest: [slots] int64, of the device: each slot's newest token, or -1 where there was none to
+    choose: any id does for it.  Whoever samples writes it, on the same stream, and a Batch may
+    refer to it before the host has seen it.
     """
 
     device: torch.device

@@ -134,7 +134,8 @@ class TritonForward:
     def _newest_or(self, tokens: Tensor) -> Tensor:
         """Batch.tokens with those filled in that only the device has: [rows] int64."""
         tokens = tokens.long()
-        newest = self.newest[(-1 - tokens).clamp_(min=0)]
+        # What isn't finite gave -1, and its slot has failed by now: any id does.
+        newest = self.newest[(-1 - tokens).clamp_(min=0)].clamp_(min=0)
         return torch.where(tokens < 0, newest, tokens)
 
     def _count_layer(self) -> None:

@@ -45,6 +45,7 @@ class _HostBuffer:
 
     def __init__(self, size: int, device: torch.device, mark: Mark) -> None:
         self.values = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.array = self.values.numpy()
         self.mark = mark
 
 
@@ -66,19 +67,26 @@ class Uploads:
         into: that memory, int32, at least `room(arrays)`; by default, new.  Queued on the current
         stream.
         """
-        total = room(arrays)
-        buffer = self._take(total)
-        host = buffer.values.numpy()
+        starts, total = places([array.size for array in arrays])
         if into is None:
             into = torch.empty(total, dtype=torch.int32, device=self._device)
-        tensors, start = [], 0
-        for array in arrays:
-            host[start : start + array.size] = array.reshape(-1)
-            tensors.append(into[start : start + array.size].view(array.shape))
-            start += _aligned(array.size)
-        into[:total].copy_(buffer.values[:total], non_blocking=True)
+
+        def write(memory: np.ndarray) -> None:
+            for array, start in zip(arrays, starts, strict=True):
+                memory[start : start + array.size] = array.reshape(-1)
+
+        self.fill(total, write, into)
+        return [
+            into[start : start + array.size].view(array.shape)
+            for array, start in zip(arrays, starts, strict=True)
+        ]
+
+    def fill(self, size: int, write: Callable[[np.ndarray], None], into: Tensor) -> None:
+        """Copies what `write` writes into [size] int32 to the beginning of `into`."""
+        buffer = self._take(size)
+        write(buffer.array[:size])
+        into[:size].copy_(buffer.values[:size], non_blocking=True)
         buffer.mark.record()
-        return tensors
 
     def _take(self, size: int) -> _HostBuffer:
         """The buffer that was used longest ago, if the device is through with it."""
@@ -99,7 +107,16 @@ class Uploads:
 
 def room(arrays: Sequence[np.ndarray]) -> int:
     """Elements that `send` needs."""
-    return sum(_aligned(array.size) for array in arrays)
+    return places([array.size for array in arrays])[1]
+
+
+def places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """(where each array of so many elements begins, elements of all)."""
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(end)
+        end += _aligned(size)
+    return starts, end
 
 
 def _aligned(size: int) -> int:

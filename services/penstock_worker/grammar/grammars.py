@@ -128,9 +128,9 @@ class Grammars:
             held = self._held[new.slot] = _Held(compiled)
             self._begin(held, new.tokens[new.num_prompt :])
 
-    def binds(self, slot: int) -> bool:
-        """Whether the slot has a grammar."""
-        return slot in self._held
+    def bound(self, slots: Sequence[int]) -> set[int]:
+        """Those of the slots that have a grammar."""
+        return self._held.keys() & slots if self._held else set()
 
     def advance(self, slot: int, token: int) -> None:
         """The slot has a new token; the mask of the one after it is begun."""

@@ -106,8 +106,7 @@ class DevicePoolingRunner:
         launches = attempt(works, self._launch, self._slots) if works else []
         timeline.passed("forward")
         timeline.close()
-        slots = {work.slot: self._slots[work.slot] for work in plan.work}
-        return DeviceStep(plan, slots, launches, timeline, self._collect)
+        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
 
     def _prepare(self, plan: Plan) -> None:
         if self._copies is not None:

@@ -6,7 +6,7 @@ by then, and the penalties of tokens that it doesn't know yet are counted on the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from penstock_kernels.triton.edits import edit_rows
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling import SamplingRows, sample_rows
-from penstock_worker.sampler.device_edits import StepEdits, edits
+from penstock_worker.sampler.device_edits import StepEdits, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
 from penstock_worker.sampler.rules import rules_of
@@ -33,9 +33,9 @@ class Launched:
     isn't a finite number."""
 
     def __init__(
-        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int] | None
+        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
-        """told: of rows whose log-probabilities come too, where they are in them; None: of all."""
+        """told: of rows whose log-probabilities come too, where they are in them."""
         self.tokens = tokens
         self._asks = asks
         self._fetched = fetched
@@ -54,9 +54,7 @@ class Launched:
         choices = [Choice(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
             tops = _Tops(*arrays)
-            told = range(len(choices)) if self._told is None else self._told
-            for row in told:
-                place = row if self._told is None else self._told[row]
+            for row, place in self._told.items():
                 token, wanted = choices[row].token, self._asks[row].sampling.logprobs
                 if token is not None and wanted is not None:
                     choices[row] = Choice(token, tops.of(place, wanted))
@@ -70,16 +68,12 @@ class _Tops:
     """TopLogProbs on the host."""
 
     def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
-        self._own = np.maximum(own, np.float32(IMPOSSIBLE))
-        self._ids = ids
-        self._top = np.maximum(top, np.float32(IMPOSSIBLE))
+        self._own: list[float] = np.maximum(own, np.float32(IMPOSSIBLE)).tolist()
+        self._ids: list[list[int]] = ids.tolist()
+        self._top: list[list[float]] = np.maximum(top, np.float32(IMPOSSIBLE)).tolist()
 
     def of(self, place: int, count: int) -> TokenLogprobs:
-        return TokenLogprobs(
-            float(self._own[place]),
-            self._ids[place, :count].tolist(),
-            self._top[place, :count].tolist(),
-        )
+        return TokenLogprobs(self._own[place], self._ids[place][:count], self._top[place][:count])
 
 
 class DeviceSampler:
@@ -118,7 +112,7 @@ class DeviceSampler:
         """
         self._table.learn(asks, slots)
         places = np.array(slots, dtype=np.int64)
-        which = [row for row, ask in enumerate(asks) if edits(ask)]
+        which = edited(asks)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
         told = np.flatnonzero(wanted >= 0)
@@ -132,34 +126,39 @@ class DeviceSampler:
         if 0 < len(told) < len(asks):
             arrays["told"] = told
         sent = self._send(arrays)
-        tokens = likeliest(logits)
-        if step is not None or not greedy:
-            raw, edited = tokens, logits if step is None else edit_rows(logits, step.rows(sent))
-            tokens = likeliest(edited, holes=True) if greedy else sample_rows(edited, _draws(sent))
+        draws = None if greedy else _draws(sent)
+        if step is None:
+            tokens = _chosen(logits, draws, holes=False)
+        else:
+            raw = likeliest(logits)
+            tokens = _chosen(edit_rows(logits, step.rows(sent)), draws, holes=True)
             tokens = torch.where(raw < 0, raw, tokens)
-        if step is not None:
             step.count(sent, tokens)
         if not len(told):
             return Launched(asks, tokens, self._transfers.fetch([tokens]), {})
         tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
         fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
-        known = None
-        if "told" in sent:
-            known = {row: place for place, row in enumerate(told.tolist())}
-        return Launched(asks, tokens, fetched, known)
+        return Launched(
+            asks, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
+        )
 
-    def score(
+    def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
-    ) -> list[TokenLogprobs] | None:
-        """Sampler.score of logits on the device. Waits for it."""
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        """Sampler.score of logits on the device: what it gives waits for them, and for nothing
+        that was queued after them."""
         (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
         tops = top_log_probs(logits, given, min(count, self._vocab))
         fetched = self._transfers.fetch([likeliest(logits), tops.own, tops.ids, tops.top])
-        best, *arrays = fetched.arrays()
-        if (best < 0).any():
-            return None
-        told = _Tops(*arrays)
-        return [told.of(row, count) for row in range(len(tokens))]
+
+        def told() -> list[TokenLogprobs] | None:
+            best, *arrays = fetched.arrays()
+            if (best < 0).any():
+                return None
+            found = _Tops(*arrays)
+            return [found.of(row, count) for row in range(len(tokens))]
+
+        return told
 
     def warm_up(self, logits: Tensor) -> None:
         """Launches all kernels, so that they are compiled, and takes the most memory that so many
@@ -185,9 +184,16 @@ class DeviceSampler:
         return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
 
 
+def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool) -> Tensor:
+    """draws: None: the likeliest.  holes: see sample_rows."""
+    if draws is None:
+        return likeliest(logits, holes=holes)
+    return sample_rows(logits, draws, holes=holes)
+
+
 def _draws(sent: dict[str, Tensor]) -> SamplingRows:
-    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64)
-    seed, sequence, token = sent["wide"][3:]
+    temperature, top_p, min_p = sent["wide"][:3].view(torch.float64).unbind()
+    seed, sequence, token = sent["wide"][3:].unbind()
     return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
 
 

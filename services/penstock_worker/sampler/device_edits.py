@@ -14,9 +14,23 @@ from penstock_worker.sampler.rules import Rules
 from penstock_worker.sampler.slot_counts import Fill, SlotCounts
 
 
-def edits(ask: Ask) -> bool:
-    """Whether the ask's logits may be changed before its token is chosen."""
-    return ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
+def edited(asks: list[Ask]) -> list[int]:
+    """The rows whose logits may be changed before a token is chosen."""
+    return [
+        row
+        for row, ask in enumerate(asks)
+        if ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
+    ]
+
+
+def masked(ask: Ask) -> bool:
+    """Whether some ids may be held back: only then is its mask looked for."""
+    rules = ask.rules
+    return (
+        ask.allowed is not None
+        or ask.emitted < ask.sampling.min_tokens
+        or (rules is not None and (rules.limited or bool(rules.banned)))
+    )
 
 
 class StepEdits:
@@ -31,6 +45,7 @@ class StepEdits:
         self._seen_rows = np.full(len(asks), -1, np.int32)
         # Rounded up to an even number: each of the three begins at 16 bytes.
         self._numbers = np.zeros((3, len(asks) + len(asks) % 2))
+        self._penalties: list[tuple[float, float, float]] = []
         self._bias_counts = np.zeros(len(asks) + 1, np.int32)
         self._bias_ids: list[np.ndarray] = [np.zeros(1, np.int32)]
         self._biases: list[np.ndarray] = [np.zeros(1)]
@@ -38,9 +53,13 @@ class StepEdits:
         self._counted: dict[int, int] = {}
         for row in which:
             ask = asks[row]
-            self._mask_rows[row] = self._masks.place(ask)
+            if masked(ask):
+                self._mask_rows[row] = self._masks.place(ask)
             if ask.rules is not None:
                 self._rule(row, slots[row], ask, ask.rules)
+        punished = np.flatnonzero(self._seen_rows >= 0)
+        if len(punished):
+            self._numbers[:, punished] = np.array(self._penalties).T
 
     def _rule(self, row: int, slot: int, ask: Ask, rules: Rules) -> None:
         if rules.bias:
@@ -52,7 +71,7 @@ class StepEdits:
             return
         self._seen_rows[row] = slot
         self._counted[slot] = ask.emitted
-        self._numbers[:, row] = penalties.presence, penalties.frequency, penalties.repetition
+        self._penalties.append((penalties.presence, penalties.frequency, penalties.repetition))
         fill = self._counts.missing(slot, ask, penalties)
         if fill is not None:
             self._fills.append(fill)
@@ -79,13 +98,16 @@ class StepEdits:
         for fill in self._fills:
             ids, seen = sent[f"ids of {fill.slot}"], sent[f"seen of {fill.slot}"]
             self._counts.fill(fill.slot, self._counted[fill.slot], ids, seen)
+        presence, frequency, repetition = sent["numbers"].unbind()
         return EditRows(
             sent["bias_starts"],
             sent["bias_ids"],
             sent["biases"],
             self._counts.seen,
             sent["seen_rows"],
-            *sent["numbers"],
+            presence,
+            frequency,
+            repetition,
             sent["masks"],
             sent["mask_rows"],
         )

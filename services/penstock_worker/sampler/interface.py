@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from torch import Tensor
 
@@ -18,8 +18,7 @@ NOT_FINITE = "the model gave logits that are not finite numbers"
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """One row's request. index: of the sequence.  emitted: tokens that it has emitted before.
 
     allowed: [vocab] bool, ids that a grammar allows, at least one; None: all.
@@ -68,8 +67,7 @@ class Ask:
         return self.allowed & listed
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """token, and its log-probabilities if asked for; or error, why there is none.
 
     deferred: there is none yet, because the mask is late.  error_code: see SlotResult.

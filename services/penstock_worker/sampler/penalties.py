@@ -51,9 +51,11 @@ class Penalties:
         self._counts[place] += 1
 
     def _find(self, token: int) -> int:
-        place = self._place.setdefault(token, len(self._place))
-        if place == len(self._ids):
-            self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
-            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
-        self._ids[place] = token
+        place = self._place.get(token)
+        if place is None:
+            place = self._place[token] = len(self._place)
+            if place == len(self._ids):
+                self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
+                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+            self._ids[place] = token
         return place

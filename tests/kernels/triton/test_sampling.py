@@ -90,6 +90,14 @@ def test_what_is_not_finite(device: torch.device) -> None:
     assert tokens[3] >= 0
 
 
+def test_without_holes_a_row_with_one_is_not_finite(device: torch.device) -> None:
+    logits, wants = logits_of("plain", 4, 301), asked(4, 1)
+    whole = sample_rows(logits.to(device), on(device, wants)).tolist()
+    logits[1, 300] = logits[2, 0] = float("-inf")
+    tokens = sample_rows(logits.to(device), on(device, wants), holes=False).tolist()
+    assert tokens == [whole[0], -1, -1, whole[3]]
+
+
 VOCAB = 2100
 
 

@@ -125,6 +125,19 @@ def test_what_is_not_finite(temperature: float, device: torch.device) -> None:
         check(mine, right)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_not_finite_where_nothing_is_edited(
+    temperature: float, device: torch.device
+) -> None:
+    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(1))
+    for row, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        logits[row, 7] = value
+    asks = [Sequence(TokenSampling(1, temperature), row, [1], 300).ask() for row in range(4)]
+    ours = DeviceSampler(device, 300, 4).launch(logits.to(device), asks, list(range(4))).choices()
+    assert [choice.error for choice in ours] == [NOT_FINITE] * 3 + [None]
+    check(ours[3], REFERENCE.sample(logits, asks)[3])
+
+
 def test_all_greedy(device: torch.device) -> None:
     """The way without a copy to the device."""
     logits = logits_of(np.random.default_rng(1), 6, 500)
@@ -192,7 +205,7 @@ def test_scores(count: int, device: torch.device) -> None:
     given = [0, 399, 7, 8, 9]
     sampler = DeviceSampler(device, 400, 2)
     ours, wanted = (
-        sampler.score(logits.to(device), given, count),
+        sampler.queue_score(logits.to(device), given, count)(),
         REFERENCE.score(logits, given, count),
     )
     assert ours is not None
@@ -200,7 +213,7 @@ def test_scores(count: int, device: torch.device) -> None:
     for mine, right in zip(ours, wanted, strict=True):
         check_logprobs(mine, right)
     logits[3, 4] = float("-inf")
-    assert sampler.score(logits.to(device), given, count) is None
+    assert sampler.queue_score(logits.to(device), given, count)() is None
 
 
 def test_warm_up_leaves_nothing(device: torch.device) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,6 @@ class Later:
     def __getitem__(self, index: Any) -> Later:
         return Later(self._device, lambda: self.now[index])
 
-    def clamp_min(self, least: int) -> Later:
-        return Later(self._device, lambda: self.now.clamp_min(least))
-
 
 class FakeNewest:
     def __init__(self, device: FakeDevice, slots: int) -> None:
@@ -143,6 +141,8 @@ class FakeForward:
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Later:
         self.obstacle(batch)
+        # The slots' tables may have changed when the device comes to it.
+        batch = replace(batch, tables=list(batch.tables))
         self.batches.append(batch)
         return Later(self._device, lambda: self._compute(batch, rows))
 
@@ -150,7 +150,8 @@ class FakeForward:
         tokens = batch.tokens.copy()
         ahead = tokens < 0
         tokens[ahead] = self.newest.values.numpy()[-1 - tokens[ahead]]
-        assert (tokens >= 0).all(), "a slot's newest token was not written"
+        assert (tokens >= -1).all(), "a slot's newest token was not written"
+        tokens[tokens < 0] = 0  # There was none to choose: any id does.
         self._device.clock += len(tokens)
         with torch.inference_mode():
             true = Batch(tokens, batch.tables, batch.starts, batch.counts)
@@ -167,7 +168,8 @@ class FakeForward:
 class FakeSampler:
     """A DeviceSampler: the reference, with each slot's penalties kept on the device.
 
-    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`.
+    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`;
+    lost_scores: by what tells of a prompt.
     """
 
     numerics = "reference"
@@ -178,6 +180,7 @@ class FakeSampler:
         self._kept: dict[int, Rules] = {}
         self.obstacle: Callable[[], None] = lambda: None
         self.lost: Exception | None = None
+        self.lost_scores: Exception | None = None
 
     def launch(self, logits: Later, asks: list[Ask], slots: list[int]) -> FakeLaunched:
         rows = [self._keep(ask, slot) for ask, slot in zip(asks, slots, strict=True)]
@@ -200,10 +203,18 @@ class FakeSampler:
     def forget(self, slot: int) -> None:
         self._kept.pop(slot, None)
 
-    def score(self, logits: Later, tokens: list[int], count: int) -> list[TokenLogprobs] | None:
-        self._device.waits += 1
-        self._device.run()
-        return self._reference.score(logits.now, tokens, count)
+    def queue_score(
+        self, logits: Later, tokens: list[int], count: int
+    ) -> Callable[[], list[TokenLogprobs] | None]:
+        scores = Later(self._device, lambda: self._reference.score(logits.now, tokens, count))
+
+        def told() -> list[TokenLogprobs] | None:
+            lost, self.lost_scores = self.lost_scores, None
+            if lost is not None:
+                raise lost
+            return scores.now
+
+        return told
 
     def _keep(self, ask: Ask, slot: int) -> Ask:
         """The ask with the device's rules, which know of tokens that the host's don't."""

@@ -69,6 +69,35 @@ def test_a_prompt_that_cannot_be_told_of_fails_its_slot_only(machine: Machine) -
     assert slots[1].token is not None
 
 
+def telling() -> Plan:
+    admitted = [
+        NewSequence(0, [5, 6, 7, 8], 4, 0, TELLING, [0, 1], prompt_from=1),
+        NewSequence(1, [5, 6, 9, 8], 4, 0, GREEDY, [2, 3]),
+    ]
+    return Plan(1, 0, [], admitted, [SlotWork(0, 0, 4), SlotWork(1, 0, 4)])
+
+
+def test_a_prompt_that_cannot_be_told_of_is_found_when_its_step_is_collected(
+    machine: Machine,
+) -> None:
+    machine.forward.spoiled.add(7)
+    following = Plan(2, 1, [], [], [SlotWork(0, 4, 1), SlotWork(1, 4, 1)])
+    one, two = machine.runner.begin(telling()), machine.runner.begin(following)
+    assert machine.device.waits == 0
+    for step in (one, two):
+        slots = step.result().slots
+        assert "not finite" in slots[0].error
+        assert slots[1].token is not None
+
+
+def test_scores_that_cannot_be_had_fail_their_slots_only(machine: Machine) -> None:
+    one = machine.runner.begin(telling())
+    machine.sampler.lost_scores = ValueError("an odd reply")
+    slots = one.result().slots
+    assert (slots[0].error, slots[1].error) == ("ValueError: an odd reply", None)
+    assert slots[1].token is not None
+
+
 def test_tokens_that_cannot_be_had_fail_their_step_and_what_follows(machine: Machine) -> None:
     one, two = machine.runner.begin(first(GREEDY, HOT)), machine.runner.begin(decode(2, 0))
     machine.sampler.lost = ValueError("an odd reply")

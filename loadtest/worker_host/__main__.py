@@ -1,0 +1,140 @@
+"""What a decode step costs the worker's host on a GPU machine, measured without a GPU:
+`python -m loadtest.worker_host --help`.
+
+The worker's own runner, slots, forward pass with graph buckets, uploads and sampler take real plans
+and give real results, two steps in flight.  Left out is what the device would do: a Triton launch
+and the replay of a graph wait for as long as such a call takes (stand_ins.py), logits are whatever
+lies in memory, and copies to the device stay on the host.  So a step's time is the host's own work
+and the assumed time of its calls, which the tables count.  Times are of the thread's processor, not
+of the clock on the wall: who else uses this machine doesn't show.
+
+With --against REVISION, processes of both versions take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from loadtest.facts import now, run_facts
+from loadtest.worker_host.cases import Case, cases
+from loadtest.worker_host.report import draw, report
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "-m loadtest.worker_host"
+PACKAGES = ("shared", "services", "kernels")
+MINUTES = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog=f"python {PROGRAM}", description=__doc__)
+    parser.add_argument("--steps", type=int, default=200, help="timed in each turn of a case")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each version")
+    parser.add_argument("--against", help="a revision of this repository to take turns with")
+    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
+    arguments = parser.parse_args()
+    started = now()
+    with tempfile.TemporaryDirectory() as folder:
+        versions = {"now": ROOT}
+        if arguments.against:
+            versions[arguments.against] = check_out(arguments.against, Path(folder))
+        rows = measure(versions, arguments.steps, arguments.rounds)
+    facts = {**run_facts(PROGRAM, sys.argv[1:], started), "versions": versions_used()}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    document = {**facts, "rows": rows}
+    (arguments.output / "worker_host.json").write_text(json.dumps(document, indent=1) + "\n")
+    text = report(facts, rows)
+    (arguments.output / "worker_host.md").write_text(text)
+    draw(rows, arguments.output / "worker_host.png")
+    print(text)
+
+
+def check_out(revision: str, folder: Path) -> Path:
+    """The packages as they were then."""
+    command = ["git", "-C", str(ROOT), "archive", revision, *PACKAGES]
+    packed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def measure(versions: dict[str, Path], steps: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each case and version, of all its steps in all rounds."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for turn in range(rounds):
+        for case in cases():
+            for version, root in versions.items():
+                print(f"round {turn + 1}: {case.name}, {version}", file=sys.stderr, flush=True)
+                found.setdefault((case.name, version), []).append(turn_of(case, root, steps))
+    return [
+        {**figures(turns), "case": case, "version": version}
+        for (case, version), turns in found.items()
+    ]
+
+
+def turn_of(case: Case, root: Path, steps: int) -> dict[str, Any]:
+    paths = [*(str(root / name) for name in PACKAGES), str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.worker_host.child", str(steps)],
+        input=json.dumps([asdict(case)]),
+        env=environment,
+        cwd=root,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60 * MINUTES,
+    )
+    turn: dict[str, Any] = json.loads(done.stdout)
+    return turn
+
+
+def figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Microseconds of a step; launches of one."""
+    totals = sorted(micro(turn["total"] for turn in turns))
+    first = turns[0]
+    return {
+        "steps": len(totals),
+        "p50": statistics.median(totals),
+        "p99": totals[int(0.99 * len(totals))],
+        "parts": {
+            part: quantiles(micro(turn["parts"][part] for turn in turns)) for part in first["parts"]
+        },
+        "kernels": first["kernels"],
+        "operations": first["operations"],
+        "launches": sum(first["kernels"].values()) + sum(first["operations"].values()),
+        "replays": first["replays"],
+    }
+
+
+def micro(turns: Iterable[list[float]]) -> list[float]:
+    return [1e6 * seconds for turn in turns for seconds in turn]
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    values = sorted(values)
+    return {"p50": statistics.median(values), "p99": values[int(0.99 * len(values))]}
+
+
+def versions_used() -> dict[str, str]:
+    import numpy
+    import torch
+    import triton
+
+    return {"torch": torch.__version__, "triton": triton.__version__, "numpy": numpy.__version__}
+
+
+if __name__ == "__main__":
+    main()

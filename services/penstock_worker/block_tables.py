@@ -1,0 +1,67 @@
+"""The block tables of all slots in one array: a step's are taken out of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+
+
+class BlockTables:
+    """slots: 0 to slots - 1.  A row grows with what is put into it; nothing is ever cleared, as
+    whoever reads knows how many blocks are a sequence's own."""
+
+    def __init__(self, slots: int) -> None:
+        self._rows = np.zeros((slots, 1), np.int32)
+
+    def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
+        """The blocks of the slot from its block number `first` on."""
+        end = first + len(blocks)
+        if end > self._rows.shape[1]:
+            wider = np.zeros((len(self._rows), 1 << (end - 1).bit_length()), np.int32)
+            wider[:, : self._rows.shape[1]] = self._rows
+            self._rows = wider
+        self._rows[slot, first:end] = blocks
+
+    def of(self, slots: list[int], widths: np.ndarray) -> StepTables:
+        """A step's: to be read before anything is put. widths: blocks of each."""
+        return StepTables(self._rows, np.array(slots, dtype=np.int64), widths)
+
+
+class StepTables(Sequence[np.ndarray]):
+    """One step's. A sequence's table is [blocks] int64, as it stands when it is asked for."""
+
+    def __init__(self, rows: np.ndarray, slots: np.ndarray, widths: np.ndarray) -> None:
+        self._rows = rows
+        self._slots = slots
+        self._widths = widths
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return self._rows[self._slots[index], : self._widths[index]].astype(np.int64)
+
+    def write(self, out: np.ndarray) -> None:
+        """out: [sequences, columns], int32.  Behind a table's end comes anything."""
+        columns = min(out.shape[1], self._rows.shape[1])
+        out[:, :columns] = self._rows[self._slots, :columns]
+
+
+def write_tables(tables: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """As StepTables.write, of any tables."""
+    if isinstance(tables, StepTables):
+        tables.write(out)
+        return
+    for row, table in zip(out, tables, strict=True):
+        held = table[: len(row)]
+        row[: len(held)] = held

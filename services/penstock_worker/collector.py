@@ -1,0 +1,23 @@
+"""How often Python's garbage collector looks at what."""
+
+from __future__ import annotations
+
+import gc
+
+COLLECT_AFTER = 50_000
+"""Objects made and not freed before the collector looks at them. A step makes some for each
+sequence and frees them by their reference counts; at Python's 700, it looked several times a step,
+and at all sequences' tokens time and again."""
+
+
+def keep() -> None:
+    """All that is there now stays: a model and the libraries are a million objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+
+
+def let_go() -> None:
+    """What was kept, and nobody needs any more, is freed now."""
+    gc.unfreeze()
+    gc.collect()
