@@ -126,16 +126,23 @@ class CUDACaptures:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
     def capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use CUDA meanwhile.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            work()
+        before = torch.cuda.current_stream(self._device)
+        try:
+            # Other threads may use CUDA meanwhile.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                work()
+        except BaseException:
+            # Where a capture can't begin or end, torch goes on with the capture's stream.
+            torch.cuda.set_stream(before)
+            raise
         return graph.replay
 
 
