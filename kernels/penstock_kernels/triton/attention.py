@@ -124,7 +124,7 @@ def _attend_split(
     return top, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _attend(
     query,
     key_cache,
@@ -216,7 +216,7 @@ def _attend(
         tl.store(out + place, result, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine(
     partial_values,
     partial_peaks,

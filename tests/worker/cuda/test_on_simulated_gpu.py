@@ -18,6 +18,7 @@ from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward.graphs import CUDACaptures
 from penstock_worker.grammar import Grammars
 from penstock_worker.pending import OutOfDeviceMemory
+from penstock_worker.sampler.device import DeviceSampler
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, COLLECTING, Even, Machine
@@ -46,11 +47,12 @@ COUNTED = TokenSampling(
 BANNED = TokenSampling(
     9,
     temperature=1.8,
-    adjustments=Adjustments(bad_words=((11,), *((a, 12) for a in range(0, 97)))),
+    adjustments=Adjustments(bad_words=((11,), *((a, 12) for a in range(97)))),
 )
 LISTED = TokenSampling(4, adjustments=Adjustments(allowed=tuple(range(0, 97, 5))))
 TELLING = TokenSampling(5, temperature=1.1, prompt_logprobs=2)
 ENDING = TokenSampling(8, temperature=1.4, min_tokens=3, held_back=(1, 2, 3))
+ODD = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, prompt_logprobs=2)
 MANY = TokenSampling(8, logprobs=70)
 """More than the kernel tells."""
 
@@ -134,7 +136,7 @@ def test_files_come_through_pinned_buffers(tmp_path: Path) -> None:
             ahead(made).run(jobs()[:3])
 
 
-def test_numbers_are_the_references(tmp_path: Path) -> None:
+def test_numbers_are_the_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computed late, with buffers that are poison until they were written."""
     files = tiny_files(tmp_path, GROUPED)
     tensors = load_file(files.files[0])
@@ -145,17 +147,21 @@ def test_numbers_are_the_references(tmp_path: Path) -> None:
         return [
             Job(prompt(GROUPED, 9, 3), 3),
             Job(prompt(GROUPED, 3, 2), 3, COUNTED, 1),
-            Job(prompt(GROUPED, 4, 4), 1, DRAWN, 2, grammar=1),
+            Job(prompt(GROUPED, 4, 4), 1, ODD, 2, grammar=1),
             Job([5, 96, 3], 3, GREEDY),
         ]
 
     sizes = {"block_size": 4, "num_blocks": 16, "slots": 4, "budget": 12}
+    # Interpreted, it takes long.
+    monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
     with simulated(Device(GIB, pace=2)) as device:
         made = Machine(
             device, GROUPED, files, dtype="float32", max_num_seqs=4, max_num_batched_tokens=12,
             max_model_len=16, num_kv_blocks=16,
         )  # fmt: skip
-        found = Ahead(made, **sizes).run(few())
+        runs = Ahead(made, **sizes)
+        found = runs.run(few())
+        told = runs.told_of(found[2])
         made.runner.close()
     assert device.captures
     grammars = Grammars(Even(97), budget=20.0)
@@ -164,7 +170,9 @@ def test_numbers_are_the_references(tmp_path: Path) -> None:
         load_model(GROUPED, files, torch.float32),
         block_size=4, num_blocks=16, slots=4, grammars=grammars,
     )  # fmt: skip
-    true = Ahead(plain, **sizes, depth=1).run(few())
+    runs = Ahead(plain, **sizes, depth=1)
+    true = runs.run(few())
+    assert [each.top_ids for each in told] == [each.top_ids for each in runs.told_of(true[2])]
     plain.close()
     assert [(job.tokens, job.error) for job in found] == [(job.tokens, job.error) for job in true]
     assert "not finite" in (found[3].error or "")
@@ -229,16 +237,14 @@ LLAMA = msgspec.structs.replace(
 """Llama 3.1 8B with fewer layers, which take their turns in the same memory."""
 
 
-@pytest.mark.parametrize("utilization", [0.6, 0.9])
-def test_the_largest_steps_fit_beside_the_pool(utilization: float) -> None:
-    with simulated(Device(24 * GIB, computes=False)) as device:
+@pytest.mark.parametrize(("utilization", "eager"), [(0.6, True), (0.9, False)])
+def test_the_largest_steps_fit_beside_the_pool(utilization: float, eager: bool) -> None:
+    with simulated(Device(16 * GIB, computes=False)) as device:
         made = Machine(
-            device, LLAMA, max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=8192,
-            block_size=16, num_kv_blocks=None, gpu_memory_utilization=utilization,
+            device, LLAMA, max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=8192,
+            block_size=16, num_kv_blocks=None, gpu_memory_utilization=utilization, enforce_eager=eager,
         )  # fmt: skip
-        pool = made.parts.copies.device_bytes
-        useful = 64 * 8192 // 16
-        assert made.parts.blocks == useful or pool > (utilization - 0.2) * device.total
+        assert made.parts.blocks < 256 * 8192 // 16  # As many as there is room for.
         loaded = device.highest
         table = list(range(512))
         told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=Adjustments(presence=1.0))
