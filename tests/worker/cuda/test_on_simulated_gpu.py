@@ -239,26 +239,32 @@ LLAMA = msgspec.structs.replace(
 
 @pytest.mark.parametrize(("utilization", "eager"), [(0.6, True), (0.9, False)])
 def test_the_largest_steps_fit_beside_the_pool(utilization: float, eager: bool) -> None:
+    """Of a long context alone, with prompts, with many short pieces, and decodes of all."""
+    told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=Adjustments(presence=1.0))
+    table = list(range(2048))
+
+    def admitted(slots: range, tokens: int) -> list[NewSequence]:
+        blocks = -(-(tokens + 4) // 16)
+        return [NewSequence(slot, [1] * tokens, tokens, 0, told, table[:blocks]) for slot in slots]
+
     with simulated(Device(16 * GIB, computes=False)) as device:
         made = Machine(
-            device, LLAMA, max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=8192,
-            block_size=16, num_kv_blocks=None, gpu_memory_utilization=utilization, enforce_eager=eager,
+            device, LLAMA, max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=32_768,
+            block_size=16, num_kv_blocks=None, gpu_memory_utilization=utilization,
+            enforce_eager=eager,
         )  # fmt: skip
-        assert made.parts.blocks < 256 * 8192 // 16  # As many as there is room for.
+        assert made.parts.blocks < 256 * 2048  # As many as there is room for.
         loaded = device.highest
-        table = list(range(512))
-        told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=Adjustments(presence=1.0))
-        long = [NewSequence(0, [1] * 8190, 8190, 0, told, table)]
-        steps = [made.begin(Plan(1, 0, [], long, [SlotWork(0, 0, 8190)]))]
-        for step in range(2, 5):
-            more = [SlotWork(0, 8188 + step, 1)] if step < 4 else []
-            new = [
-                NewSequence(slot, [1] * 120, 120, 0, told, table[:8])
-                for slot in range(1 + 20 * (step - 2), 1 + 20 * (step - 1))
-            ]
-            work = [SlotWork(each.slot, 0, 120) for each in new]
-            steps.append(made.begin(Plan(step, step - 1, [], new, more + work)))
-        steps.append(made.begin(Plan(5, 4, [], [], [SlotWork(n, 120, 1) for n in range(1, 61)])))
-        assert [each.error for each in steps[-1].result().slots] == [None] * 60
+        works = [
+            [SlotWork(0, start, 8192 - 2 * (start > 20_000))] for start in range(0, 32_766, 8192)
+        ]
+        works.append([SlotWork(0, 32_766, 1), *(SlotWork(n, 0, 130) for n in range(1, 62))])
+        works.append([SlotWork(0, 32_767, 1), *(SlotWork(n, 0, 16) for n in range(62, 256))])
+        works.append([SlotWork(n, 130 if n < 62 else 16, 1) for n in range(1, 256)])
+        news = [admitted(range(1), 32_766), [], [], []]
+        news += [admitted(range(1, 62), 130), admitted(range(62, 256), 16), []]
+        for step, (new, work) in enumerate(zip(news, works, strict=True), 1):
+            result = made.begin(Plan(step, step - 1, [], new, work)).result()
+            assert {each.error for each in result.slots} == {None}
         assert loaded < device.highest <= utilization * device.total
         made.runner.close()

@@ -51,9 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def steps(machine: Machine) -> None:
     """A prefill, a mixed step, decodes of one and of two, and copies."""
     wants = [TokenSampling(0, temperature=0.0), ALL]
-    new = [
-        NewSequence(n, [1] * 150, 150, 0, each, list(range(16))) for n, each in enumerate(wants)
-    ]
+    new = [NewSequence(n, [1] * 150, 150, 0, each, list(range(16))) for n, each in enumerate(wants)]
     copies = [Copy("out", 1, 0), Copy("in", 0, 2), Copy("device", 1, 3)]
     plans = [
         Plan(1, 0, [], new[:1], [SlotWork(0, 0, 150)], copies),
