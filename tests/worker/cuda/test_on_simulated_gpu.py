@@ -101,17 +101,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_every_feature_and_nobody_waits(name: str) -> None:
     settings = SETTINGS[name]
     with machine(**settings) as made:
+        compiled = _of_sampling(made)
         runs = ahead(made, preempt_every=7)
         assert [job.error for job in runs.run(jobs())] == [None] * len(jobs())
         assert runs.most_in_flight == 2
         assert made.device.captures == (0 if settings.get("enforce_eager") else len(_graphs(made)))
         assert made.device.captures or settings.get("enforce_eager")
+        assert _of_sampling(made) == compiled  # Whatever was asked for.
         kernels = {key[0] for key in made.device.launched}
     assert kernels >= {"_rms_norm", "_attend", "_combine", "_rope_write", "_sample", "_edit"}
     assert kernels >= {"_count", "_parts", "_join", "_log_probs", "_gate_mul"}
     special = {"int8": "_weight_only", "int4": "_weight_only", "fp8": "_fp8_linear"}
     assert special.get(name, "_attend") in kernels
     assert ("_linear" in kernels) == bool(settings.get("batch_invariant"))
+
+
+def _of_sampling(made: Machine) -> set[Any]:
+    names = {"_parts", "_join", "_edit", "_sample", "_count", "_log_probs"}
+    return {key for key in made.device.launched if key[0] in names}
 
 
 def _graphs(made: Machine) -> dict[Any, Any]:

@@ -1,6 +1,8 @@
 """Compiles for sm_90 what a worker launches.
 
-`python -m tests.worker.cuda.simulated.worker_for_hopper [NAME…]`, of SETTINGS: as tests/kernels/triton/compile_for_hopper, but of the launches that the worker itself makes, in the
+`python -m tests.worker.cuda.simulated.worker_for_hopper [NAME…]`, of SETTINGS.
+
+As tests/kernels/triton/compile_for_hopper, but of the launches that the worker itself makes, in the
 shapes of Llama 3.1 8B: steps of every kind on the simulated GPU.  Not under TRITON_INTERPRET.
 """
 
