@@ -26,6 +26,7 @@ from loadtest.worker_host.stand_ins import (
     NoCopies,
     StandInModel,
     StandInQueue,
+    StandInRecording,
 )
 from penstock.model_config import ModelConfig
 from penstock.protocol.from_worker import Result
@@ -150,7 +151,7 @@ class TimedLaunches(Launches):
 
     def capture(self, work: Any) -> Any:
         replay, clock = super().capture(work), self.clock
-        return lambda: clock.call("replay", replay)
+        return StandInRecording(lambda: clock.call("replay", replay))
 
 
 def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.rms_norm import rms_norm
+from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler.transfers import HostTransfers
 
 KERNEL_SECONDS, REPLAY_SECONDS, OPERATION_SECONDS = 20e-6, 60e-6, 5e-6
@@ -80,18 +82,33 @@ class Launches:
         finally:
             self._counting = False
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> StandInRecording:
         """As Captures.capture."""
+        return StandInRecording(self._replay)
 
-        def replay() -> None:
-            self.replays += self._counting
-            _spin(time.perf_counter() + REPLAY_SECONDS)
+    def renew(self) -> None:
+        """As Captures.renew."""
 
-        return replay
+    def _replay(self) -> None:
+        self.replays += self._counting
+        _spin(time.perf_counter() + REPLAY_SECONDS)
 
     def _add(self, counts: dict[str, int], name: str) -> None:
         if self._counting:
             counts[name] = counts.get(name, 0) + 1
+
+
+@dataclass(frozen=True)
+class StandInRecording:
+    """A Recording; called, too, by revisions that know none."""
+
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.run()
+
+    def drop(self) -> None:
+        """It holds nothing."""
 
 
 class _Operations(TorchDispatchMode):
@@ -112,17 +129,23 @@ def _spin(until: float) -> None:
 
 
 class StandInModel:
-    """A DecoderModel's two calls; the logits are whatever lies in memory."""
+    """What of a DecoderModel is called; the logits are whatever lies in memory."""
 
     def __init__(self, config: ModelConfig, rows: int, launches: Launches) -> None:
         self.config = config
+        self.shard = shard_of(config, Place())
         self.layers = [None] * config.num_layers
         self._launches = launches
         self._norm = torch.ones(HIDDEN)
         self._out = torch.empty(rows, config.vocab_size, dtype=torch.float32)
 
+    def receive(self, rows: int) -> None:
+        """There is no stage before."""
+
     def hidden(self, tokens: Tensor, *rest: object) -> Tensor:
         return torch.zeros(len(tokens), HIDDEN)
+
+    through_layers = hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         rms_norm(hidden, self._norm, 1e-6)

@@ -17,7 +17,7 @@ its sequence alone, and with equal tiles in both forms not even from how the tok
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -40,6 +40,10 @@ class Reach:
 
 
 FULL = Reach()
+
+PARTIAL_BYTES = 128 << 20
+"""Memory for partial results: of decodes with 8 KV heads of 128, each for 4 query heads, 8,192
+splits at once, which are programs enough for any device."""
 
 
 @triton.jit
@@ -124,7 +128,7 @@ def _attend_split(
     return top, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _attend(
     query,
     key_cache,
@@ -216,7 +220,7 @@ def _attend(
         tl.store(out + place, result, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine(
     partial_values,
     partial_peaks,
@@ -303,6 +307,15 @@ def paged_attention(
     return out
 
 
+def tiles_at_once(values: int) -> int:
+    """Tiles of one launch. values: of a tile's partial results.
+
+    One long context gives every tile of a step as many splits: the others' would take gigabytes.
+    A multiple of 16, so that each launch's lists are aligned alike.
+    """
+    return max(16, PARTIAL_BYTES // (4 * max(values, 1)) // 16 * 16)
+
+
 @dataclass(frozen=True)
 class _Call:
     """The arguments of paged_attention, for its launches."""
@@ -317,14 +330,31 @@ class _Call:
     scales: KVScales
 
     def launch(self, tiles: TileList, shape: AttentionTiles, *, partial: bool) -> None:
+        kv_heads, _, head_dim = self.key_cache.shape
+        count = tiles.sequences.shape[0]
+        rows = tiles.queries * self.plan.group if partial else 0
+        splits = self._splits(tiles, shape) if partial else 1
+        at_once = min(count, tiles_at_once(kv_heads * splits * rows * head_dim))
+        values = self._partial(at_once, kv_heads, splits, rows, head_dim)
+        peaks = self._partial(at_once, kv_heads, splits, rows)
+        weights = self._partial(at_once, kv_heads, splits, rows)
+        for begin in range(0, count, at_once):
+            part = slice(begin, begin + at_once)
+            some = replace(tiles, sequences=tiles.sequences[part], firsts=tiles.firsts[part])
+            self._launch(some, shape, rows, splits, (values, peaks, weights))
+
+    def _launch(
+        self,
+        tiles: TileList,
+        shape: AttentionTiles,
+        rows: int,
+        splits: int,
+        partials: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        """rows: of partials' tiles; 0: there are none."""
         plan, reach = self.plan, self.reach
         kv_heads, _, head_dim = self.key_cache.shape
         count = tiles.sequences.shape[0]
-        rows = tiles.queries * plan.group if partial else 0
-        splits = self._splits(tiles, shape) if partial else 1
-        values = self._partial(count, kv_heads, splits, rows, head_dim)
-        peaks = self._partial(count, kv_heads, splits, rows)
-        weights = self._partial(count, kv_heads, splits, rows)
         where = (
             tiles.sequences, tiles.firsts, plan.query_starts, plan.query_lens, plan.seq_lens
         )  # fmt: skip
@@ -342,9 +372,7 @@ class _Call:
             self.key_cache,
             self.value_cache,
             self.out,
-            values,
-            peaks,
-            weights,
+            *partials,
             plan.tables,
             *where,
             scale,
@@ -363,11 +391,9 @@ class _Call:
             num_stages=shape.stages,
             **common,
         )
-        if partial:
+        if rows:
             _combine[(count, kv_heads, rows)](
-                values,
-                peaks,
-                weights,
+                *partials,
                 self.out,
                 *where,
                 self.scales.value,

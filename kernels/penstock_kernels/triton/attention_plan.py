@@ -88,7 +88,8 @@ def plan_attention(
         sequences, firsts = _tiles_of(
             chosen.nonzero()[0], query_lens, seq_lens, tile_queries(shape, group)
         )
-        queries = min(tile_queries(shape, group), int(query_lens[chosen].max()))
+        # One, or as many as there may be: the kernels are compiled for each number.
+        queries = 1 if query_lens[chosen].max() == 1 else tile_queries(shape, group)
         return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()))
 
     return AttentionPlan(

@@ -176,11 +176,12 @@ class CUDACaptures:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)
         self.renew()
 
     def capture(self, work: Work) -> Recording:
-        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
             with torch.cuda.graph(

@@ -34,7 +34,8 @@ rows, and unpacking costs as much as reading it about 5 times.  Still to be meas
 
 @dataclass(frozen=True)
 class LibraryProduct:
-    """cuBLAS: float32 sums, one rounding.  float32 stays float32 (no TF32)."""
+    """cuBLAS: float32 sums; where it cuts a sum into parts, these may be rounded, too (torch's
+    default).  float32 stays float32 (no TF32)."""
 
     weight: Tensor
     bias: Tensor | None

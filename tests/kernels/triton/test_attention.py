@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from penstock_kernels.triton import attention
 from penstock_kernels.triton.attention import FULL, Reach
 from penstock_kernels.triton.rope_write import KVScales
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
@@ -109,6 +110,19 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         work = [(long, 299, 1), (short, 2, 1)]
         work.insert(place, (one, 89, 1))
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
+
+
+def test_more_tiles_than_partial_results_have_room_for(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go in several launches, of 16 tiles at least, through the same memory."""
+    shape, dtype = (4, 1, 16), torch.float32
+    lengths = [70 + 5 * n for n in range(20)]
+    work = [(sequence(n, length, shape, dtype), length - 1, 1) for n, length in enumerate(lengths)]
+    whole = run_step(work, Case(SAME), device)
+    monkeypatch.setattr(attention, "PARTIAL_BYTES", 1)
+    for one, other in zip(run_step(work, Case(SAME), device), whole, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 64), (8, 2, 128)], ids=str)

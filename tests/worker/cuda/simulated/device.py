@@ -1,0 +1,200 @@
+"""A GPU that isn't there: a queue of work that nobody does before somebody waits for it.
+
+What is queued is computed on the CPU, in order and late: as late as a program may rely on.  So a
+host buffer that is written again too soon, and a result that is read before it came, show.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+PIECE = 512
+"""Bytes: torch's allocator rounds up to them."""
+
+STREAM = "the default stream"
+
+Work = Callable[[], object]
+
+
+class Misuse(BaseException):
+    """What a GPU wouldn't allow, or wouldn't forgive. No Exception: the worker contains those."""
+
+
+@dataclass(eq=False)
+class Memory:
+    """What the allocator gave for one tensor; its views share it."""
+
+    size: int
+    captured: bool
+
+
+@dataclass
+class Recording:
+    """Work of a CUDA graph. outside: memory of others that it reads or writes at each replay."""
+
+    works: list[Work] = field(default_factory=list)
+    inside: weakref.WeakSet[Memory] = field(default_factory=weakref.WeakSet)
+    outside: dict[int, weakref.ref[Memory]] = field(default_factory=dict)
+
+
+class Device:
+    """total: bytes of memory.  pace: of random numbers, how much is done whenever the host looks;
+    None: nothing, until it waits.  computes: else shapes are all there is, in no memory.
+
+    waits: who waited for the device, by name.  launched: kernels that were, by what Triton compiles
+    them for.  pinned: memory of the host that the device may reach.
+    """
+
+    def __init__(self, total: int, *, pace: int | None = None, computes: bool = True) -> None:
+        self.total = total
+        self.computes = computes
+        self.waits: list[str] = []
+        self.launched: dict[object, int] = {}
+        self.grids: list[tuple[str, tuple[int, ...]]] = []
+        self.allocated = self.peak = 0
+        self.pool = self.pool_peak = 0
+        self.highest = 0
+        self.captures = 0
+        self.stream = STREAM
+        self.recording: Recording | None = None
+        self._pinned: dict[int, tuple[int, Tensor | None]] = {}
+        self._queue: deque[Work] = deque()
+        self._queued = self._done = 0
+        self._pace = None if pace is None else random.Random(pace)
+
+    # ---- the queue
+
+    @property
+    def end(self) -> int:
+        """The place behind all that is queued."""
+        return self._queued
+
+    def put(self, work: Work, *, check: bool = False) -> None:
+        """check: it is done where shapes are all there is, too."""
+        if self.recording is None and self.stream != STREAM:
+            raise Misuse(f"work goes to {self.stream}, which waits for no other")
+        if not (self.computes or check):
+            return
+        if self.recording is not None:
+            self.recording.works.append(work)
+        else:
+            self._queue.append(work)
+            self._queued += 1
+
+    def reached(self, place: int) -> bool:
+        """A look, which doesn't wait."""
+        self.refuse_in_capture("an event is asked")
+        if self._pace is not None:
+            self._run(min(self._queued, self._done + self._pace.randint(0, 60)))
+        return self._done >= place
+
+    def passed(self, place: int) -> bool:
+        return self._done >= place
+
+    def wait(self, place: int | None = None) -> None:
+        """Until the place is reached; None: the end."""
+        self.refuse_in_capture("the host waits")
+        self.waits.append(caller())
+        self._run(self._queued if place is None else place)
+
+    def _run(self, place: int) -> None:
+        with _disable_current_modes(), torch.inference_mode():
+            while self._done < place:
+                self._queue.popleft()()
+                self._done += 1
+
+    # ---- memory
+
+    def allocate(self, size: int) -> Memory:
+        """Raises torch.OutOfMemoryError."""
+        size = -(-size // PIECE) * PIECE
+        held = self.allocated + (self.pool_peak if self.recording is None else self.pool)
+        if held + size > self.total:
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {size} bytes, {held} are taken")
+        memory = Memory(size, self.recording is not None)
+        if self.recording is not None:
+            self.recording.inside.add(memory)
+            self.pool += size
+            self.pool_peak = max(self.pool_peak, self.pool)
+        else:
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+        self.highest = max(self.highest, self.allocated + self.pool_peak)
+        weakref.finalize(memory, self._free, size, memory.captured)
+        return memory
+
+    def touch(self, memory: Memory) -> None:
+        """A tensor of it is read or written by what is queued now."""
+        recording = self.recording
+        if recording is not None and memory not in recording.inside:
+            recording.outside[id(memory)] = weakref.ref(memory)
+        elif recording is None and memory.captured:
+            raise Misuse("a tensor of a graph's pool is used beside its graph")
+
+    def _free(self, size: int, captured: bool) -> None:
+        if captured:
+            self.pool -= size
+        else:
+            self.allocated -= size
+
+    # ---- graphs
+
+    def begin_capture(self) -> None:
+        self.wait()
+        self.recording = Recording()
+        self.captures += 1
+
+    def end_capture(self) -> Recording:
+        recording, self.recording = self.recording, None
+        if recording is None:
+            raise Misuse("nothing is captured")
+        if recording.inside:
+            sizes = [memory.size for memory in recording.inside]
+            raise Misuse(f"memory of the graphs' pool is held beyond the capture: {sizes}")
+        return recording
+
+    def replay(self, recording: Recording) -> None:
+        if any(memory() is None for memory in recording.outside.values()):
+            raise Misuse("a graph reaches memory that was given back")
+        for work in recording.works:
+            self.put(work)
+
+    def refuse_in_capture(self, what: str) -> None:
+        if self.recording is not None:
+            raise Misuse(f"{what} while a graph is captured, by {caller()}")
+
+    # ---- the host's memory
+
+    def pin(self, address: int, size: int, keep: Tensor | None = None) -> None:
+        """keep: whose memory it is, so that no other gets its address."""
+        self._pinned[address] = size, keep
+
+    def unpin(self, address: int) -> None:
+        del self._pinned[address]
+
+    def reaches(self, host: Tensor) -> bool:
+        """Whether it is pinned, whole."""
+        first = host.untyped_storage().data_ptr() + host.storage_offset() * host.itemsize
+        return any(
+            begin <= first and first + host.nbytes <= begin + size
+            for begin, (size, _) in self._pinned.items()
+        )
+
+
+def caller() -> str:
+    """Whose line of the worker it is that runs."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("penstock_"):
+            return frame.f_code.co_qualname
+        frame = frame.f_back
+    return "a test"

@@ -1,0 +1,59 @@
+"""Launches of Triton's kernels, in its interpreter or not, as work of the simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from tests.worker.cuda.simulated.device import Device, Misuse
+from tests.worker.cuda.simulated.tensors import CudaTensor
+
+MOST = (2**31 - 1, 65535, 65535)
+"""Programs along each axis of a grid."""
+
+Launch = Callable[..., object]
+
+
+def launching(device: Device, run: Launch | None, compiled: Launch | None = None) -> Launch:
+    """In place of a kernel's `run`.  run: computes it, given tensors of the CPU.  compiled: is told
+    the launch as it is."""
+
+    def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        name = kernel.fn.__name__
+        sizes = tuple(grid) if isinstance(grid, tuple) else tuple(grid(kwargs))
+        if not all(0 < size <= most for size, most in zip(sizes, MOST, strict=False)):
+            raise Misuse(f"{name} is launched with grid {sizes}")
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, CudaTensor):
+                device.touch(value.memory)
+            elif isinstance(value, Tensor):
+                raise Misuse(f"{name} is launched with a tensor of the {value.device}")
+        key = (name, *_specialised(kernel, args, kwargs))
+        if device.recording is not None and key not in device.launched:
+            raise Misuse(f"{name} would be compiled while a graph is captured")
+        device.launched[key] = device.launched.get(key, 0) + 1
+        device.grids.append((name, sizes))
+        if compiled is not None:
+            compiled(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        if run is not None:
+            inner = [getattr(each, "content", each) for each in args]
+            device.put(lambda: run(kernel, *inner, grid=grid, warmup=warmup, **kwargs))
+
+    return launch
+
+
+def _specialised(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[object]:
+    """What Triton compiles a kernel anew for."""
+    plain = set(getattr(kernel, "kwargs", {}).get("do_not_specialize") or ())
+    plain |= {each.name for each in getattr(kernel, "params", ()) if each.do_not_specialize}
+    key: list[object] = []
+    for name, value in zip(kernel.arg_names, args, strict=False):
+        if isinstance(value, Tensor):
+            key.append((value.dtype, value.data_ptr() % 16 == 0))
+        elif isinstance(value, int) and name not in plain:
+            key.append((value == 1, value % 16 == 0, value >= 2**31))
+        else:
+            key.append(type(value))
+    return [*key, *sorted(kwargs.items())]

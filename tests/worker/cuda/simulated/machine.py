@@ -1,0 +1,105 @@
+"""A worker's runner on the simulated device, and a plan's begin that may not wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.protocol.common import Grammar
+from penstock.protocol.to_worker import Plan
+from penstock_worker.device.runner import DeviceRunner
+from penstock_worker.device.step import DeviceStep
+from penstock_worker.device_loading import DeviceParts, load_on_device
+from penstock_worker.forward import choose
+from penstock_worker.forward.interface import DeviceRecipe
+from penstock_worker.grammar import Grammars
+from penstock_worker.metrics.phases import Phases
+from penstock_worker.slots import SlotBounds, Slots
+from tests.worker.cpu_model import CPUModel
+from tests.worker.cuda.simulated.device import Device, Misuse
+from tests.worker.grammar_tools import EVEN, compile_now
+
+NO_FILES = WeightFiles(format="safetensors", files=(), dtype="bfloat16")
+
+
+class Machine:
+    """changes: of Setup.  grammars: None: one, number 1, that allows even ids."""
+
+    def __init__(
+        self, device: Device, config: ModelConfig, files: WeightFiles = NO_FILES, **changes: Any
+    ) -> None:
+        model = CPUModel(config, files, changes.pop("dtype", "auto"), backend="triton")
+        small = {
+            "block_size": 4,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 40,
+            "max_model_len": 640,
+            "gpu_memory_utilization": 0.9,
+            "num_kv_blocks": 400,
+            "load_format": "dummy" if files is NO_FILES else "auto",
+        }
+        self.device = device
+        self.setup = msgspec.structs.replace(model.setup(), **(small | changes))
+        recipe = choose(model.prepared(), self.setup, 1)
+        if not isinstance(recipe, DeviceRecipe):
+            raise TypeError(f"{recipe.backend} isn't for a device")
+        with torch.inference_mode():
+            self.parts: DeviceParts = load_on_device(recipe, self.setup, config.vocab_size)
+        setup = self.setup
+        self.grammars = Grammars(Even(config.vocab_size), budget=20.0)
+        compile_now(self.grammars, 1, EVEN)
+        bounds = SlotBounds(
+            setup.max_num_seqs,
+            self.parts.blocks,
+            setup.block_size,
+            config.vocab_size,
+            setup.max_model_len,
+        )
+        self.runner = DeviceRunner(
+            self.parts.forward,
+            self.parts.sampler,
+            Slots(bounds),
+            copies=self.parts.copies,
+            grammars=self.grammars,
+            phases=Phases(),
+        )
+        self.waited: set[str] = set()
+
+    def begin(self, plan: Plan) -> DeviceStep:
+        """Fails where it waits for anything but what is stated."""
+        before = len(self.device.waits)
+        step = self.runner.begin(plan)
+        waits = set(self.device.waits[before:])
+        if waits - MAY_WAIT:
+            raise Misuse(f"begin waited in {waits - MAY_WAIT}")
+        self.waited |= waits
+        return step
+
+
+COLLECTING = {"_CUDAMark.wait", "_CUDAFetched.arrays"}
+"""Results of steps before, for bad words and grammars; prompts' log-probabilities."""
+CAPTURING = {"CUDACaptures.capture"}
+MAY_WAIT = COLLECTING | CAPTURING
+
+
+class Even:
+    """A Compile whose matchers allow even ids, always."""
+
+    def __init__(self, vocab: int) -> None:
+        self._allowed = np.arange(vocab) % 2 == 0
+
+    def __call__(self, definition: Grammar) -> Even:
+        return self
+
+    def matcher(self) -> Even:
+        return self
+
+    def advance(self, tokens: list[int]) -> None:
+        pass
+
+    def allowed(self) -> np.ndarray:
+        return self._allowed
