@@ -47,6 +47,17 @@ def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST)
     return formats.dtypes.get(weights.dtype, torch.float32)
 
 
+BESIDE_QUANTISED = torch.bfloat16
+"""Of activations and the KV cache where the CUDA kernels keep a file's quantised matrices. No weight
+is rounded then, and that is what matters: PLACEHOLDER"""
+
+
+def stays_quantised(requested: str, weights: WeightFiles, formats: Formats) -> bool:
+    """Whether matrices stay as the file has them where a backend can do that: auto, of a GGUF file
+    of a quantised type. An explicit dtype means that type throughout."""
+    return requested == "auto" and weights.format == "gguf" and weights.dtype not in formats.dtypes
+
+
 def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:
     """The dtype of stored keys and values. requested: a key of formats.caches, or auto."""
     if requested == "auto":

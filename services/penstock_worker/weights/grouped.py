@@ -6,6 +6,7 @@ Source of the blocks: as in `formats`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,8 +47,9 @@ def grouped(
     """
     stored, (_, columns) = tensors[0]
     whole = LAYOUTS[stored.format]
-    unit = whole.unit if _aligned(columns, whole.unit) else GROUP
-    layout = Layout(whole.bits, whole.offset, whole.group, whole.minima, whole.factors, unit)
+    layout = whole
+    if whole.factors is not None and not _aligned(columns, whole.unit):
+        layout = replace(whole, unit=GROUP)
     rows = sum(len(part[0]) for _, part in tensors)
     out = empty(layout, rows, len(columns), device)
     start = 0

@@ -59,9 +59,9 @@ def test_all_quantised_types_are_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("rows", [1, 19, 40])
-def test_products(kind: str, rows: int, device: torch.device) -> None:
-    outputs, inputs = 70, 768 if LAYOUTS[kind].factors is not None else 672
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 70), (19, 3), (40, 65)])
+def test_products(kind: str, rows: int, outputs: int, device: torch.device) -> None:
+    inputs = 256 if LAYOUTS[kind].factors is not None else 96
     weight, there = true(kind, outputs, inputs), kept(kind, outputs, inputs, device)
     x, bias = drawn(1, rows, inputs).bfloat16(), drawn(2, outputs)
     largest = float(weight.abs().max()) if LAYOUTS[kind].minima else 0.0
@@ -102,7 +102,7 @@ def test_batch_invariant_rows_are_the_same_in_any_company(kind: str, device: tor
     there = kept(kind, 9, inputs, device)
     x = drawn(1, GROUPED_MANY.rows + 2, inputs).bfloat16().to(device)
     whole = grouped_linear(x, there, batch_invariant=True)
-    for start, count in ((0, 1), (len(x) - 1, 1), (3, GROUPED_FEW.rows), (1, 40)):
+    for start, count in ((0, 1), (len(x) - 1, 1), (3, GROUPED_FEW.rows), (1, 20)):
         part = grouped_linear(x[start : start + count], there, batch_invariant=True)
         assert torch.equal(part, whole[start : start + count]), (start, count)
 
