@@ -228,9 +228,7 @@ def _launch(
     tiles: MatmulTiles,
 ) -> None:
     rows, outputs = x.shape[0], weights.outputs
-    _grouped_product[
-        (triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns), parts)
-    ](
+    _grouped_product[(triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns), parts)](
         x,
         *_operands(weights),
         out if bias is None else bias,
@@ -284,11 +282,15 @@ def _grouped_rows(
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
+    CHOSEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Row ids[program] as floats: the arithmetic of ggml, a rounding for each operation."""
+    """Row ids[program], or row `program`, as floats: the arithmetic of ggml, a rounding for each
+    operation."""
     row = tl.program_id(0).to(tl.int64)
-    source = tl.load(ids + row).to(tl.int64)
+    source = row
+    if CHOSEN:
+        source = tl.load(ids + row).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < inputs
     group = (column // 32).to(tl.int64) * outputs + source
@@ -317,21 +319,22 @@ def _grouped_rows(
     tl.store(out + row * inputs + column, round_to(value, out.dtype.element_ty), mask=inside)
 
 
-def grouped_rows(weights: GroupedWeights, ids: Tensor, dtype: torch.dtype) -> Tensor:
+def grouped_rows(weights: GroupedWeights, ids: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Rows of the matrix, as an embedding has them, each number rounded once to dtype.
 
-    ids: [rows] int64, each below weights.outputs.  Returns [rows, inputs].
+    ids: [rows] int64, each below weights.outputs; None: all.  Returns [rows, inputs].
     """
-    inputs = weights.inputs
-    out = torch.empty(len(ids), inputs, dtype=dtype, device=ids.device)
-    if len(ids):
-        _grouped_rows[(len(ids), triton.cdiv(inputs, UNPACK_TILE))](
-            ids,
+    rows, inputs = weights.outputs if ids is None else len(ids), weights.inputs
+    out = torch.empty(rows, inputs, dtype=dtype, device=weights.levels.device)
+    if rows:
+        _grouped_rows[(rows, triton.cdiv(inputs, UNPACK_TILE))](
+            out if ids is None else ids,
             *_operands(weights),
             out,
             weights.outputs,
             inputs,
             **_meaning(weights),
+            CHOSEN=ids is not None,
             BLOCK=UNPACK_TILE,
             num_warps=UNPACK_WARPS,
         )

@@ -116,7 +116,7 @@ WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
 GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 6)
-"""Weights as GGUF has them: of 64 outputs and 32 inputs, 0.5 to 1 KiB on their way in each stage."""
+"""Weights as GGUF has them: of 64 outputs and 32 inputs, 1 or 2 KiB on their way in each stage."""
 GROUPED_MANY = MatmulTiles(128, 64, 32, 4, 4)
 """A weight is decoded once for each 128 rows."""
 

@@ -35,6 +35,10 @@ MANY_ROWS = 128
 """From here on packed weights are unpacked first: their kernel reads a weight once for each 16
 rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
 
+UNPACKED_ROWS = 256
+"""The same for a GGUF file's weights, whose kernel decodes one once for each 128 rows; unpacking
+costs about what 200 rows do.  Still to be measured."""
+
 
 @dataclass(frozen=True)
 class LibraryProduct:
@@ -87,15 +91,19 @@ class FP8Product:
 
 @dataclass(frozen=True)
 class GroupedProduct:
-    """Weights as a GGUF file has them, none rounded.  Many rows take the same kernel with higher
-    tiles: unpacked for cuBLAS they would be rounded.  dtype: of the result, default x's."""
+    """Weights as a GGUF file has them, none rounded; but from many_rows rows on they are unpacked,
+    and rounded to x's dtype.  None: never.  dtype: of the result, default x's."""
 
     weights: GroupedWeights
     bias: Tensor | None
     dtype: torch.dtype | None
     batch_invariant: bool
+    many_rows: int | None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.many_rows is not None and x.shape[0] >= self.many_rows:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return library_linear(x, grouped_rows(self.weights, None, x.dtype), bias)
         return grouped_linear(
             x,
             self.weights,
@@ -233,7 +241,10 @@ class TritonOps:
         self, piece: Tensor | GroupedWeights, bias: Tensor | None, dtype: torch.dtype | None
     ) -> Product:
         if isinstance(piece, GroupedWeights):
-            return GroupedProduct(piece, bias, dtype, self._batch_invariant)
+            # Logits would be rounded to x's dtype too.
+            exact = self._batch_invariant or dtype is not None
+            many = None if exact else UNPACKED_ROWS
+            return GroupedProduct(piece, bias, dtype, self._batch_invariant, many)
         added = None if bias is None else bias.to(piece.dtype)
         return WideProduct(self._of_floats(piece, added), piece.dtype, dtype)
 

@@ -108,7 +108,7 @@ def _half(blocks: Tensor, start: int) -> Tensor:
 
 
 def _packed(levels: Tensor) -> Tensor:
-    """[blocks, groups, 32] whole numbers, of which 4 bits are kept -> bytes [blocks, groups, 16]."""
+    """[blocks, groups, 32] whole numbers -> their lower 4 bits as bytes [blocks, groups, 16]."""
     return (levels[..., :16] & 15) | (levels[..., 16:] & 15) << 4
 
 

@@ -133,7 +133,8 @@ def grouped_call(layout: grouped_weights.Layout) -> None:
     grouped.grouped_linear(rows(2, 14336), weights)
     grouped.grouped_linear(rows(130, 14336), weights)
     grouped.grouped_linear(rows(2, 14336), weights, batch_invariant=True)
-    grouped.grouped_rows(weights, torch.zeros(2, dtype=torch.int64), BF16)
+    for ids in (torch.zeros(2, dtype=torch.int64), None):
+        grouped.grouped_rows(weights, ids, BF16)
 
 
 def fp8() -> None:

@@ -213,6 +213,30 @@ def test_one_product_of_several_types(batch_invariant: bool, device: torch.devic
     assert ((logits.double() - wanted).abs() <= size * 1e-5).all()
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_many_rows_are_unpacked(
+    batch_invariant: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not where all rows are to have the same bits, and not for logits."""
+    monkeypatch.setattr("penstock_worker.layers.triton_ops.UNPACKED_ROWS", 5)
+    tensors = {"x": stored("Q4_1", 7, 64)}
+    matrix = QuantisedWeights(tensors, torch.bfloat16, device).take_matrix([("x", (7, 64))])
+    true = QuantisedWeights(tensors, torch.float32).take_stacked([("x", (7, 64))])
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    ops = TritonOps(device, torch.bfloat16, batch_invariant=batch_invariant)
+    ours = ops.product(matrix, torch.ones(7))(x.to(device)).cpu()
+    weight = true if batch_invariant else true.bfloat16()
+    wanted = x.double() @ weight.double().T + 1
+    size = x.double().abs() @ weight.double().abs().T + 1
+    assert ((ours.double() - wanted).abs() <= wanted.abs() * 2**-7 + size * 1e-5).all()
+    if batch_invariant:
+        alone = ops.product(matrix, torch.ones(7))(x[3:4].to(device)).cpu()
+        assert torch.equal(alone, ours[3:4])
+    logits = ops.head(matrix)(x.to(device)).cpu()
+    exact = x.double() @ true.double().T
+    assert ((logits.double() - exact).abs() <= size * 1e-5).all()
+
+
 def test_tables_of_both_kinds(device: torch.device) -> None:
     ids = torch.tensor([6, 0, 6])
     for kind in ("Q8_0", "F16"):
