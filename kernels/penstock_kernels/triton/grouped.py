@@ -69,15 +69,71 @@ def _halves(
 
 @triton.jit
 def _factor(
-    values, units, group, column, in_columns, outputs, PER: tl.constexpr, UNITS: tl.constexpr
+    values,
+    units,
+    group,
+    column,
+    in_columns,
+    held,
+    outputs,
+    GROUP: tl.constexpr,
+    UNIT: tl.constexpr,
+    HAVE: tl.constexpr,
 ):
-    """A group's scales or minima, [COLUMNS] float32, exact.  PER: groups in a unit."""
+    """Scales or minima of group `group` (of GROUP inputs), [COLUMNS] float32, exact; 0 where the
+    group isn't `held`."""
+    if not HAVE:
+        return tl.zeros([column.shape[0]], tl.float32)
+    mask = in_columns & held
     place = column.to(tl.int64) + group * outputs
-    value = tl.load(values + place, mask=in_columns, other=0).to(tl.float32)
-    if UNITS:
-        place = column.to(tl.int64) + group // PER * outputs
-        value *= tl.load(units + place, mask=in_columns, other=0).to(tl.float32)
+    value = tl.load(values + place, mask=mask, other=0).to(tl.float32)
+    if UNIT > 0:
+        place = column.to(tl.int64) + group * GROUP // UNIT * outputs
+        value *= tl.load(units + place, mask=mask, other=0).to(tl.float32)
     return value
+
+
+@triton.jit
+def _add_group(
+    acc,
+    x_place,
+    levels,
+    high,
+    scale,
+    second_scale,
+    least,
+    group,
+    in_rows,
+    column,
+    in_columns,
+    held,
+    outputs,
+    BITS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+):
+    """acc + the product of 32 inputs. second_scale: of the latter 16, where GROUP is 16."""
+    dtype: tl.constexpr = x_place.dtype.element_ty
+    none = tl.zeros(acc.shape, tl.float32)
+    low, upper = _halves(levels, high, group, column, in_columns & held, outputs, BITS, OFFSET)
+    mask = in_rows[:, None] & held
+    some = tl.trans(tl.load(x_place + group * 32, mask=mask, other=0.0))
+    more = tl.trans(tl.load(x_place + group * 32 + 16, mask=mask, other=0.0))
+    if GROUP == 32:
+        product = tile_dot(_whole(low, dtype), some, none)
+        product = tile_dot(_whole(upper, dtype), more, product)
+        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
+    else:
+        product = tile_dot(_whole(low, dtype), some, none)
+        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
+        product = tile_dot(_whole(upper, dtype), more, none)
+        acc = tl.fma(product, tl.broadcast_to(second_scale[:, None], product.shape), acc)
+    if MINIMA:
+        ones = round_to(tl.full([acc.shape[0], 16], 1.0, tl.float32), dtype)
+        total = tile_dot(ones, more, tile_dot(ones, some, none))
+        acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
+    return acc
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -114,39 +170,81 @@ def _grouped_product(
     column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
     in_rows, in_columns = row < rows, column < outputs
     half = tl.arange(0, 16)
-    dtype: tl.constexpr = x.dtype.element_ty
     x_place = x + row.to(tl.int64)[:, None] * x_row + half[None, :]
-    PER: tl.constexpr = UNIT // GROUP
-    ones = round_to(tl.full([COLUMNS, 16], 1.0, tl.float32), dtype)
-    none = tl.zeros([COLUMNS, ROWS], tl.float32)
     acc = tl.zeros([COLUMNS, ROWS], tl.float32)
     groups = inputs // 32
     part = tl.program_id(1)
-    first_group = part * groups // PARTS
-    for group in tl.range(first_group, (part + 1) * groups // PARTS, num_stages=STAGES):
-        low, upper = _halves(levels, high, group, column, in_columns, outputs, BITS, OFFSET)
-        some = tl.trans(tl.load(x_place + group * 32, mask=in_rows[:, None], other=0.0))
-        more = tl.trans(tl.load(x_place + group * 32 + 16, mask=in_rows[:, None], other=0.0))
-        if GROUP == 32:
-            both = tile_dot(_whole(low, dtype), some, none)
-            both = tile_dot(_whole(upper, dtype), more, both)
-            scale = _factor(scales, units, group, column, in_columns, outputs, PER, UNIT > 0)
-            acc = tl.fma(both, tl.broadcast_to(scale[:, None], both.shape), acc)
-            if MINIMA:
-                total = tile_dot(ones, more, tile_dot(ones, some, none))
-                least = _factor(
-                    minima, unit_minima, group, column, in_columns, outputs, PER, UNIT > 0
-                )
-                acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
-        else:
-            left = _factor(scales, units, 2 * group, column, in_columns, outputs, PER, UNIT > 0)
-            right = _factor(
-                scales, units, 2 * group + 1, column, in_columns, outputs, PER, UNIT > 0
-            )
-            product = tile_dot(_whole(low, dtype), some, none)
-            acc = tl.fma(product, tl.broadcast_to(left[:, None], product.shape), acc)
-            product = tile_dot(_whole(upper, dtype), more, none)
-            acc = tl.fma(product, tl.broadcast_to(right[:, None], product.shape), acc)
+    end = (part + 1) * groups // PARTS
+    TWO: tl.constexpr = GROUP == 16
+    PER: tl.constexpr = 32 // GROUP
+    for group in tl.range(part * groups // PARTS, end, 4, num_stages=STAGES):
+        # Scales are too narrow to be copied ahead as levels are: those of four groups are on their
+        # way at once.
+        a, b, c, d = group < end, group + 1 < end, group + 2 < end, group + 3 < end
+        a0 = _factor(
+            scales, units, group * PER, column, in_columns, a, outputs,
+            GROUP, UNIT, True,
+        )  # fmt: skip
+        a1 = _factor(
+            scales, units, group * PER + 1, column, in_columns, a, outputs,
+            GROUP, UNIT, TWO,
+        )  # fmt: skip
+        a2 = _factor(
+            minima, unit_minima, group, column, in_columns, a, outputs,
+            GROUP, UNIT, MINIMA,
+        )  # fmt: skip
+        b0 = _factor(
+            scales, units, (group + 1) * PER, column, in_columns, b, outputs,
+            GROUP, UNIT, True,
+        )  # fmt: skip
+        b1 = _factor(
+            scales, units, (group + 1) * PER + 1, column, in_columns, b, outputs,
+            GROUP, UNIT, TWO,
+        )  # fmt: skip
+        b2 = _factor(
+            minima, unit_minima, group + 1, column, in_columns, b, outputs,
+            GROUP, UNIT, MINIMA,
+        )  # fmt: skip
+        c0 = _factor(
+            scales, units, (group + 2) * PER, column, in_columns, c, outputs,
+            GROUP, UNIT, True,
+        )  # fmt: skip
+        c1 = _factor(
+            scales, units, (group + 2) * PER + 1, column, in_columns, c, outputs,
+            GROUP, UNIT, TWO,
+        )  # fmt: skip
+        c2 = _factor(
+            minima, unit_minima, group + 2, column, in_columns, c, outputs,
+            GROUP, UNIT, MINIMA,
+        )  # fmt: skip
+        d0 = _factor(
+            scales, units, (group + 3) * PER, column, in_columns, d, outputs,
+            GROUP, UNIT, True,
+        )  # fmt: skip
+        d1 = _factor(
+            scales, units, (group + 3) * PER + 1, column, in_columns, d, outputs,
+            GROUP, UNIT, TWO,
+        )  # fmt: skip
+        d2 = _factor(
+            minima, unit_minima, group + 3, column, in_columns, d, outputs,
+            GROUP, UNIT, MINIMA,
+        )  # fmt: skip
+        acc = _add_group(
+            acc, x_place, levels, high, a0, a1, a2, group, in_rows, column, in_columns,
+            a, outputs, BITS, OFFSET, GROUP, MINIMA,
+        )  # fmt: skip
+        acc = _add_group(
+            acc, x_place, levels, high, b0, b1, b2, group + 1, in_rows, column, in_columns,
+            b, outputs, BITS, OFFSET, GROUP, MINIMA,
+        )  # fmt: skip
+        acc = _add_group(
+            acc, x_place, levels, high, c0, c1, c2, group + 2, in_rows, column, in_columns,
+            c, outputs, BITS, OFFSET, GROUP, MINIMA,
+        )  # fmt: skip
+        acc = _add_group(
+            acc, x_place, levels, high, d0, d1, d2, group + 3, in_rows, column, in_columns,
+            d, outputs, BITS, OFFSET, GROUP, MINIMA,
+        )  # fmt: skip
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[:, None]
     place = (part * rows + row).to(tl.int64)[None, :] * outputs + column[:, None]
