@@ -73,24 +73,48 @@ def _factor(
     units,
     group,
     column,
-    in_columns,
-    held,
+    mask,
     outputs,
     GROUP: tl.constexpr,
     UNIT: tl.constexpr,
-    HAVE: tl.constexpr,
 ):
-    """Scales or minima of group `group` (of GROUP inputs), [COLUMNS] float32, exact; 0 where the
-    group isn't `held`."""
-    if not HAVE:
-        return tl.zeros([column.shape[0]], tl.float32)
-    mask = in_columns & held
+    """Scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact."""
     place = column.to(tl.int64) + group * outputs
     value = tl.load(values + place, mask=mask, other=0).to(tl.float32)
     if UNIT > 0:
         place = column.to(tl.int64) + group * GROUP // UNIT * outputs
         value *= tl.load(units + place, mask=mask, other=0).to(tl.float32)
     return value
+
+
+@triton.jit
+def _factors(
+    scales,
+    units,
+    minima,
+    unit_minima,
+    group,
+    end,
+    column,
+    in_columns,
+    outputs,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Of 32 inputs: scale, scale of the latter 16 where GROUP is 16, minimum where there are any.
+    0 from group `end` on."""
+    mask = in_columns & (group < end)
+    if GROUP == 16:
+        scale = _factor(scales, units, 2 * group, column, mask, outputs, GROUP, UNIT)
+        second = _factor(scales, units, 2 * group + 1, column, mask, outputs, GROUP, UNIT)
+    else:
+        scale = _factor(scales, units, group, column, mask, outputs, GROUP, UNIT)
+        second = scale
+    least = scale
+    if MINIMA:
+        least = _factor(minima, unit_minima, group, column, mask, outputs, GROUP, UNIT)
+    return scale, second, least
 
 
 @triton.jit
@@ -103,17 +127,18 @@ def _add_group(
     second_scale,
     least,
     group,
+    end,
     in_rows,
     column,
     in_columns,
-    held,
     outputs,
     BITS: tl.constexpr,
     OFFSET: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
 ):
-    """acc + the product of 32 inputs. second_scale: of the latter 16, where GROUP is 16."""
+    """acc + the product of 32 inputs; from group `end` on, acc."""
+    held = group < end
     dtype: tl.constexpr = x_place.dtype.element_ty
     none = tl.zeros(acc.shape, tl.float32)
     low, upper = _halves(levels, high, group, column, in_columns & held, outputs, BITS, OFFSET)
@@ -175,75 +200,40 @@ def _grouped_product(
     groups = inputs // 32
     part = tl.program_id(1)
     end = (part + 1) * groups // PARTS
-    TWO: tl.constexpr = GROUP == 16
-    PER: tl.constexpr = 32 // GROUP
     for group in tl.range(part * groups // PARTS, end, 4, num_stages=STAGES):
         # Scales are too narrow to be copied ahead as levels are: those of four groups are on their
         # way at once.
-        a, b, c, d = group < end, group + 1 < end, group + 2 < end, group + 3 < end
-        a0 = _factor(
-            scales, units, group * PER, column, in_columns, a, outputs,
-            GROUP, UNIT, True,
+        a, a_second, a_least = _factors(
+            scales, units, minima, unit_minima, group, end, column, in_columns, outputs,
+            GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        a1 = _factor(
-            scales, units, group * PER + 1, column, in_columns, a, outputs,
-            GROUP, UNIT, TWO,
+        b, b_second, b_least = _factors(
+            scales, units, minima, unit_minima, group + 1, end, column, in_columns, outputs,
+            GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        a2 = _factor(
-            minima, unit_minima, group, column, in_columns, a, outputs,
-            GROUP, UNIT, MINIMA,
+        c, c_second, c_least = _factors(
+            scales, units, minima, unit_minima, group + 2, end, column, in_columns, outputs,
+            GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        b0 = _factor(
-            scales, units, (group + 1) * PER, column, in_columns, b, outputs,
-            GROUP, UNIT, True,
-        )  # fmt: skip
-        b1 = _factor(
-            scales, units, (group + 1) * PER + 1, column, in_columns, b, outputs,
-            GROUP, UNIT, TWO,
-        )  # fmt: skip
-        b2 = _factor(
-            minima, unit_minima, group + 1, column, in_columns, b, outputs,
-            GROUP, UNIT, MINIMA,
-        )  # fmt: skip
-        c0 = _factor(
-            scales, units, (group + 2) * PER, column, in_columns, c, outputs,
-            GROUP, UNIT, True,
-        )  # fmt: skip
-        c1 = _factor(
-            scales, units, (group + 2) * PER + 1, column, in_columns, c, outputs,
-            GROUP, UNIT, TWO,
-        )  # fmt: skip
-        c2 = _factor(
-            minima, unit_minima, group + 2, column, in_columns, c, outputs,
-            GROUP, UNIT, MINIMA,
-        )  # fmt: skip
-        d0 = _factor(
-            scales, units, (group + 3) * PER, column, in_columns, d, outputs,
-            GROUP, UNIT, True,
-        )  # fmt: skip
-        d1 = _factor(
-            scales, units, (group + 3) * PER + 1, column, in_columns, d, outputs,
-            GROUP, UNIT, TWO,
-        )  # fmt: skip
-        d2 = _factor(
-            minima, unit_minima, group + 3, column, in_columns, d, outputs,
-            GROUP, UNIT, MINIMA,
+        d, d_second, d_least = _factors(
+            scales, units, minima, unit_minima, group + 3, end, column, in_columns, outputs,
+            GROUP, MINIMA, UNIT,
         )  # fmt: skip
         acc = _add_group(
-            acc, x_place, levels, high, a0, a1, a2, group, in_rows, column, in_columns,
-            a, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, a, a_second, a_least, group, end, in_rows, column,
+            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = _add_group(
-            acc, x_place, levels, high, b0, b1, b2, group + 1, in_rows, column, in_columns,
-            b, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, b, b_second, b_least, group + 1, end, in_rows, column,
+            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = _add_group(
-            acc, x_place, levels, high, c0, c1, c2, group + 2, in_rows, column, in_columns,
-            c, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, c, c_second, c_least, group + 2, end, in_rows, column,
+            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = _add_group(
-            acc, x_place, levels, high, d0, d1, d2, group + 3, in_rows, column, in_columns,
-            d, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, d, d_second, d_least, group + 3, end, in_rows, column,
+            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[:, None]

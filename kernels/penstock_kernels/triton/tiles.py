@@ -115,10 +115,11 @@ Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64
 WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
-GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 6)
-"""Weights as GGUF has them: of 64 outputs and 32 inputs, 1 or 2 KiB on their way in each stage."""
-GROUPED_MANY = MatmulTiles(128, 64, 32, 4, 4)
-"""A weight is decoded once for each 128 rows."""
+GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 3)
+"""Weights as GGUF has them: four times 64 outputs and 32 inputs, 4 to 8 KiB, on their way in each
+stage."""
+GROUPED_MANY = MatmulTiles(64, 64, 32, 4, 2)
+"""A weight is decoded once for each 64 rows; 128 would spill registers where a group has 16."""
 
 _PROGRAMS = 512
 """About 4 for each SM of a large GPU."""

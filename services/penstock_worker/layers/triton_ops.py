@@ -36,8 +36,8 @@ MANY_ROWS = 128
 rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
 
 UNPACKED_ROWS = 256
-"""The same for a GGUF file's weights, whose kernel decodes one once for each 128 rows; unpacking
-costs about what 200 rows do.  Still to be measured."""
+"""The same for a GGUF file's weights, whose kernel decodes one once for each 64 rows. Still to be
+measured."""
 
 
 @dataclass(frozen=True)
