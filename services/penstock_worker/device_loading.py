@@ -57,6 +57,9 @@ def load_on_device(
         raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
     rehearsal = Rehearsal(sampler, setup, vocab, ranks)
     pool = load_forward(recipe, setup, rehearsal.sample, ranks)
+    if recipe.device.type == "cuda" and ranks.place.last:
+        # Or a first request with a rare wish would wait for a compiler.
+        sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
     return DeviceParts(pool.forward, pool.copies, pool.blocks, sampler)
 
 
@@ -83,9 +86,6 @@ def load_forward(
     memory.release()  # What loading left behind.
     blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
-    if recipe.device.type == "cuda" and ranks.place.last:
-        # Or a first request with a rare wish would wait for a compiler.
-        sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
     try:
         forward = build(blocks)
     except torch.OutOfMemoryError as error:

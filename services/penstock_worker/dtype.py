@@ -47,6 +47,23 @@ def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST)
     return formats.dtypes.get(weights.dtype, torch.float32)
 
 
+BESIDE_QUANTISED = torch.bfloat16
+"""Of activations and the KV cache where the CUDA kernels keep a file's quantised matrices. For few
+rows no weight is rounded then, and logits are float32.  Measured in plain torch on the default
+model over 1,400 tokens, against float32 throughout, with activations and cache
+  in bfloat16: perplexity + 0.06 %, 98.6 % of the likeliest tokens the same, divergence 4.7e-4 nats;
+  in float32 but for what products take and the cache: - 0.01 %, 99.3 %, 1.1e-4.
+The second would have attention multiply without tensor cores, for a loss that is a tenth of what
+the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where many rows meet them
+(600 tokens, activations in float32): - 0.02 %, 99.7 %, 2.6e-5, so that costs less than either."""
+
+
+def stays_quantised(requested: str, weights: WeightFiles, formats: Formats) -> bool:
+    """Whether matrices stay as the file has them where a backend can do that: auto, of a GGUF file
+    of a quantised type. An explicit dtype means that type throughout."""
+    return requested == "auto" and weights.format == "gguf" and weights.dtype not in formats.dtypes
+
+
 def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:
     """The dtype of stored keys and values. requested: a key of formats.caches, or auto."""
     if requested == "auto":

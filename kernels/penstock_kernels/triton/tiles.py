@@ -137,4 +137,31 @@ Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64
 WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
+GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 3)
+"""Weights as GGUF has them: four times 64 outputs and 32 inputs, 4 to 8 KiB, on their way in each
+stage."""
+GROUPED_MANY = MatmulTiles(64, 64, 32, 4, 2)
+"""A weight is decoded once for each 64 rows; 128 would spill registers where a group has 16."""
+
+_PROGRAMS = 512
+"""About 4 for each SM of a large GPU."""
+_LEAST_PART = 16
+"""Groups of 32 inputs that a part has at least."""
+
+
+def grouped_parts(outputs: int, inputs: int) -> int:
+    """Into how many parts a sum over the inputs is cut where there are few rows: 1, 2, 4 or 8."""
+    programs, groups = -(-outputs // GROUPED_FEW.columns), inputs // GROUPED_FEW.inner
+    parts = 1
+    while parts < 8 and parts * programs < _PROGRAMS and groups >= 2 * parts * _LEAST_PART:
+        parts *= 2
+    return parts
+
+
+PART_BLOCK = 1024
+PART_WARPS = 4
+
+UNPACK_TILE = 512
+"""Numbers of a row that one program of `grouped_rows` writes."""
+
 FP8 = MatmulTiles(64, 64, 128, 4, 3)

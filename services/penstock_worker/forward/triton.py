@@ -13,14 +13,20 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock.model_config import PreparedModel
+from penstock.model_config import PreparedModel, WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.numerics import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device_memory import DeviceMemory, memory_of
-from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
+from penstock_worker.dtype import (
+    BESIDE_QUANTISED,
+    CUDA,
+    cache_dtype,
+    compute_dtype,
+    stays_quantised,
+)
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, captures_of
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
@@ -133,7 +139,8 @@ def recipe(
     if device.type == "cuda" and c_compiler() is None:
         raise Unable(f"there is {NO_C_COMPILER}")
     config = prepared.config
-    dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    kept = _stays_quantised(prepared.weights, setup)
+    dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
     shape = CacheShape(
         num_layers=own.num_layers,
@@ -150,7 +157,12 @@ def recipe(
 
     def build() -> DeviceBuild:
         weights = open_weights(
-            prepared.weights, config, dtype, device=device, load_format=setup.load_format
+            prepared.weights,
+            config,
+            dtype,
+            device=device,
+            load_format=setup.load_format,
+            keep_quantised=kept,
         )
         ops = _ops(setup, device, dtype)
         family = model_class(config.architecture)
@@ -160,6 +172,8 @@ def recipe(
         return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
+    if kept:
+        name = f"{prepared.weights.dtype} x {name}"
     order = "batch invariant" if setup.batch_invariant else "any order"
     return DeviceRecipe(
         backend="triton",
@@ -175,6 +189,12 @@ def recipe(
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
     )
+
+
+def _stays_quantised(weights: WeightFiles, setup: Setup) -> bool:
+    if setup.quantization != "none" or setup.load_format != "auto":
+        return False
+    return stays_quantised(setup.dtype, weights, CUDA)
 
 
 def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:

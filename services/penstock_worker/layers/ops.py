@@ -6,6 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from penstock_worker.weights.matrix import Matrix
+
 
 class Product(Protocol):
     """A matrix with its bias, in the form that its kernels want."""
@@ -14,16 +16,29 @@ class Product(Protocol):
         """[rows, inputs] -> [rows, outputs], each row by itself."""
 
 
+class Table(Protocol):
+    """Rows that are looked up. rows: how many there are."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """ids: [n] int64, each below `rows` -> [n, size], of the activations' dtype."""
+
+
 class Ops(Protocol):
     """One set of kernels.  Tensors are its device's; numbers are `penstock_kernels.reference`'s, up
     to rounding, and a row's never depend on the other rows."""
 
-    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+    def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         """weight: [outputs, inputs].  bias: [outputs]."""
 
-    def head(self, weight: Tensor) -> Product:
-        """The product that gives logits. weight: [vocab, hidden]; never quantised, and where it is
-        the embedding's own tensor already, not copied."""
+    def table(self, weight: Matrix) -> Table:
+        """weight: [vocab, hidden]."""
+
+    def head(self, weight: Matrix) -> Product:
+        """The product that gives logits. weight: [vocab, hidden]; never quantised unless its file
+        has it so, and where it is the embedding's own matrix already, not copied."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x: [rows, size] or [rows, heads, size]; over the last dimension."""

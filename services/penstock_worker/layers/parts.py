@@ -31,7 +31,7 @@ class Parts:
         shapes = [(f"{name}.weight", (out, inputs)) for name, out in names]
         added = [(f"{name}.bias", (out,)) for name, out in names]
         return self.ops.product(
-            self.weights.take_stacked(shapes), self.weights.take_stacked(added) if bias else None
+            self.weights.take_matrix(shapes), self.weights.take_stacked(added) if bias else None
         )
 
     def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:

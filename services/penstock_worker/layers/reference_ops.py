@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_worker.layers.ops import Ops, Product
+from penstock_worker.layers.ops import Ops, Product, Table
+from penstock_worker.weights.matrix import Matrix, plain
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,32 @@ class ReferenceProduct:
         return reference.linear(x, self.weight, self.bias)
 
 
+@dataclass(frozen=True)
+class TensorTable:
+    """Rows of a plain tensor, in its dtype or in another."""
+
+    weight: Tensor
+    dtype: torch.dtype | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.weight.shape[0]
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.weight[ids].to(self.dtype or self.weight.dtype)
+
+
 class ReferenceOps:
     """Plain torch, on the CPU."""
 
-    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        return ReferenceProduct(weight, bias)
+    def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
+        return ReferenceProduct(plain(weight), bias)
 
-    def head(self, weight: Tensor) -> Product:
-        return ReferenceProduct(weight, None)
+    def table(self, weight: Matrix) -> Table:
+        return TensorTable(plain(weight))
+
+    def head(self, weight: Matrix) -> Product:
+        return ReferenceProduct(plain(weight), None)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return reference.rms_norm(x, weight, eps)

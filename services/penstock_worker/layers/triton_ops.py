@@ -18,9 +18,13 @@ from penstock.errors import StartupError
 from penstock_kernels.triton import gated, rms_norm
 from penstock_kernels.triton.dequantise import dequantise
 from penstock_kernels.triton.fp8_linear import fp8_linear, quantise_fp8
+from penstock_kernels.triton.grouped import grouped_linear, grouped_rows
+from penstock_kernels.triton.grouped_weights import GroupedWeights
 from penstock_kernels.triton.linear import linear
 from penstock_kernels.triton.weight_only import GROUPS, PackedWeights, pack, weight_only_linear
-from penstock_worker.layers.ops import Product
+from penstock_worker.layers.ops import Product, Table
+from penstock_worker.layers.reference_ops import TensorTable
+from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
 
 log = logs.get(__name__)
 
@@ -30,6 +34,10 @@ _BITS = {"int8": 8, "int4": 4}
 MANY_ROWS = 128
 """From here on packed weights are unpacked first: their kernel reads a weight once for each 16
 rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
+
+UNPACKED_ROWS = 256
+"""The same for a GGUF file's weights, whose kernel decodes one once for each 64 rows. Still to be
+measured."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,70 @@ class FP8Product:
         return fp8_linear(x, self.weight, self.scales, self.bias)
 
 
+@dataclass(frozen=True)
+class GroupedProduct:
+    """Weights as a GGUF file has them, none rounded; but from many_rows rows on they are unpacked,
+    and rounded to x's dtype.  None: never.  dtype: of the result, default x's."""
+
+    weights: GroupedWeights
+    bias: Tensor | None
+    dtype: torch.dtype | None
+    batch_invariant: bool
+    many_rows: int | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.many_rows is not None and x.shape[0] >= self.many_rows:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return library_linear(x, grouped_rows(self.weights, None, x.dtype), bias)
+        return grouped_linear(
+            x,
+            self.weights,
+            self.bias,
+            dtype=self.dtype,
+            batch_invariant=self.batch_invariant,
+        )
+
+
+@dataclass(frozen=True)
+class GroupedTable:
+    weights: GroupedWeights
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        return self.weights.outputs
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return grouped_rows(self.weights, ids, self.dtype)
+
+
+@dataclass(frozen=True)
+class WideProduct:
+    """Of weights in another type than activations, most often a wider one: computed in theirs."""
+
+    product: Product
+    weight_dtype: torch.dtype
+    dtype: torch.dtype | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.product(x.to(self.weight_dtype)).to(self.dtype or x.dtype)
+
+
+@dataclass(frozen=True)
+class JoinedProduct:
+    """Products of one input, side by side."""
+
+    products: tuple[Product, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = [product(x) for product in self.products]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+
 class TritonOps:
     """dtype: of activations, and of weights that aren't quantised.  quantization: of the layers'
-    matrices; embedding, head and norms stay in dtype, as few bytes that matter much.
+    matrices; embedding, head and norms stay in dtype, as few bytes that matter much.  Matrices that
+    come quantised, or as pieces of several types, stay what they are; their logits are float32.
 
     Raises StartupError for a quantization that is unknown, or that the device can't compute.
     """
@@ -105,8 +174,10 @@ class TritonOps:
         self._batch_invariant = batch_invariant
         self._quantization = quantization
 
-    def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
+    def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         """weight: [outputs, inputs], bias: [outputs]; any float dtype, on any device."""
+        if not isinstance(weight, Tensor):
+            return self._as_it_is(weight, bias)
         if bias is not None:
             bias = bias.to(self._device, self._dtype)
         if self._quantization == "fp8":
@@ -126,7 +197,16 @@ class TritonOps:
         packed = pack(weight.to(self._device), bits=_BITS[self._quantization], group=group)
         return PackedProduct(packed, bias, None if self._batch_invariant else MANY_ROWS)
 
-    def head(self, weight: Tensor) -> Product:
+    def table(self, weight: Matrix) -> Table:
+        if isinstance(weight, Stacked):
+            (weight,) = weight.pieces
+        if isinstance(weight, GroupedWeights):
+            return GroupedTable(weight, self._dtype)
+        return TensorTable(weight, self._dtype)
+
+    def head(self, weight: Matrix) -> Product:
+        if not isinstance(weight, Tensor):
+            return self._as_it_is(weight, None, torch.float32)
         return self._plain(weight, None)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -140,8 +220,34 @@ class TritonOps:
 
     def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
         weight = weight.to(self._device, self._dtype)
+        return self._of_floats(weight, bias)
+
+    def _of_floats(self, weight: Tensor, bias: Tensor | None) -> Product:
         kind = InvariantProduct if self._batch_invariant else LibraryProduct
         return kind(weight, bias)
+
+    def _as_it_is(
+        self,
+        weight: GroupedWeights | Stacked,
+        bias: Tensor | None,
+        dtype: torch.dtype | None = None,
+    ) -> Product:
+        pieces = weight.pieces if isinstance(weight, Stacked) else (weight,)
+        sizes = [rows_of(piece) for piece in pieces]
+        biases = [None] * len(pieces) if bias is None else bias.to(self._device).split(sizes)
+        found = [self._piece(*each, dtype) for each in zip(pieces, biases, strict=True)]
+        return found[0] if len(found) == 1 else JoinedProduct(tuple(found))
+
+    def _piece(
+        self, piece: Tensor | GroupedWeights, bias: Tensor | None, dtype: torch.dtype | None
+    ) -> Product:
+        if isinstance(piece, GroupedWeights):
+            # Logits would be rounded to x's dtype too.
+            exact = self._batch_invariant or dtype is not None
+            many = None if exact else UNPACKED_ROWS
+            return GroupedProduct(piece, bias, dtype, self._batch_invariant, many)
+        added = None if bias is None else bias.to(piece.dtype)
+        return WideProduct(self._of_floats(piece, added), piece.dtype, dtype)
 
 
 def check_quantization(quantization: str, device: torch.device) -> None:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock_worker.layers.ops import Product
+from penstock_worker.layers.ops import Product, Table
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard
 
 
 class Embedding:
-    """tokens: [rows] int64 -> [rows, hidden]. weight: [own ids, hidden]."""
+    """tokens: [rows] int64 -> [rows, hidden]. table: of this rank's ids."""
 
-    def __init__(self, weight: Tensor, shard: Shard, ranks: Ranks) -> None:
-        self.weight = weight
+    def __init__(self, table: Table, shard: Shard, ranks: Ranks) -> None:
+        self._table = table
         self._shard = shard
         self._ranks = ranks
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if self._ranks.place.tensor == 1:
-            return self.weight[tokens]
+            return self._table(tokens)
         own = tokens - self._shard.vocab.start
-        mine = (own >= 0) & (own < self.weight.shape[0])
-        rows = self.weight[own.clamp(0, self.weight.shape[0] - 1)]
+        mine = (own >= 0) & (own < self._table.rows)
+        rows = self._table(own.clamp(0, self._table.rows - 1))
         # Everyone else's is zero: the sum is the row, to the bit.
         return self._ranks.sum(torch.where(mine[:, None], rows, torch.zeros_like(rows)))
 

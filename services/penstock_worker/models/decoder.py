@@ -61,14 +61,15 @@ class DecoderModel(ABC):
         shape = (config.vocab_size, config.hidden_size)
         tied = config.tie_word_embeddings
         if place.first or (place.last and tied):
-            self.embedding = weights.take(EMBEDDING, shape)
+            self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
-            self._embed = Embedding(self.embedding, self.shard, self._ranks)
+            self._embed = Embedding(parts.ops.table(self.embedding), self.shard, self._ranks)
         if tied:
             weights.ignore(HEAD)
         if place.last:
             self.norm = parts.norm("norm", config.hidden_size)
-            self.head = parts.ops.head(self.embedding if tied else weights.take(HEAD, shape))
+            own = self.embedding if tied else weights.take_matrix([(HEAD, shape)])
+            self.head = parts.ops.head(own)
             self._logits = Head(self.head, self.shard, self._ranks)
 
     @abstractmethod

@@ -68,42 +68,52 @@ def _q8_0(blocks: Tensor) -> Tensor:
     return _half(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8).float()
 
 
-def _k_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight 6-bit scales and minima from 12 bytes. Each [blocks, 8] float32."""
+def k_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight 6-bit scales and minima from 12 bytes. Each [blocks, 8] uint8."""
     low, middle, high = packed.split(4, -1)
     scales = torch.cat((low & 63, (high & 15) | ((low >> 6) << 4)), -1)
     minima = torch.cat((middle & 63, (high >> 4) | ((middle >> 6) << 4)), -1)
-    return scales.float(), minima.float()
+    return scales, minima
 
 
 def _k_blocks(blocks: Tensor, values: Tensor) -> Tensor:
     """values: [blocks, 8, 32], to be scaled by each group's own scale and minimum."""
-    scales, minima = _k_scales(blocks[:, 4:16])
-    scales = _half(blocks, 0) * scales
-    minima = _half(blocks, 2) * minima
+    scales, minima = k_scales(blocks[:, 4:16])
+    scales = _half(blocks, 0) * scales.float()
+    minima = _half(blocks, 2) * minima.float()
     return (scales[:, :, None] * values.float() - minima[:, :, None]).flatten(1)
 
 
-def _k_nibbles(packed: Tensor) -> Tensor:
+def k_nibbles(packed: Tensor) -> Tensor:
     """128 bytes, in four runs of 32: the low halves of a run, then its high halves."""
     return _nibbles(packed.unflatten(-1, (4, 32))).reshape(-1, 8, 32)
 
 
 def _q4_k(blocks: Tensor) -> Tensor:
-    return _k_blocks(blocks, _k_nibbles(blocks[:, 16:]))
+    return _k_blocks(blocks, k_nibbles(blocks[:, 16:]))
+
+
+def q5_k_levels(blocks: Tensor) -> Tensor:
+    """[blocks, 8, 32] uint8, 0 to 31."""
+    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    fifth = ((blocks[:, None, 16:48] >> shifts) & 1) << 4
+    return k_nibbles(blocks[:, 48:]) | fifth
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
-    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
-    fifth = ((blocks[:, None, 16:48] >> shifts) & 1) << 4
-    return _k_blocks(blocks, _k_nibbles(blocks[:, 48:]) | fifth)
+    return _k_blocks(blocks, q5_k_levels(blocks))
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def q6_k_levels(blocks: Tensor) -> Tensor:
+    """[blocks, 8, 32] uint8, 0 to 63, of which 32 means 0."""
     low = _nibbles(blocks[:, :128].unflatten(-1, (2, 64))).reshape(-1, 8, 32)
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
     high = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(-1, 8, 32)
-    values = (low | (high << 4)).float() - 32
+    return low | (high << 4)
+
+
+def _q6_k(blocks: Tensor) -> Tensor:
+    values = q6_k_levels(blocks).float() - 32
     scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8).float()
     return (scales[:, :, None] * values.reshape(-1, 16, 16)).flatten(1)
 

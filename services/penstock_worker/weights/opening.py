@@ -9,6 +9,7 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
@@ -20,15 +21,18 @@ def open_weights(
     *,
     device: torch.device = CPU,
     load_format: str = "auto",
+    keep_quantised: bool = False,
 ) -> Weights:
     """Map the files and check their headers. No tensor data is read yet.
 
-    load_format: auto, or dummy, which needs no files.
+    load_format: auto, or dummy, which needs no files.  keep_quantised: matrices of quantised types
+    are not unpacked.
     """
     if load_format == "dummy":
         return DummyWeights(dtype, device)
     if load_format != "auto":
         raise StartupError(f"load_format is {load_format!r}; allowed are auto, dummy")
     if files.format == "gguf":
-        return Weights(gguf_tensors(files.files, config), dtype, device)
+        kind = QuantisedWeights if keep_quantised else Weights
+        return kind(gguf_tensors(files.files, config), dtype, device)
     return Weights(safetensors_tensors(files.files), dtype, device)

@@ -61,25 +61,34 @@ class StoredTensor:
 
     def _decode_part(self, out: Tensor, rows: range, columns: range, place: Place) -> None:
         stored = self._stored_format()
-        sources = np.arange(self.shape[0])
-        if self.rearrange is not None:
-            sources = self.rearrange(torch.from_numpy(sources)).numpy()
-        sources = sources[rows.start : rows.stop]
-        first, last = columns.start // stored.elements, -(-columns.stop // stored.elements)
-        by_row = self.data.reshape(self.shape[0], -1)[:, first * stored.bytes : last * stored.bytes]
-        width, skipped = (last - first) * stored.elements, columns.start - first * stored.elements
+        sources = self.sources()[rows.start : rows.stop]
+        held = range(columns.start // stored.elements, -(-columns.stop // stored.elements))
+        width, skipped = len(held) * stored.elements, columns.start - held.start * stored.elements
         step = max(1, CHUNK_ELEMENTS // width)
         for start in range(0, len(sources), step):
-            chunk = by_row[sources[start : start + step]].reshape(-1, stored.bytes)
-            decoded = stored.decode(torch.from_numpy(chunk)).view(-1, width)
+            blocks = self.blocks_of(sources[start : start + step], held)
+            decoded = stored.decode(blocks.flatten(0, 1)).view(-1, width)
             target = out[start : start + len(decoded)]
             place(target, decoded[:, skipped : skipped + len(columns)])
+
+    def sources(self) -> np.ndarray:
+        """[rows] int64: where each row is in the file."""
+        rows = np.arange(self.shape[0])
+        if self.rearrange is None:
+            return rows
+        return self.rearrange(torch.from_numpy(rows)).numpy()
+
+    def blocks_of(self, sources: np.ndarray, blocks: range) -> Tensor:
+        """A copy of some blocks of some rows of the file: uint8 [rows, blocks, bytes]."""
+        size = self._stored_format().bytes
+        by_row = self.data.reshape(self.shape[0], -1, size)
+        return torch.from_numpy(by_row[sources, blocks.start : blocks.stop])
 
     def places(self) -> np.ndarray | None:
         """[rows] int32: where each stored row belongs. None: where it is."""
         if self.rearrange is None:
             return None
-        sources = self.rearrange(torch.arange(self.shape[0])).numpy()
+        sources = self.sources()
         places = np.empty(self.shape[0], dtype=np.int32)
         places[sources] = np.arange(self.shape[0], dtype=np.int32)
         return places

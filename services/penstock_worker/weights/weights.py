@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut
+from penstock_worker.weights.matrix import Matrix
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
 
@@ -67,6 +68,10 @@ class Weights:
             self.source(name, tuple(shape)).read_part_into(out[start:end], cut, self._place)
             start = end
         return out
+
+    def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
+        """As take_stacked, of what is multiplied with or looked up: it may stay quantised."""
+        return self.take_stacked(parts)
 
     def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         if self._cut is None:

@@ -18,6 +18,8 @@ from penstock_kernels.triton import (
     encoder_attention,
     fp8_linear,
     gated,
+    grouped,
+    grouped_weights,
     layer_norm,
     likeliest,
     linear,
@@ -154,6 +156,16 @@ def quantised(bits: int, group: int) -> None:
     dequantise.dequantise(packed, BF16)
 
 
+def grouped_call(layout: grouped_weights.Layout) -> None:
+    """Few rows, with a sum in parts; and many."""
+    weights = grouped_weights.empty(layout, 4096, 14336, CPU)
+    grouped.grouped_linear(rows(2, 14336), weights)
+    grouped.grouped_linear(rows(130, 14336), weights)
+    grouped.grouped_linear(rows(2, 14336), weights, batch_invariant=True)
+    for ids in (torch.zeros(2, dtype=torch.int64), None):
+        grouped.grouped_rows(weights, ids, BF16)
+
+
 def fp8() -> None:
     scales = rows(256, dtype=torch.float32)
     for count in (1, 2):
@@ -186,4 +198,14 @@ CALLS: dict[str, Callable[[], object]] = {
     "int4-32": partial(quantised, 4, 32),
     "int4-128": partial(quantised, 4, 128),
     "fp8": fp8,
+    **{
+        f"grouped-{name}": partial(grouped_call, layout)
+        for name, layout in {
+            "q4_1": grouped_weights.Layout(4, minima=True),
+            "q5_0": grouped_weights.Layout(5, offset=16),
+            "q8_0": grouped_weights.Layout(8),
+            "q4_k": grouped_weights.Layout(4, minima=True, factors=torch.uint8),
+            "q6_k": grouped_weights.Layout(6, offset=32, group=16, factors=torch.int8),
+        }.items()
+    },
 }

@@ -1,0 +1,32 @@
+"""A matrix in memory: of plain numbers, or as a file has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from penstock_kernels.triton.grouped_weights import GroupedWeights
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Pieces of different types, one below the other. Numbers of plain ones keep their type, even
+    where activations have a narrower one."""
+
+    pieces: tuple[Tensor | GroupedWeights, ...]
+
+
+Matrix = Tensor | GroupedWeights | Stacked
+"""[outputs, inputs]. A plain tensor has the type that is computed in."""
+
+
+def plain(matrix: Matrix) -> Tensor:
+    """For those who compute with plain tensors alone. Raises TypeError for any other."""
+    if isinstance(matrix, Tensor):
+        return matrix
+    raise TypeError(f"a {type(matrix).__name__} is no plain tensor; was it meant to be unpacked?")
+
+
+def rows_of(piece: Tensor | GroupedWeights) -> int:
+    return piece.shape[0] if isinstance(piece, Tensor) else piece.outputs
