@@ -27,8 +27,10 @@ class Scheduler(Books):
     """
 
     FOLLOWED_TOKENS = 512
-    """A step of more tokens is not followed before it is settled: the pause after it is a small
-    part of it, and a request that arrives meanwhile would have to wait for its follower too."""
+    FOLLOWED_SECONDS = 0.1
+    """A step of more tokens that takes longer is not followed before it is settled: the pause after
+    it is a small part of it, and a request that arrives meanwhile would have to wait for its
+    follower too."""
 
     def __init__(
         self,
@@ -96,7 +98,11 @@ class Scheduler(Books):
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
-        return self._in_flight[-1].tokens <= self.FOLLOWED_TOKENS
+        tokens = self._in_flight[-1].tokens
+        if tokens <= self.FOLLOWED_TOKENS:
+            return True
+        cost = self.step_cost.fit()
+        return cost is not None and cost[0] + cost[1] * tokens <= self.FOLLOWED_SECONDS
 
     def _ahead(self) -> int:
         """Tokens that are computed before those of the next step."""

@@ -55,6 +55,30 @@ def test_decode_and_prefill_share_a_step() -> None:
     assert len(tokens_of(short)) == 2 + len(plans)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "steps"),
+    [
+        pytest.param(512, None, 2, id="few tokens"),
+        pytest.param(1024, None, 1, id="many tokens, whose time isn't known"),
+        pytest.param(1024, 0.4, 1, id="many tokens that take long"),
+        pytest.param(1024, 0.02, 2, id="many tokens that a fast device computes soon"),
+    ],
+)
+def test_a_step_that_takes_long_is_not_followed(
+    tokens: int, seconds: float | None, steps: int
+) -> None:
+    """seconds: of earlier steps with as many tokens."""
+    h = Harness(max_num_batched_tokens=tokens, max_model_len=2048, max_steps_in_flight=2)
+    front = h.connect()
+    h.start_worker(1000)
+    for _ in range(8 if seconds else 0):
+        h.core.scheduler.step_cost.observe(tokens, seconds or 0.0)
+    for first in (1, 2):
+        h.submit(front, [first] * tokens, max_tokens=2)
+    assert len(h.plans) == steps
+    h.run()
+
+
 def test_a_small_budget_starves_neither_decode_nor_prefill() -> None:
     """Six decodes and a budget of two: every decode advances, and so does a late prompt."""
     h = Harness(max_num_seqs=8, max_num_batched_tokens=2, max_model_len=128)
