@@ -36,9 +36,9 @@ def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST)
     requested: a key of formats.dtypes, or auto.  auto keeps a checkpoint of one of these types as
     it is; any other (GGUF's quantised ones; float16 on a CPU) becomes float32, which holds its
     every value.  bfloat16 would be twice as fast, and doesn't hold them: a level times a float16
-    scale needs more bits, and the default model, of 4 bits a weight, derails in it.  float16 nearly
-    does, but its range ends at 65,504, and that model's activations reach 22,600: another's may
-    well not fit.  Whoever knows his model asks for it.
+    scale needs more bits.  float16 nearly does, but its range ends at 65,504, and the default
+    model's activations reach 22,600: another's may well not fit.  Whoever knows his model asks for
+    it.
     """
     if requested in formats.dtypes:
         return formats.dtypes[requested]
