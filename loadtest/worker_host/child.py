@@ -38,7 +38,8 @@ from penstock_worker.device import launch, runner
 from penstock_worker.device.runner import DeviceRunner
 from penstock_worker.device_memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.forward.graphs import Buckets, DecodeGraphs, HostStep
+from penstock_worker.forward.device_step import HostStep
+from penstock_worker.forward.graphs import Buckets, DecodeGraphs
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.sampler import device as sampling

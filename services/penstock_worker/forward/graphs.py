@@ -27,9 +27,10 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_kernels.triton.tiles import KEY_SPLIT
-from penstock_worker.attention.interface import StepAttention
-from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.forward.captures import Captures, Recording, Work
 from penstock_worker.forward.decode_inputs import DecodeInputs
+from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
 from penstock_worker.parallel.errors import GroupLost
@@ -43,38 +44,6 @@ GRAPH_BYTES = 4 << 20
 pool leaves room for MAX_GRAPHS of them."""
 _UNUSED = 4096
 """Decodes after which a graph that none of them was of gives way to another."""
-
-Work = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class DeviceStep:
-    """A step's inputs on the device. tokens, positions: [rows] int32.  wanted: rows whose logits
-    are asked for, int32."""
-
-    tokens: Tensor
-    positions: Tensor
-    wanted: Tensor
-    attention: StepAttention
-
-
-@dataclass(frozen=True)
-class HostStep:
-    """The same on the host."""
-
-    tokens: np.ndarray
-    positions: np.ndarray
-    wanted: np.ndarray
-    attention: HostLayout
-
-    @property
-    def arrays(self) -> list[np.ndarray]:
-        return [self.tokens, self.positions, self.wanted, *self.attention.arrays]
-
-    def on_device(self, attention: TritonAttention, tensors: list[Tensor]) -> DeviceStep:
-        """tensors: self.arrays, on the device."""
-        tokens, positions, wanted, *rest = tensors
-        return DeviceStep(tokens, positions, wanted, attention.step(self.attention, rest))
 
 
 @dataclass(frozen=True)
@@ -112,94 +81,6 @@ class Buckets:
     def _context(self, longest: int) -> int:
         wanted = max(KEY_SPLIT, 1 << (longest - 1).bit_length())
         return -(-min(wanted, self.context) // self.block_size) * self.block_size
-
-
-class Recording(Protocol):
-    """Work that can be launched again as a whole."""
-
-    def run(self) -> None:
-        """Queue it."""
-
-    def drop(self) -> None:
-        """Free what it holds, at once, whoever else refers to it; it may be on the device's queue
-        still."""
-
-
-class Captures(Protocol):
-    """What makes recordings."""
-
-    def capture(self, work: Work) -> Recording:
-        """work: queues something, has run before, and reads and writes the same memory each time.
-        The result does the same; nothing is computed now."""
-
-    def renew(self) -> None:
-        """All recordings have been dropped."""
-
-
-@dataclass(frozen=True)
-class EagerRecording:
-    work: Work
-
-    def run(self) -> None:
-        self.work()
-
-    def drop(self) -> None:
-        """It holds nothing."""
-
-
-class EagerCaptures:
-    """The work itself: without CUDA, the same path is computed step by step."""
-
-    def capture(self, work: Work) -> Recording:
-        return EagerRecording(work)
-
-    def renew(self) -> None:
-        """Recordings have nothing in common."""
-
-
-@dataclass(frozen=True)
-class CUDARecording:
-    graph: torch.cuda.CUDAGraph
-
-    def run(self) -> None:
-        self.graph.replay()
-
-    def drop(self) -> None:
-        # Not left to the last reference: a traceback may have one.
-        self.graph.reset()
-
-
-class CUDACaptures:
-    """CUDA graphs, whose activations share one memory pool: they run one after the other.
-
-    Waits for the device while it captures.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self.renew()
-
-    def capture(self, work: Work) -> Recording:
-        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
-        try:
-            # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
-                work()
-        finally:
-            # Where the capture can't even be ended, torch stays on its stream.
-            torch.cuda.set_stream(current)
-        return CUDARecording(graph)
-
-    def renew(self) -> None:
-        # torch takes no more graphs into a pool that all have left.
-        self._pool = torch.cuda.graph_pool_handle()
-
-
-def captures_of(device: torch.device) -> Captures:
-    return CUDACaptures(device) if device.type == "cuda" else EagerCaptures()
 
 
 @dataclass

@@ -27,8 +27,9 @@ from penstock_worker.dtype import (
     compute_dtype,
     stays_quantised,
 )
+from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, captures_of
+from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.layers.ops import Ops

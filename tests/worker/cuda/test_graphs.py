@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from penstock_worker.forward import graphs
-from penstock_worker.forward.graphs import Bucket, Buckets, DecodeGraphs, DeviceStep, EagerCaptures
+from penstock_worker.forward.captures import EagerCaptures
+from penstock_worker.forward.device_step import DeviceStep
+from penstock_worker.forward.graphs import Bucket, Buckets, DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads
 from tests.interpreted_triton import DEVICE

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_worker.forward.graphs import Buckets, DecodeGraphs, DeviceStep, Work
+from penstock_worker.forward.captures import Work
+from penstock_worker.forward.device_step import DeviceStep
+from penstock_worker.forward.graphs import Buckets, DecodeGraphs
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from penstock.model_config import WeightFiles
 from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
-from penstock_worker.forward.graphs import CUDACaptures
+from penstock_worker.forward.captures import CUDACaptures
 from penstock_worker.grammar import Grammars
 from penstock_worker.pending import OutOfDeviceMemory
 from penstock_worker.sampler.device import DeviceSampler

@@ -11,13 +11,8 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.forward.graphs import (
-    Buckets,
-    EagerCaptures,
-    EagerRecording,
-    Recording,
-    Work,
-)
+from penstock_worker.forward.captures import EagerCaptures, EagerRecording, Recording, Work
+from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.interface import Batch, Forward, StepCancelled
 from penstock_worker.forward.queued import TritonForward
 from tests.worker.cuda.small_models import (

@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward import choose, triton
-from penstock_worker.forward.graphs import EagerRecording, Recording, Work
+from penstock_worker.forward.captures import EagerRecording, Recording, Work
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
