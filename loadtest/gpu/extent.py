@@ -61,7 +61,7 @@ class Extent:
         "tests/worker/cuda*",
         "tests/worker/device",
     )
-    test_arguments: tuple[str, ...] = ()
+    test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
     dry: bool = False
 
 

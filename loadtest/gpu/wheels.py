@@ -30,7 +30,15 @@ PRESENT = {
 """What the machine brings: torch, Triton, transformers and what these need; it stays as it is."""
 OPTIONAL = ("gateway", "engine", "worker")
 """Extras of this project that the measurements run."""
-TESTING = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "matplotlib")
+TESTING = (
+    "gguf",
+    "hypothesis",
+    "matplotlib",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "pytest-xdist",
+)
 """Of the extra `dev`: for the kernels' tests, and for charts."""
 BELOW = {
     "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
@@ -46,6 +54,7 @@ BELOW = {
     "limits": ("Deprecated", "wrapt"),
     "jinja2": ("MarkupSafe",),
     "pytest": ("iniconfig", "pluggy", "Pygments"),
+    "pytest-xdist": ("execnet",),
     "hypothesis": ("sortedcontainers",),
     "matplotlib": (
         "contourpy",

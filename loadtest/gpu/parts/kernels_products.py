@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as functional
@@ -15,7 +16,11 @@ from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton import fp8_linear, weight_only
+from penstock_kernels.triton.grouped import grouped_linear
+from penstock_kernels.triton.grouped_weights import GROUP as GGUF_GROUP
+from penstock_kernels.triton.grouped_weights import GroupedWeights, empty
 from penstock_kernels.triton.linear import linear
+from penstock_worker.weights.grouped import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128
@@ -63,6 +68,18 @@ def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
                 lambda x=x, p=packed: weight_only.weight_only_linear(x, p),
                 weight_bytes=bits / 8 + packed.scales.itemsize / GROUP,
             )
+    for kind in ("Q8_0", "Q4_K"):
+        kept = of_a_gguf(kind, outputs, inputs, device)
+        for rows in extent.packed_rows:
+            x = drawn(device, rows, inputs)
+            yield product(
+                f"linear, {kind} weights",
+                "gate, up",
+                x,
+                weight,
+                lambda x=x, k=kept: grouped_linear(x, k),
+                weight_bytes=kept.nbytes / (outputs * inputs),
+            )
     levels, scales = fp8_linear.quantise_fp8(weight)
     for rows in extent.fp8_rows:
         x = drawn(device, rows, inputs)
@@ -74,6 +91,17 @@ def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
             lambda x=x, w=levels, s=scales: fp8_linear.fp8_linear(x, w, s),
             weight_bytes=1.0,
         )
+
+
+def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GroupedWeights:
+    """Weights as a GGUF file of that type has them, all of one value: no time depends on it."""
+    layout = LAYOUTS[kind]
+    if inputs % layout.unit:
+        layout = replace(layout, unit=GGUF_GROUP)
+    weights = empty(layout, outputs, inputs, device)
+    for tensor in weights.tensors.values():
+        tensor.fill_(1)
+    return weights
 
 
 def drawn(device: torch.device, *sizes: int) -> Tensor:

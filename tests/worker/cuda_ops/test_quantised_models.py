@@ -98,6 +98,7 @@ def greedy(forward: Forward, prompt: list[int], wanted: int) -> tuple[list[int],
     return tokens[len(prompt) :], torch.cat(rows)
 
 
+@pytest.mark.packaged_model
 def test_the_default_model_answers_as_in_float32(cut: PreparedModel) -> None:
     prompt = [40, 7, 99, 3, 12]
     tokens, logits = greedy(opened(cut, "triton"), prompt, 2)
@@ -107,6 +108,7 @@ def test_the_default_model_answers_as_in_float32(cut: PreparedModel) -> None:
     assert (logits - true).abs().max() < 0.02 * true.abs().max()
 
 
+@pytest.mark.packaged_model
 def test_how_it_is_computed_is_said(default_model: PreparedModel) -> None:
     def recipe(dtype: str, **changes: str) -> str:
         setup = CPUModel(default_model.config, default_model.weights, dtype, backend="triton")
@@ -118,6 +120,7 @@ def test_how_it_is_computed_is_said(default_model: PreparedModel) -> None:
     assert " float32 KV float32 " in recipe("auto", quantization="int8")
 
 
+@pytest.mark.packaged_model
 def test_the_device_holds_the_files_bytes(
     default_model: PreparedModel, device: torch.device
 ) -> None:
@@ -152,6 +155,7 @@ def opened_weights(model: PreparedModel, device: torch.device) -> Noted:
 
 
 @pytest.mark.parametrize("tensor", [2, 3])
+@pytest.mark.packaged_model
 def test_ranks_parts_of_the_default_model(
     default_model: PreparedModel, tensor: int, device: torch.device
 ) -> None:
