@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from penstock.config import GatewayConfig
 from penstock_gateway import docs, health, live, openapi, page, status, version
@@ -90,11 +91,11 @@ def create_admin_app(service: Service) -> FastAPI:
 
 
 def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
-    routes = list(routes)
+    listed: list[BaseRoute] = list(routes)
     # Its own document and pages are off: they are made of pydantic models, ours of the structs that
     # decode bodies.
     app = FastAPI(
-        routes=routes,
+        routes=listed,
         exception_handlers={HTTPException: _routing_error},
         openapi_url=None,
         redirect_slashes=False,

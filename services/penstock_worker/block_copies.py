@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 import numpy as np
 
@@ -10,6 +11,13 @@ from penstock.protocol.to_worker import Copy
 from penstock_worker.slots import PlanError
 
 _TRIALS = 4
+
+
+class Copies(Protocol):
+    """Copies of KV blocks, made at once or by a device's queue."""
+
+    def make(self, copies: list[Copy]) -> None:
+        """In order. Raises PlanError for a block that doesn't exist."""
 
 
 class BlockCopies:

@@ -104,12 +104,12 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         seconds=ready.load_seconds,
     )
     if not ranks.place.last:
-        runner = StageRunner(
+        stage = StageRunner(
             phases.watch(forward, "logits", "forward"),
             slots,
             phases.watch(copies, "make", "copies"),
         )
-        return Loaded(setup, runner, ready, copies.device_bytes)
+        return Loaded(setup, stage, ready, copies.device_bytes)
     runner = Runner(
         phases.watch(forward, "logits", "forward"),
         phases.watch(sampler, "sample", "sample"),

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.errors import UnsupportedModel
+
 Architecture = Literal["llama", "qwen2", "qwen3"]
 
 
@@ -142,3 +144,18 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a plain prompt gets the BOS token in front."""
     pooling: PoolingConfig | None = None
     """Of a model that gives vectors or classes; None: it generates text."""
+
+    @property
+    def family(self) -> str:
+        """What the layers are: `llama`, `bert`, …"""
+        config = self.config
+        return config.family if isinstance(config, EncoderConfig) else config.architecture
+
+    @property
+    def decoder(self) -> ModelConfig:
+        """The config of a model that generates. Raises UnsupportedModel for an encoder."""
+        if isinstance(self.config, EncoderConfig):
+            raise UnsupportedModel(
+                f"{self.name} is an encoder ({self.family}), which gives no text"
+            )
+        return self.config

@@ -171,6 +171,8 @@ def test_pull_prints_the_prepared_folder() -> None:
     told = json.loads(penstock("pull", "smollm2-135m", "--json").stdout)
     assert told["folder"] == str(folder)
     assert (told["architecture"], told["chat_template"]) == ("llama", True)
+    encoder = json.loads(penstock("pull", "all-minilm-l6-v2", "--json").stdout)
+    assert (encoder["architecture"], encoder["max_model_len"]) == ("bert", 512)
     missing = penstock("pull", "/no/such/model")
     assert missing.returncode == 1
     assert "/no/such/model" in missing.stderr

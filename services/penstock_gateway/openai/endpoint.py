@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -38,6 +38,9 @@ from penstock_gateway.service import Engine, Service
 from penstock_gateway.timeline import Recorder
 from penstock_gateway.tracing import trace as tracing
 from penstock_gateway.watch import while_connected
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient
 
 Fields = TypeVar("Fields", bound=RequestFields)
 
@@ -114,9 +117,13 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         job = await self._job(request)
         with _blaming(job.structure):
             if job.search is not None:
-                client = self._service.client
                 found = await search_all(
-                    job.search, client, job.prompts, job.params, name=recorder.name, terms=terms
+                    job.search,
+                    self._client,
+                    job.prompts,
+                    job.params,
+                    name=recorder.name,
+                    terms=terms,
                 )
                 return found_answer(found, job.reply, job.prompt_tokens)
             async with (
@@ -172,9 +179,14 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
         return job
 
+    @property
+    def _client(self) -> EngineClient:
+        """It counts what passes, and has all that is used here."""
+        return cast("EngineClient", self._service.client)
+
     async def _submit(self, job: Job, terms: Terms, recorder: Recorder) -> Batch:
         return await Batch.submit(
-            self._service.client,
+            self._client,
             job.prompts,
             job.params,
             name=recorder.name,
@@ -200,7 +212,14 @@ def check_stream_options(request: RequestFields) -> None:
         )
 
 
-def check_request_id(request: RequestFields) -> None:
+class Named(Protocol):
+    """A request's body."""
+
+    @property
+    def request_id(self) -> str | None: ...
+
+
+def check_request_id(request: Named) -> None:
     """A request_id goes into ids and logs."""
     name = request.request_id
     if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):

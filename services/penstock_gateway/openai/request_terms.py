@@ -8,7 +8,7 @@ make it another tenant.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 from starlette.types import Scope
@@ -20,7 +20,19 @@ from penstock.terms import MAX_DEADLINE_MS, Terms
 from penstock_gateway.errors import clip
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.ring import bearer
-from penstock_gateway.openai.fields import RequestFields
+
+
+class TermFields(Protocol):
+    """What every request's body may say of these."""
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    @property
+    def priority(self) -> int | None: ...
+
+    @property
+    def deadline_ms(self) -> int | None: ...
 
 
 class TermsHeaders(NamedTuple):
@@ -46,7 +58,7 @@ def terms_headers(scope: Scope) -> TermsHeaders:
     return TermsHeaders(tenant, None, deadline_ms)
 
 
-def request_terms(request: RequestFields, headers: TermsHeaders, arrived: float) -> Terms:
+def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) -> Terms:
     """arrived: when the request's headers had come, monotonic; from then on its time runs.
 
     Of two deadlines the earlier counts.  Raises InvalidRequest.

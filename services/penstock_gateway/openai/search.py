@@ -53,7 +53,7 @@ NOT_IN_BEAMS = (
     "guided_choice",
     "guided_grammar",
 )
-_NEUTRAL = (None, [], {}, 0)
+_NEUTRAL: tuple[object, ...] = (None, [], {}, 0)
 
 
 def check_search(request: GenerateFields) -> None:

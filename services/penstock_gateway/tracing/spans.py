@@ -65,7 +65,9 @@ def write(trace: Trace, tracer: Tracer) -> None:
     left = MAX_SEQUENCES
     for number, run in enumerate(trace.runs):
         timing = run.timing
-        for index in sorted(timing.sequences if timing is not None else ())[:left]:
+        if timing is None:
+            continue
+        for index in sorted(timing.sequences)[:left]:
             left -= 1
             _sequence(trace, timing, index, number * run.n + index, tracer, context)
     span.end(trace.at(trace.ended))

@@ -26,11 +26,12 @@ class ReferenceAttention:
         self.keys = [self._layer() for _ in range(shape.num_layers)]
         self.values = [self._layer() for _ in range(shape.num_layers)]
 
-    def _layer(self) -> ops.KVRows:
+    def _layer(self) -> Tensor | ops.Int8Rows:
         # Not filled: the system gives memory to pages that are used, and slots are written first.
         shape, slots = self.shape, self.zero_slot + self.shape.block_size
         sizes = (shape.num_kv_heads, slots, shape.head_dim)
         quantised = shape.dtype == torch.int8
+        cache: Tensor | ops.Int8Rows
         cache = ops.Int8Rows(*sizes) if quantised else torch.empty(*sizes, dtype=shape.dtype)
         zeros = torch.zeros(shape.num_kv_heads, shape.block_size, shape.head_dim, dtype=cache.dtype)
         cache.index_copy_(1, torch.arange(self.zero_slot, slots), zeros)

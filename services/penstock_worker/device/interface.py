@@ -8,7 +8,6 @@ from typing import Protocol
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
-from penstock.protocol.to_worker import Copy
 from penstock_worker.sampler import Ask, Choice
 
 
@@ -51,10 +50,3 @@ class DeviceSampler(Protocol):
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
         """Sampler.score, queued: what it gives waits for it."""
-
-
-class Copies(Protocol):
-    """Copies of KV blocks, by the device's queue."""
-
-    def make(self, copies: list[Copy]) -> None:
-        """In order. Raises PlanError for a block that doesn't exist."""

@@ -26,8 +26,9 @@ from penstock import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.block_copies import Copies
 from penstock_worker.device.guard import guarded
-from penstock_worker.device.interface import Copies, DeviceSampler
+from penstock_worker.device.interface import DeviceSampler
 from penstock_worker.device.launch import Launch
 from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.device.step import DeviceStep

@@ -79,7 +79,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             "reference"
         )
     isa = instruction_set()
-    config = prepared.config
+    config = prepared.decoder
     shape = Shape(
         hidden=config.hidden_size,
         inner=config.intermediate_size,

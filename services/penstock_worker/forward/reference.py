@@ -69,7 +69,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     computing: its products are of floats."""
     if setup.quantization != "none":
         raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")
-    config = prepared.config
+    config = prepared.decoder
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     own = shard_of(config, ranks.place).own

@@ -139,7 +139,7 @@ def recipe(
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
     if device.type == "cuda" and c_compiler() is None:
         raise Unable(f"there is {NO_C_COMPILER}")
-    config = prepared.config
+    config = prepared.decoder
     kept = _stays_quantised(prepared.weights, setup)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own

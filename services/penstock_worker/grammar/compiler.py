@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar.interface import GrammarError
 from penstock_worker.grammar_text.compile import Library, complaint
+from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
 
 

@@ -65,7 +65,11 @@ class Group:
         self._meet("here", "")
         connect = _Connector(self._store, rendezvous.host, device)
         stage, position = place.stage, place.tensor_rank
-        self._tensor = self._flags = self._before = self._after = None
+        # None: not of this place, or hung up.  Whoever calls is in the group, and of the place.
+        self._tensor: Any = None
+        self._flags: Any = None
+        self._before: Any = None
+        self._after: Any = None
         if place.tensor > 1:
             self._tensor = connect.data(f"stage {stage}", position, place.tensor)
             self._flags = self._tensor
@@ -207,7 +211,7 @@ class _Connector:
 
     def host(self, name: str, rank: int, size: int) -> Any:
         """For tensors of the CPU. Bound to the host that the ranks were told."""
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
         options._timeout = CONNECT
         made = dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, options)

@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_worker.block_copies import BlockCopies
+from penstock_worker.block_copies import Copies
 from penstock_worker.forward.interface import Forward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Compiled, Grammars
@@ -32,7 +32,7 @@ class StageRunner(PlanRunner):
     The last stage has matchers; here every grammar is ready at once.
     """
 
-    def __init__(self, forward: Forward, slots: Slots, copies: BlockCopies) -> None:
+    def __init__(self, forward: Forward, slots: Slots, copies: Copies) -> None:
         steps = Steps(slots, threads=1, together=True)
         super().__init__(forward, slots, steps, Grammars(_unneeded))
         self._forward = forward

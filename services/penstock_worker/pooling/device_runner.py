@@ -18,8 +18,8 @@ import torch
 from penstock.model_config import PoolingConfig
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.block_copies import Copies
 from penstock_worker.device.guard import guarded
-from penstock_worker.device.interface import Copies
 from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.device.step import DeviceStep
 from penstock_worker.device.timeline import Timeline

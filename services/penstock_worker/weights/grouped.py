@@ -50,12 +50,12 @@ def grouped(
     layout = whole
     if whole.factors is not None and not _aligned(columns, whole.unit):
         layout = replace(whole, unit=GROUP)
-    rows = sum(len(part[0]) for _, part in tensors)
-    out = empty(layout, rows, len(columns), device)
+    out = empty(layout, sum(len(part[0]) for _, part in tensors), len(columns), device)
     start = 0
     for tensor, part in tensors:
-        _read(tensor, *part, out, start, place)
-        start += len(part[0])
+        rows, held = part
+        _read(tensor, rows, held, out, start, place)
+        start += len(rows)
     return out
 
 

@@ -57,7 +57,8 @@ class StoredTensor:
             self.read_into(whole)
             place(out, whole[part[0].start : part[0].stop])
         else:
-            self._decode_part(out, *part, place)
+            rows, columns = part
+            self._decode_part(out, rows, columns, place)
 
     def _decode_part(self, out: Tensor, rows: range, columns: range, place: Place) -> None:
         stored = self._stored_format()

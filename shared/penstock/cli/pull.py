@@ -44,7 +44,7 @@ def _facts(folder: Path) -> dict[str, object]:
         "folder": str(folder),
         "name": model.name,
         "source": model.source,
-        "architecture": model.config.architecture,
+        "architecture": model.family,
         "max_model_len": model.config.max_position,
         "weights": model.weights.dtype,
         "files": list(model.weights.files),

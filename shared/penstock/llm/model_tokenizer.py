@@ -116,7 +116,7 @@ class ModelTokenizer:
         if conversation and not isinstance(conversation[0], dict):
             return [
                 self.apply_chat_template(
-                    one,  # type: ignore[arg-type]
+                    one,
                     tools,
                     tokenize=tokenize,
                     add_generation_prompt=add_generation_prompt,

@@ -52,8 +52,8 @@ def conversation_list(messages: list[Message] | list[list[Message]]) -> list[lis
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequest("messages is empty; it must hold at least one message")
     if isinstance(messages[0], dict):
-        return [list(cast(list[Message], messages))]
-    return [list(conversation) for conversation in cast(list[list[Message]], messages)]
+        return [list(messages)]
+    return [list(conversation) for conversation in messages]
 
 
 def params_list(

@@ -69,7 +69,7 @@ def _architecture(fields: Fields) -> Architecture:
     name = fields.text("general.architecture")
     for known in get_args(Architecture):
         if name == known:
-            return known  # type: ignore[no-any-return]
+            return known
     raise UnsupportedModel(
         f"{fields.where}: the architecture {name!r} is not served; "
         f"GGUF files of {', '.join(get_args(Architecture))} are"
