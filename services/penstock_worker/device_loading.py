@@ -59,7 +59,10 @@ def load_on_device(
     pool = load_forward(recipe, setup, rehearsal.sample, ranks)
     if recipe.device.type == "cuda" and ranks.place.last:
         # Or a first request with a rare wish would wait for a compiler.
-        sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
+        try:
+            sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
+        except torch.OutOfMemoryError as error:
+            raise StartupError(f"not enough memory on the device to sample: {error}") from error
     return DeviceParts(pool.forward, pool.copies, pool.blocks, sampler)
 
 

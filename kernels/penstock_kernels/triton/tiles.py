@@ -1,9 +1,9 @@
 """Tile sizes, warps and pipeline stages of every kernel, in one place.
 
 They are part of the numbers: another value may give other bits.  So they follow from the model's
-shape and the mode, never from the batch, and nothing is tuned while serving.  Chosen for Hopper
-(228 KiB of shared memory and 64 K registers per SM) from the bytes that a tile keeps; still to be
-measured.
+shape and the mode, and from a step's rows in the default mode only; nothing is tuned while serving.
+Chosen for Hopper (228 KiB of shared memory and 64 K registers per SM) from the bytes that a tile
+keeps; still to be measured.
 """
 
 from __future__ import annotations

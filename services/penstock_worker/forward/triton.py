@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from penstock.errors import StartupError
 from penstock.model_config import PreparedModel, WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.numerics import INTERPRETED
@@ -42,6 +43,7 @@ from penstock_worker.surroundings import NO_C_COMPILER, c_compiler
 from penstock_worker.weights import Weights, open_weights
 
 LARGEST_HEAD = 256
+FP8_CAPABILITY = (8, 9)
 
 
 class Ends(Protocol):
@@ -134,11 +136,7 @@ def recipe(
 ) -> DeviceRecipe:
     """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
     its kernels can't run, StartupError for settings that no backend can follow."""
-    device = compute_device(setup)
-    if device.type == "cpu" and not INTERPRETED.value:
-        raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
-    if device.type == "cuda" and c_compiler() is None:
-        raise Unable(f"there is {NO_C_COMPILER}")
+    device = kernel_device(setup)
     config = prepared.decoder
     kept = _stays_quantised(prepared.weights, setup)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
@@ -151,6 +149,7 @@ def recipe(
         block_size=setup.block_size,
         dtype=cache_dtype(setup.kv_cache_dtype, dtype, CUDA),
     )
+    _check_cache(shape.dtype, device)
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
     obstacle = _obstacle(shape, choice)
     if obstacle is not None:
@@ -190,6 +189,29 @@ def recipe(
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
     )
+
+
+def kernel_device(setup: Setup) -> torch.device:
+    """Where Triton's kernels run. Raises Unable where they can't, and as compute_device does."""
+    device = compute_device(setup)
+    if device.type == "cpu" and not INTERPRETED.value:
+        raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
+    if device.type == "cuda" and c_compiler() is None:
+        raise Unable(f"there is {NO_C_COMPILER}")
+    return device
+
+
+def _check_cache(dtype: torch.dtype, device: torch.device) -> None:
+    """Raises StartupError for a KV cache that the device's kernels can't be compiled for."""
+    if device.type != "cuda" or dtype != torch.float8_e4m3fn:
+        return
+    has = torch.cuda.get_device_capability(device)
+    if has < FP8_CAPABILITY:
+        raise StartupError(
+            "kv_cache_dtype is fp8, which needs a GPU of compute capability 8.9 or higher; "
+            f"{device_name(device)} has {'.'.join(map(str, has))}, and can do auto, float32, "
+            "bfloat16, float16"
+        )
 
 
 def _stays_quantised(weights: WeightFiles, setup: Setup) -> bool:

@@ -153,7 +153,8 @@ class JoinedProduct:
 class TritonOps:
     """dtype: of activations, and of weights that aren't quantised.  quantization: of the layers'
     matrices; embedding, head and norms stay in dtype, as few bytes that matter much.  Matrices that
-    come quantised, or as pieces of several types, stay what they are; their logits are float32.
+    come quantised, or as pieces of several types, stay what they are; their logits are
+    float32, but for a bfloat16 head, whose product is rounded to it.
 
     Raises StartupError for a quantization that is unknown, or that the device can't compute.
     """

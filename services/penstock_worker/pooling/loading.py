@@ -21,5 +21,11 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
         raise ValueError("the setup is of a model that generates")
     if setup.quantization != "none":
         raise StartupError(f"quantization is {setup.quantization}; pooling models know only none")
+    allowed = ("auto", *_MODULES)
+    if setup.attention_backend not in allowed:
+        raise StartupError(
+            f"attention_backend is {setup.attention_backend!r}; for pooling models allowed are "
+            f"{', '.join(allowed)}"
+        )
     found: PoolingRecipe = choose_among(_MODULES, prepared, setup, threads)
     return found

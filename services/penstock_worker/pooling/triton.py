@@ -15,7 +15,6 @@ from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.activation import activate
-from penstock_kernels.triton.numerics import INTERPRETED
 from penstock_worker.device_loading import load_forward, use_device
 from penstock_worker.device_memory import memory_of
 from penstock_worker.dtype import CUDA, compute_dtype
@@ -62,9 +61,7 @@ def recipe(
     StartupError for settings that no backend can follow."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    device = compute_device(setup)
-    if device.type == "cpu" and not INTERPRETED.value:
-        raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
+    device = generating.kernel_device(setup)
     if isinstance(prepared.config, EncoderConfig):
         return _encoder(prepared, prepared.config, setup, setup.pooling, device)
     return _decoder(prepared, prepared.config, setup, setup.pooling, threads, ranks)
@@ -100,7 +97,7 @@ def _encoder(
             ) from error
         body = DeviceEncoderBody(model, pooling.mode, device, memory)
         memory.release()  # What loading left behind.
-        _rehearse(body, setup)
+        _rehearse(body, head, setup)
         memory.wait()
         memory.release()
         slots = pooling_slots(prepared, setup, blocks)
@@ -120,13 +117,16 @@ def _encoder(
     )
 
 
-def _rehearse(body: DeviceEncoderBody, setup: Setup) -> None:
+def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
     """The largest step, so that it is known to fit, and kernels are compiled."""
-    longest, most = setup.max_model_len, setup.max_num_batched_tokens
-    lengths = [longest] * max(1, min(most // longest, setup.max_num_seqs))
+    longest = setup.max_model_len
+    whole, rest = divmod(max(setup.max_num_batched_tokens, longest), longest)
+    lengths = ([longest] * whole + [rest] * (rest > 0))[: setup.max_num_seqs]
     tokens = np.zeros(sum(lengths), dtype=np.int64)
     try:
-        body.compute(Inputs(tokens, tokens, lengths))
+        hidden = body.compute(Inputs(tokens, tokens, lengths))
+        if head is not None:
+            head(hidden.vectors)
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for one step of the largest size: {error}; "
@@ -174,8 +174,12 @@ def _decoder(
         ends,
     )
 
+    def score(rows: Tensor) -> None:
+        if ends.head is not None:
+            ends.head(rows[: setup.max_num_seqs].float())
+
     def load(phases: Phases) -> PoolingParts:
-        pool = load_forward(inner, setup, lambda rows: None, ranks)
+        pool = load_forward(inner, setup, score, ranks)
         runner = DevicePoolingRunner(
             DeviceDecoderBody(pool.forward),
             ends.head,

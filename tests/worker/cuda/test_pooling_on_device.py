@@ -16,6 +16,7 @@ from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.common import Pooling
 from penstock.protocol.to_worker import Setup
+from penstock_worker.forward import triton as generating
 from penstock_worker.forward.interface import Unable
 from penstock_worker.loading import Loaded
 from penstock_worker.pooling import triton
@@ -189,6 +190,17 @@ def test_auto_takes_a_gpu_where_there_is_one(bert: tuple[PreparedModel, Setup]) 
         choose_pooling(prepared, wanted, 1)
 
 
+@pytest.mark.usefixtures("a_gpu")
+def test_a_gpu_without_a_c_compiler_leaves_it_to_the_cpu(
+    bert: tuple[PreparedModel, Setup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generating, "c_compiler", lambda: None)
+    prepared, setup = bert
+    assert choose_pooling(prepared, setup, 1).backend == "reference"
+    with pytest.raises(StartupError, match="there is no C compiler"):
+        choose_pooling(prepared, msgspec.structs.replace(setup, device="cuda"), 1)
+
+
 @ON_CPU
 def test_what_cannot_be_had_here(bert: tuple[PreparedModel, Setup]) -> None:
     prepared, setup = bert
@@ -196,7 +208,7 @@ def test_what_cannot_be_had_here(bert: tuple[PreparedModel, Setup]) -> None:
     assert choose_pooling(prepared, setup, 1).backend == "reference"
     with pytest.raises(StartupError, match=r"device is 'cuda', and torch .* finds no GPU"):
         choose_pooling(prepared, replace(setup, device="cuda"), 1)
-    with pytest.raises(StartupError, match="'cpu'; allowed are auto, triton, reference"):
+    with pytest.raises(StartupError, match="'cpu'; for pooling models allowed are auto"):
         choose_pooling(prepared, replace(setup, attention_backend="cpu"), 1)
 
 
@@ -204,7 +216,7 @@ def test_what_cannot_be_had_here(bert: tuple[PreparedModel, Setup]) -> None:
 def test_without_an_interpreter_a_gpu_is_needed(
     bert: tuple[PreparedModel, Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton, "INTERPRETED", SimpleNamespace(value=False))
+    monkeypatch.setattr(generating, "INTERPRETED", SimpleNamespace(value=False))
     prepared, setup = bert
     with pytest.raises(Unable, match="it needs a GPU"):
         triton.recipe(prepared, setup, 1)
