@@ -246,8 +246,8 @@ class FromWorkers:
 
     def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
-        if not self.failing or fault.out_of_memory or fault.final:
-            # What is heard later is that this one is gone.
+        if not self.failing or not fault.rank_lost:
+            # That another is gone is no reason, where one is known.
             self._workers.fault = f"the worker failed: {fault.message}"
         in_step = self._scheduler.num_in_flight > 0
         if fault.out_of_memory and in_step and self._scheduler.shrink():

@@ -103,8 +103,8 @@ class PipelineScheduler(Scheduler):
 def _may_go_on(sequence: Sequence) -> bool:
     """Whether every stage has the tokens that it computes next, and will compute them.
 
-    A chunk that tells about its prompt may fail by itself, which only the last stage finds out:
-    it would leave out a follower that the others compute.
+    A chunk that tells about its prompt may fail by itself, which only the last stage finds out: on
+    a CPU it would leave out a follower that the others compute.
     """
     if not sequence.in_flight:
         return True

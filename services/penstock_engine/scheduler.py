@@ -99,10 +99,9 @@ class Scheduler(Books):
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
         tokens = self._in_flight[-1].tokens
-        if tokens <= self.FOLLOWED_TOKENS:
-            return True
-        cost = self.step_cost.fit()
-        return cost is not None and cost[0] + cost[1] * tokens <= self.FOLLOWED_SECONDS
+        return tokens <= self.FOLLOWED_TOKENS or self.step_cost.within(
+            tokens, self.FOLLOWED_SECONDS
+        )
 
     def _ahead(self) -> int:
         """Tokens that are computed before those of the next step."""

@@ -87,7 +87,8 @@ def load_forward(
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # What loading left behind.
-    blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
+    with ranks.waiting():
+        blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         forward = build(blocks)

@@ -18,6 +18,8 @@ from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.block_copies import BlockCopies
 from penstock_worker.cpu import usable_threads
+from penstock_worker.device.queue import queue_of
+from penstock_worker.device.stage_runner import DeviceStageRunner
 from penstock_worker.device_loading import load_on_device
 from penstock_worker.fingerprint import fingerprint
 from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
@@ -160,7 +162,7 @@ def _load_on_device(
     )
     slots = Slots(_bounds(prepared, setup, parts.blocks), told=not ranks.place.last)
     if not ranks.place.last:
-        stage = StageRunner(parts.forward, slots, parts.copies)
+        stage = DeviceStageRunner(parts.forward, slots, parts.copies, queue_of(recipe.device))
         return Loaded(setup, stage, ready, parts.copies.device_bytes)
     runner = DeviceRunner(
         parts.forward,

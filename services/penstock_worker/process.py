@@ -315,4 +315,5 @@ def _fault(error: Exception) -> Fault:
         f"{type(error).__name__}: {error}",
         final=False,
         out_of_memory=isinstance(error, OutOfDeviceMemory),
+        rank_lost=isinstance(error, GroupLost),
     )

@@ -9,7 +9,7 @@ from penstock_engine.rank_faults import PATIENCE
 from tests.engine.rank_workers import RankHarness
 from tests.engine.test_ranks import ask, finishes, started
 
-LOST = Fault("another rank is gone", final=False)
+LOST = Fault("another rank is gone", final=False, rank_lost=True)
 FULL = Fault("out of memory", final=False, out_of_memory=True)
 
 
@@ -109,6 +109,14 @@ def test_what_others_say_of_it_does_not_hide_the_reason() -> None:
     h.start_worker()
     h.rank_says(1, Fault("it has burnt", final=True))
     assert finishes(request) == ["error"]
+
+
+def test_a_reason_comes_before_that_another_is_gone() -> None:
+    h = started(2)
+    ask(h)
+    h.rank_says(0, LOST)
+    h.rank_says(1, Fault("a cable fell out", final=False))
+    assert h.core.workers.health(h.now) == (False, "the worker failed: a cable fell out")
 
 
 def test_out_of_memory_halves_the_steps_and_accuses_nobody() -> None:

@@ -55,24 +55,29 @@ def test_decode_and_prefill_share_a_step() -> None:
     assert len(tokens_of(short)) == 2 + len(plans)
 
 
+DECODES = [(1, 0.05)] * 900
+
+
 @pytest.mark.parametrize(
-    ("tokens", "seconds", "steps"),
+    ("tokens", "seen", "steps"),
     [
-        pytest.param(512, None, 2, id="few tokens"),
-        pytest.param(1024, None, 1, id="many tokens, whose time isn't known"),
-        pytest.param(1024, 0.4, 1, id="many tokens that take long"),
-        pytest.param(1024, 0.02, 2, id="many tokens that a fast device computes soon"),
+        pytest.param(512, [], 2, id="few tokens"),
+        pytest.param(1024, [], 1, id="many tokens, whose time isn't known"),
+        pytest.param(1024, [(1024, 0.4)] * 8, 1, id="many tokens that take long"),
+        pytest.param(1024, [(1024, 0.02)] * 8, 2, id="many that a fast device computes soon"),
+        pytest.param(1024, DECODES[:20], 1, id="many, after nothing but decodes"),
+        pytest.param(1024, [(1024, 0.4)] * 8 + DECODES, 1, id="many, whose time is forgotten"),
     ],
 )
 def test_a_step_that_takes_long_is_not_followed(
-    tokens: int, seconds: float | None, steps: int
+    tokens: int, seen: list[tuple[int, float]], steps: int
 ) -> None:
-    """seconds: of earlier steps with as many tokens."""
+    """seen: tokens and seconds of earlier steps."""
     h = Harness(max_num_batched_tokens=tokens, max_model_len=2048, max_steps_in_flight=2)
     front = h.connect()
     h.start_worker(1000)
-    for _ in range(8 if seconds else 0):
-        h.core.scheduler.step_cost.observe(tokens, seconds or 0.0)
+    for earlier in seen:
+        h.core.scheduler.step_cost.observe(*earlier)
     for first in (1, 2):
         h.submit(front, [first] * tokens, max_tokens=2)
     assert len(h.plans) == steps

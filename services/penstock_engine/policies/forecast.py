@@ -21,17 +21,27 @@ class StepCost:
         self._steps = 0
         self._weight = self._tokens = self._seconds = 0.0
         self._tokens2 = self._product = 0.0
+        self._widest = 0.0
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step was settled. seconds: that the worker computed; 0: unknown, and not counted."""
         if seconds <= 0.0:
             return
         self._steps += 1
+        self._widest = max(float(tokens), self._widest * self.FADE)
         self._weight = self._weight * self.FADE + 1.0
         self._tokens = self._tokens * self.FADE + tokens
         self._seconds = self._seconds * self.FADE + seconds
         self._tokens2 = self._tokens2 * self.FADE + tokens * tokens
         self._product = self._product * self.FADE + tokens * seconds
+
+    def within(self, tokens: int, seconds: float) -> bool:
+        """Whether a step of so many tokens takes no longer than that. False, too, where no step of
+        half as many was seen lately: `fit` would take its cost for a small one's."""
+        fitted = self.fit()
+        if fitted is None or tokens > 2 * self._widest:
+            return False
+        return fitted[0] + fitted[1] * tokens <= seconds
 
     def fit(self) -> tuple[float, float] | None:
         """(fixed, each), seconds, neither negative; None while too little is known."""

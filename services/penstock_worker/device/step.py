@@ -10,11 +10,11 @@ from penstock.protocol.to_worker import Plan
 from penstock_worker.device.timeline import Timeline
 from penstock_worker.slots import Slot
 
-Launched = TypeVar("Launched")
+Works = TypeVar("Works")
 """Works that were queued together, as the runner has them."""
 
 
-class DeviceStep(Generic[Launched]):
+class DeviceStep(Generic[Works]):
     """A Pending. slots: of the plan's works, as they were when it was begun.  collect: gives this
     step, and those before it, their `outcome`."""
 
@@ -22,9 +22,9 @@ class DeviceStep(Generic[Launched]):
         self,
         plan: Plan,
         slots: list[Slot],
-        launches: list[Launched],
+        launches: list[Works],
         timeline: Timeline,
-        collect: Callable[[DeviceStep[Launched]], None],
+        collect: Callable[[DeviceStep[Works]], None],
     ) -> None:
         self.plan = plan
         self.slots = slots

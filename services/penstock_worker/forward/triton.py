@@ -46,8 +46,8 @@ LARGEST_HEAD = 256
 FP8_CAPABILITY = (8, 9)
 
 
-class Ends(Protocol):
-    """What a model is for, behind its layers."""
+class Purpose(Protocol):
+    """What a model is for: what comes behind its layers."""
 
     def take(self, weights: Weights) -> None:
         """Before the model takes its tensors: those that are needed beside them."""
@@ -66,12 +66,13 @@ class Logits:
         return model.logits
 
 
-LOGITS: Ends = Logits()
+LOGITS: Purpose = Logits()
 
 
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.  head: see Ends."""
+    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.  head: what becomes
+    of the last layer's rows."""
 
     model: DecoderModel
     setup: Setup
@@ -132,7 +133,7 @@ def recipe(
     setup: Setup,
     threads: int,
     ranks: Ranks = ALONE,
-    ends: Ends = LOGITS,
+    purpose: Purpose = LOGITS,
 ) -> DeviceRecipe:
     """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
     its kernels can't run, StartupError for settings that no backend can follow."""
@@ -166,9 +167,9 @@ def recipe(
         )
         ops = _ops(setup, device, dtype)
         family = model_class(config.architecture)
-        ends.take(weights)
+        purpose.take(weights)
         model = family(config, weights, setup.max_model_len, ops, ranks)
-        memory, head = memory_of(device), ends.of(model)
+        memory, head = memory_of(device), purpose.of(model)
         return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))

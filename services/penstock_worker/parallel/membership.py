@@ -38,7 +38,8 @@ LOOK_SECONDS = 0.5
 class Membership:
     """`address` and `over` are the session thread's, the rest the main thread's.
 
-    computing: whether a step is being computed, where waiting can't be seen (kernels on a device).
+    computing: whether a step is being computed, where waiting can't be seen (kernels on a device);
+    loading says so itself, by Ranks.waiting.
     """
 
     def __init__(

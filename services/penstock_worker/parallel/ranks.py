@@ -134,12 +134,25 @@ class Ranks:
 
     @contextmanager
     def _talking(self) -> Iterator[Group]:
-        self.busy = True
+        with self._seen_waiting(), self._sound() as group:
+            yield group
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, the host may wait for a device that waits for other ranks."""
+        if self._group is None:
+            yield
+            return
+        with self._seen_waiting():
+            yield
+
+    @contextmanager
+    def _seen_waiting(self) -> Iterator[None]:
+        before, self.busy = self.busy, True
         try:
-            with self._sound() as group:
-                yield group
+            yield
         finally:
-            self.busy = False
+            self.busy = before
 
     @contextmanager
     def _sound(self) -> Iterator[Group]:

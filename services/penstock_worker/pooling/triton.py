@@ -135,7 +135,8 @@ def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
 
 
 class Vectors:
-    """Ends of a decoder whose last norm's rows are wanted. labels: of its classification head."""
+    """The Purpose of a decoder whose last norm's rows are wanted. labels: of its classification
+    head."""
 
     def __init__(self, config: ModelConfig, labels: int, ops: TritonHeadOps) -> None:
         self.head: Head | None = None
@@ -164,25 +165,25 @@ def _decoder(
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    ends = Vectors(config, len(pooling.labels), ops)
+    vectors = Vectors(config, len(pooling.labels), ops)
     # A sequence decodes nothing, so there is nothing to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless),
         msgspec.structs.replace(setup, enforce_eager=True),
         threads,
         ranks,
-        ends,
+        vectors,
     )
 
     def score(rows: Tensor) -> None:
-        if ends.head is not None:
-            ends.head(rows[: setup.max_num_seqs].float())
+        if vectors.head is not None:
+            vectors.head(rows[: setup.max_num_seqs].float())
 
     def load(phases: Phases) -> PoolingParts:
         pool = load_forward(inner, setup, score, ranks)
         runner = DevicePoolingRunner(
             DeviceDecoderBody(pool.forward),
-            ends.head,
+            vectors.head,
             pooling,
             pooling_slots(prepared, setup, pool.blocks),
             copies=pool.copies,

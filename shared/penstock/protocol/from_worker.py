@@ -87,11 +87,13 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):
     """The worker can't go on (no such folder, not enough memory…). final: restarting won't help.
-    out_of_memory: a step took more than the device has; with smaller steps it would go on."""
+    out_of_memory: a step took more than the device has; with smaller steps it would go on.
+    rank_lost: another rank of the group is gone, and no more was wrong here."""
 
     message: str
     final: bool
     out_of_memory: bool = False
+    rank_lost: bool = False
 
 
 FromWorker = WorkerHello | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault

@@ -117,6 +117,21 @@ def test_nobody_is_cut_off_who_does_not_wait(member: Callable[[Ranks], Membershi
     assert all(each.freed.is_set() for each in group.communicators)
 
 
+def test_who_waits_for_a_device_while_it_loads_is_cut_off(
+    member: Callable[[Ranks], Membership],
+) -> None:
+    ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
+    ranks.join(group)
+    membership = member(ranks)
+    with ranks.waiting():
+        membership.over()
+        assert all(each.freed.wait(5) for each in group.communicators)
+    assert not ranks.busy
+    for each in group.communicators:
+        each.unheld.set()
+    membership.leave()
+
+
 def test_who_hangs_while_hanging_up_is_ended(member: Callable[[Ranks], Membership]) -> None:
     ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
     ranks.join(group)

@@ -1,0 +1,78 @@
+"""A stage before the last whose device breaks, or whose peer is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.device.queue import DeviceQueue, HostQueue, Mark
+from penstock_worker.device.stage_runner import DeviceStageRunner
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.pending import DeviceLost
+from penstock_worker.slots import SlotBounds, Slots
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Failing:
+    """Forward and copies of a stage."""
+
+    layers_done = 0
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.called = False
+
+    def logits(self, batch: Any, rows: np.ndarray) -> Any:
+        self.called = True
+        raise self.error
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return []
+
+    def make(self, copies: Any) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+class BrokenQueue(HostQueue):
+    """Of a device whose error stays: every call that comes to it raises."""
+
+    def mark(self) -> Mark:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    def usable(self) -> bool:
+        return False
+
+
+def begin(part: Failing, queue: DeviceQueue) -> None:
+    bounds = SlotBounds(slots=4, blocks=8, block_size=16, vocab=100, tokens=64)
+    runner = DeviceStageRunner(part, Slots(bounds, told=True), part, queue)
+    new = NewSequence(
+        slot=0, tokens=[1, 2], num_prompt=2, index=0, sampling=TokenSampling(0), blocks=[0]
+    )
+    runner.begin(Plan(1, 0, [], [new], [SlotWork(0, 0, 2)], []))
+
+
+def test_a_broken_device_is_told_from_a_lost_peer() -> None:
+    part = Failing(GroupLost("another rank is gone"))
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        begin(part, BrokenQueue())
+    assert not part.called
+
+
+def test_a_lost_peer_does_not_end_the_process() -> None:
+    with pytest.raises(GroupLost):
+        begin(Failing(GroupLost("another rank is gone")), HostQueue())
+
+
+def test_what_a_device_survives_is_no_loss_of_it() -> None:
+    with pytest.raises(RuntimeError, match="a bug") as caught:
+        begin(Failing(RuntimeError("a bug")), HostQueue())
+    assert not isinstance(caught.value, DeviceLost)
