@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
@@ -15,10 +13,6 @@ from penstock_worker.sampler.rules import Rules, rules_of
 
 class PlanError(Exception):
     """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
-
-
-def _no_blocks() -> np.ndarray:
-    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass
@@ -43,7 +37,6 @@ class Slot:
     rules: Rules | None = None
     prompt_from: int | None = None
     pooling: Pooling | None = None
-    _table: np.ndarray = field(default_factory=_no_blocks, repr=False)
 
     @property
     def emitted(self) -> int:
@@ -72,12 +65,6 @@ class Slot:
         self.tokens[place] = token
         if self.rules is not None:
             self.rules.advance(token)
-
-    def table(self, tokens: int, block_size: int) -> np.ndarray:
-        """The blocks that hold the first `tokens` tokens. Not to be changed."""
-        if len(self._table) != len(self.blocks):  # They only ever become more.
-            self._table = np.array(self.blocks, dtype=np.int64)
-        return self._table[: -(-tokens // block_size)]
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,15 @@ from penstock_worker.weights import open_weights
 
 
 class ReferenceForward:
-    """model and attention agree on layers and heads."""
+    """model and attention agree on layers and heads. head: what becomes of the last layer's rows,
+    if not logits."""
 
     def __init__(
-        self, model: DecoderModel, attention: AttentionBackend, ranks: Ranks = ALONE
+        self,
+        model: DecoderModel,
+        attention: AttentionBackend,
+        ranks: Ranks = ALONE,
+        head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._ranks = ranks
         self.layers_done = 0
@@ -35,6 +40,7 @@ class ReferenceForward:
         self._cancelled = False
         self._model = model
         self._attention = attention
+        self._head = head or model.logits
 
     def kv_blocks(self) -> list[np.ndarray]:
         return self._attention.kv_blocks()
@@ -51,7 +57,7 @@ class ReferenceForward:
             self._attention.plan(layout),
             self._count_layer,
         )
-        return self._model.logits(hidden[torch.from_numpy(rows)])
+        return self._head(hidden[torch.from_numpy(rows)])
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -2,68 +2,45 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_kernels.reference.tiling import padded_rows
-from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import StepCancelled
+from penstock_worker.forward.interface import Forward
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.gather import gather
 from penstock_worker.models import model_class
-from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.pooling.heads import Head, decoder_head
 from penstock_worker.slots import Slots
 from penstock_worker.weights import open_weights
 
 
 class DecoderBody:
-    def __init__(self, model: DecoderModel, attention: ReferenceAttention) -> None:
-        self.layers_done = 0
-        self._lock = threading.Lock()
-        self._cancelled = False
-        self._model = model
-        self._attention = attention
+    """forward: whose head is the model's last norm, so that its logits are vectors."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+
+    @property
+    def layers_done(self) -> int:
+        return self._forward.layers_done
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        tokens: list[int] = []
-        tables: list[np.ndarray] = []
-        positions: list[np.ndarray] = []
-        for work in works:
-            slot, end = slots[work.slot], work.start + work.count
-            tokens += slot.tokens[work.start : end]
-            tables.append(slot.table(end, slots.bounds.block_size))
-            positions.append(np.arange(work.start, end))
-        padding = (0, padded_rows(len(tokens)) - len(tokens))
-        counts = np.array([work.count for work in works])
-        layout = BatchLayout(tables, np.array([work.start for work in works]), counts)
-        hidden = self._model.hidden(
-            torch.from_numpy(np.pad(np.array(tokens, dtype=np.int64), padding)),
-            torch.from_numpy(np.pad(np.concatenate(positions), padding)),
-            self._attention.plan(layout),
-            self._count_layer,
-        )
-        last = hidden[torch.from_numpy(np.cumsum(counts) - 1)]
-        return list(self._model.norm(last).split(1))
+        batch = gather(works, slots)
+        return list(self._forward.logits(batch, np.cumsum(batch.counts) - 1).split(1))
 
     def kv_blocks(self) -> list[np.ndarray]:
-        return self._attention.kv_blocks()
+        return self._forward.kv_blocks()
 
     def cancel(self) -> None:
-        self._cancelled = True
-
-    def _count_layer(self) -> None:
-        if self._cancelled:
-            raise StepCancelled
-        with self._lock:
-            self.layers_done += 1
+        self._forward.cancel()
 
 
 def build_decoder(
@@ -93,6 +70,8 @@ def build_decoder(
     model = model_class(config.architecture)(headless, weights, setup.max_model_len)
     return (
         ReferenceAttention.block_bytes(shape),
-        lambda blocks: DecoderBody(model, ReferenceAttention(shape, blocks)),
+        lambda blocks: DecoderBody(
+            ReferenceForward(model, ReferenceAttention(shape, blocks), head=model.norm)
+        ),
         head,
     )
