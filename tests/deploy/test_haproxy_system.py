@@ -266,4 +266,4 @@ def test_a_killed_gateway_costs_the_streams_that_had_begun_and_no_more(pair: Pai
     assert seen == [["DOWN", "UP"]]
     assert tally.cut == len(tally.failed), tally.failed
     assert 0 < tally.cut <= 16
-    assert tally.finished > 32
+    assert tally.finished > 16, "the others went on, and new ones came"

@@ -146,7 +146,7 @@ def test_top_is_live_narrow_and_left_with_q(server: Server) -> None:
     with Terminal("top", "--url", server.url, "--interval", "0.3", columns=40, rows=16) as top:
         top.wait_for("q leaves")
         working = threading.Thread(
-            target=server.complete, kwargs={"max_tokens": 100, "ignore_eos": True}
+            target=server.complete, kwargs={"max_tokens": 400, "ignore_eos": True}
         )
         working.start()
         top.wait_for(r"running    [1-9]")
