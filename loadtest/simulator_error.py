@@ -151,10 +151,12 @@ async def real_run(model: str | None, folder: Path, trace: list[TraceRequest]) -
         async for output in llm.generate({"prompt_token_ids": prompt}, params):
             at, count = time.monotonic(), len(output.outputs[0].token_ids)
             if count > seen:
-                if seen:
-                    itl.add((at - last) / (count - seen), count - seen)
-                else:
+                if not seen:
+                    # What comes with the first token comes no time after it.
                     ttft.add(at - due)
+                    seen, last = 1, at
+                if count > seen:
+                    itl.add((at - last) / (count - seen), count - seen)
                 seen, last = count, at
         e2e.add(last - due)
         tokens += seen

@@ -235,6 +235,9 @@ async def under_load(pair: Pair, disturb: Any, clients: int = 16) -> Tally:
         await asyncio.sleep(0.01)
     await asyncio.to_thread(disturb)
     await asyncio.sleep(1)
+    # However busy the machine is; the test's own timeout bounds it.
+    while tally.finished <= 2 * clients:
+        await asyncio.sleep(0.01)
     stop.set()
     await asyncio.gather(*tasks)
     return tally
@@ -266,4 +269,4 @@ def test_a_killed_gateway_costs_the_streams_that_had_begun_and_no_more(pair: Pai
     assert seen == [["DOWN", "UP"]]
     assert tally.cut == len(tally.failed), tally.failed
     assert 0 < tally.cut <= 16
-    assert tally.finished > 16, "the others went on, and new ones came"
+    assert tally.finished > 32

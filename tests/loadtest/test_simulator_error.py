@@ -28,9 +28,7 @@ def test_a_small_run_is_recorded_replayed_and_simulated(tmp_path: Path) -> None:
         assert figures["ttft"]["count"] == figures["e2e"]["count"] == 10
     # The front end is told after the engine knew.
     assert cell["client"]["e2e"]["mean"] > 0.9 * cell["engine"]["e2e"]["mean"]
-    # A first chunk of two tokens has no gap between them.
-    missing = cell["simulated"]["itl"]["count"] - cell["client"]["itl"]["count"]
-    assert 0 <= missing <= 3
+    assert cell["client"]["itl"]["count"] == cell["simulated"]["itl"]["count"]
 
 
 def test_the_readme_has_the_markers() -> None:
