@@ -280,8 +280,9 @@ class Worker:
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         if self._loaded is None or not same_model(self._loaded, setup):
-            self._drop()
-            collector.let_go()  # What was loaded, even in part, must be free by now.
+            if self.counts.sessions > 1:
+                self._drop()
+                collector.let_go()  # What was loaded before, even in part, must be free by now.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
             collector.keep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -74,7 +75,7 @@ class PromptScores:
         return found
 
 
-class _Prompts:
+class _Prompts(ABC):
     """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
 
     The row of a token says how likely the next one was.  That works are cut changes no bit: no
@@ -85,8 +86,9 @@ class _Prompts:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
 
+    @abstractmethod
     def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
-        raise NotImplementedError
+        """The log-probabilities of these tokens, which may be on their way."""
 
     def _taken(self, works: list[SlotWork], logits: Logits) -> tuple[list[SlotWork], PromptScores]:
         """(what is left to compute, what is found)."""

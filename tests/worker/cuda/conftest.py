@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -11,6 +13,23 @@ from tests.interpreted_triton import DEVICE, quiet_numpy
 @pytest.fixture(autouse=True)
 def _quiet_numpy() -> None:
     quiet_numpy()
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, int]], None]:
+    """Given a name and a compute capability: such a GPU is there, as far as torch tells of it
+    before anything is computed."""
+
+    def pretend(name: str, capability: tuple[int, int]) -> None:
+        for function, value in {
+            "is_available": True,
+            "device_count": 1,
+            "get_device_capability": capability,
+            "get_device_name": name,
+        }.items():
+            monkeypatch.setattr(torch.cuda, function, lambda *_, value=value: value)
+
+    return pretend
 
 
 @pytest.fixture(scope="session")

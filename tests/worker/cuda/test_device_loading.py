@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -50,14 +51,10 @@ def setup_of(**changes: Any) -> Setup:
 
 
 @ON_CPU
-def test_an_fp8_cache_wants_a_gpu_that_has_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "is_available": True,
-        "device_count": 1,
-        "get_device_capability": (8, 0),
-        "get_device_name": "A100",
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+def test_an_fp8_cache_wants_a_gpu_that_has_the_type(
+    pretend_gpu: Callable[[str, tuple[int, int]], None],
+) -> None:
+    pretend_gpu("A100", (8, 0))
     triton.recipe(prepared(GROUPED), setup_of(), 1)
     with pytest.raises(StartupError, match=r"kv_cache_dtype is fp8, .*; cuda: A100 has 8\.0"):
         triton.recipe(prepared(GROUPED), setup_of(kv_cache_dtype="fp8"), 1)

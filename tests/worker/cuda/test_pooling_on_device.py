@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,15 +167,8 @@ def bert(tmp_path: Path) -> tuple[PreparedModel, Setup]:
 
 
 @pytest.fixture
-def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as torch tells of it before anything is computed."""
-    for name, value in {
-        "is_available": True,
-        "device_count": 1,
-        "get_device_capability": (9, 0),
-        "get_device_name": "NVIDIA H200",
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+def a_gpu(pretend_gpu: Callable[[str, tuple[int, int]], None]) -> None:
+    pretend_gpu("NVIDIA H200", (9, 0))
 
 
 @pytest.mark.usefixtures("a_gpu")

@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from penstock.model_config import ModelConfig
+import msgspec
+
+from loadtest.gpu.shapes import LLAMA_8B
 from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from tests.kernels.triton.compile_for_hopper import Compiler
@@ -19,19 +21,7 @@ from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import Machine
 from tests.worker.cuda.simulated.torch_cuda import simulated
 
-LLAMA = ModelConfig(
-    architecture="llama",
-    vocab_size=128_256,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    num_layers=1,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    max_position=131_072,
-    rms_norm_eps=1e-5,
-    rope_theta=500_000.0,
-)
+LLAMA = msgspec.structs.replace(LLAMA_8B, num_layers=1)
 ALL = TokenSampling(
     0,
     top_k=50,
