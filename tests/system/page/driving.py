@@ -58,10 +58,13 @@ class Tab:
             self.page.wait_for_timeout(20)
 
     def excuse(self, words: str) -> None:
-        """Takes complaints with these words for its own; there must be one."""
-        left = [each for each in self.complaints if words not in each]
-        assert len(left) < len(self.complaints), self.complaints
-        self.complaints[:] = left
+        """Takes complaints with these words for its own; there must be one, now or soon: the
+        console's messages come on their own."""
+        deadline = time.monotonic() + TIMEOUT
+        while not any(words in each for each in self.complaints):
+            assert time.monotonic() < deadline, (words, self.complaints)
+            self.page.wait_for_timeout(20)
+        self.complaints[:] = [each for each in self.complaints if words not in each]
 
 
 class Chat:
@@ -79,6 +82,11 @@ class Chat:
             self.page.get_by_label(LABELS[name], exact=True).fill(text)
         self.page.get_by_role("button", name="Done").click()
         self.page.get_by_role("dialog").wait_for(state="hidden")
+
+    def fresh(self) -> None:
+        """Begins a new conversation, which comes with the event of a changed address."""
+        self.page.get_by_role("button", name="New conversation").click()
+        self.page.locator("#empty").wait_for()
 
     def send(self, text: str, *, wait: bool = True) -> None:
         self.box.fill(text)
@@ -116,8 +124,14 @@ class Chat:
         self.drawn()
         return self.page.locator(".message").last
 
-    def titles(self) -> list[str]:
-        return self.page.locator("#conversations li a").all_inner_texts()
+    def listed(self, *titles: str) -> None:
+        """Waits until the list names these and no others, the latest first: it is drawn once they
+        have been written down."""
+        self.tab.until(
+            """(titles) => JSON.stringify(titles) === JSON.stringify(
+              [...document.querySelectorAll("#conversations li a")].map((a) => a.textContent))""",
+            list(titles),
+        )
 
     def kept(self) -> list[dict[str, Any]]:
         """The records that the browser keeps, the latest first."""

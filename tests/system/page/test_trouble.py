@@ -23,15 +23,23 @@ LONG = "Count from one to five hundred, each number in words."
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A system whose one key may have one request open at a time."""
+    """A system whose user may have one request open at a time."""
     keys = keyring.write(
-        tmp_path_factory.mktemp("keys") / "keys.json", keyring.key(KEY, max_concurrent=1)
+        tmp_path_factory.mktemp("keys") / "keys.json",
+        keyring.key(KEY, max_concurrent=1),
+        keyring.key(keyring.ADMIN, admin=True),
     )
     running = Server("--api-keys", keys)
     try:
         yield running
     finally:
         running.close()
+
+
+def open_requests(server: Server) -> int:
+    headers = keyring.bearer(keyring.ADMIN)
+    status = httpx.get(f"{server.url}/status", headers=headers, timeout=10).json()
+    return int(status["gateway"]["open_requests"])
 
 
 def with_key(tab: Tab, remember: bool = False) -> Chat:
@@ -82,6 +90,8 @@ def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) ->
     with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as other:
         lines = other.iter_lines()  # Held: the stream ends with it.
         next(lines)
+        # The page's clock stands still until its words have been read.
+        chat.page.evaluate("() => { const now = Date.now(); Date.now = () => now; }")
         chat.send(FRANCE)
         problem = chat.page.locator(".problem")
         assert "Error 429" in problem.inner_text()
@@ -90,6 +100,8 @@ def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) ->
         retry = problem.get_by_role("button", name="Retry")
         assert "Retry in" in retry.inner_text()
         assert retry.is_disabled()
+    wait_until(lambda: open_requests(guarded) == 0, 60)
+    chat.page.evaluate("() => { Date.now = () => new Date().getTime(); }")
     retry.click(timeout=60_000)  # When the time is over, by the page's own clock.
     chat.ended()
     assert problem.count() == 0
@@ -113,8 +125,8 @@ def test_a_gateway_that_dies_costs_no_word(open_tab: Callable[..., Tab], guarded
     chat.tab.load(chat.page.reload)
     wait_until(guarded.ready, 60)
     chat.tab.load(chat.page.reload)
-    chat.tab.complaints.clear()
     chat.page.locator(".problem").wait_for()
+    chat.tab.complaints.clear()
     assert chat.contents()[-1][1] == kept
     chat.parameters(max_tokens="8")
     chat.page.get_by_role("button", name="Retry").click()
