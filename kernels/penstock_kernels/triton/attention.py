@@ -26,6 +26,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
 from penstock_kernels.triton.numerics import LOG2_E, LOWEST, round_to, tanh, tile_dot
+from penstock_kernels.triton.online_softmax import soften
 from penstock_kernels.triton.rope_write import UNSCALED, KVScales, check_caches
 from penstock_kernels.triton.tiles import AttentionTiles
 
@@ -67,6 +68,15 @@ def _fold(top, total, mixed, peak, weight, values):
         keep = tl.broadcast_to(keep, mixed.shape)
         add = tl.broadcast_to(add, mixed.shape)
     return both, total, tl.fma(mixed, keep, values * add)
+
+
+@triton.jit
+def _tile_of(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
+    """(its sequence, its first query there, the sequence's new tokens, and those before them)."""
+    sequence = tl.load(tile_sequences + tile)
+    first = tl.load(tile_firsts + tile)
+    queries = tl.load(query_lens + sequence)
+    return sequence, first, queries, tl.load(seq_lens + sequence) - queries
 
 
 @triton.jit
@@ -118,13 +128,9 @@ def _attend_split(
         if WINDOW:
             seen = seen & (at[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        peak = tl.maximum(top, tl.max(scores, 1))
-        keep = tl.exp2(top - peak)
-        weights = tl.exp2(scores - peak[:, None])
-        total = tl.fma(total, keep, tl.sum(weights, 1))
+        top, keep, weights, total = soften(scores, top, total)
         value = _operand(tl.load(value_head + place, mask=mask, other=0.0), q.dtype)
         mixed = tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
-        top = peak
     return top, total, mixed
 
 
@@ -166,10 +172,9 @@ def _attend(
     all splits."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
-    sequence = tl.load(tile_sequences + tile)
-    first = tl.load(tile_firsts + tile)
-    queries = tl.load(query_lens + sequence)
-    before = tl.load(seq_lens + sequence) - queries
+    sequence, first, queries, before = _tile_of(
+        tile, tile_sequences, tile_firsts, query_lens, seq_lens
+    )
     row = tl.arange(0, ROWS)
     within = first + row // GROUP
     real = (row < QUERIES * GROUP) & (within < queries)
@@ -244,10 +249,9 @@ def _combine(
 ):
     """Folds the partial results of one row of a tile, in the order of its splits."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence = tl.load(tile_sequences + tile)
-    first = tl.load(tile_firsts + tile)
-    queries = tl.load(query_lens + sequence)
-    before = tl.load(seq_lens + sequence) - queries
+    sequence, first, queries, before = _tile_of(
+        tile, tile_sequences, tile_firsts, query_lens, seq_lens
+    )
     within = first + row // GROUP
     if within < queries:
         # The splits that the tile wrote, some of which this row may not see.

@@ -38,6 +38,14 @@ UNSCALED = KVScales()
 
 
 @triton.jit
+def _halves(heads, place, mask, HALF: tl.constexpr):
+    """The two halves of some heads, [TILE, HALF_BLOCK] float32 each."""
+    first = tl.load(heads + place, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(heads + place + HALF, mask=mask, other=0.0)
+    return first, second.to(tl.float32)
+
+
+@triton.jit
 def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.constexpr):
     """RMS norm of heads that lie in two halves, rounded to dtype as the reference does."""
     half = head_dim // 2
@@ -98,9 +106,7 @@ def _rope_write(
         head = part * TILE + tl.arange(0, TILE)
         mask = (head < HEADS)[:, None] & inside[None, :]
         place = head[:, None] * HEAD_DIM + column[None, :]
-        first = tl.load(query + row * query_row + place, mask=mask, other=0.0).to(tl.float32)
-        second = tl.load(query + row * query_row + place + HALF, mask=mask, other=0.0)
-        second = second.to(tl.float32)
+        first, second = _halves(query + row * query_row, place, mask, HALF)
         if NORM:
             first, second = _normed(
                 first, second, query_weight, HEAD_DIM, eps, column, inside, dtype
@@ -118,9 +124,7 @@ def _rope_write(
         stored = head.to(tl.int64)[:, None] * head_stride + slot * slot_stride + column[None, :]
         kept: tl.constexpr = key_cache.dtype.element_ty
         if of_keys:
-            first = tl.load(key + row * key_row + place, mask=mask, other=0.0).to(tl.float32)
-            second = tl.load(key + row * key_row + place + HALF, mask=mask, other=0.0)
-            second = second.to(tl.float32)
+            first, second = _halves(key + row * key_row, place, mask, HALF)
             if NORM:
                 first, second = _normed(
                     first, second, key_weight, HEAD_DIM, eps, column, inside, dtype
@@ -131,9 +135,7 @@ def _rope_write(
             tl.store(key_cache + stored, round_to(first, kept), mask=mask)
             tl.store(key_cache + stored + HALF, round_to(second, kept), mask=mask)
         else:
-            first = tl.load(value + row * value_row + place, mask=mask, other=0.0).to(tl.float32)
-            second = tl.load(value + row * value_row + place + HALF, mask=mask, other=0.0)
-            second = second.to(tl.float32)
+            first, second = _halves(value + row * value_row, place, mask, HALF)
             tl.store(value_cache + stored, round_to(first * value_inverse, kept), mask=mask)
             second = second * value_inverse
             tl.store(value_cache + stored + HALF, round_to(second, kept), mask=mask)
