@@ -247,20 +247,24 @@ def _combine(
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Folds the partial results of one row of a tile, in the order of its splits."""
+    """Folds the partial results of one row of a tile, in the order of its splits.  A decode's
+    padding becomes zero here, which is a kernel less in each layer than zeros everywhere before."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, first, queries, before = _tile_of(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
     )
     within = first + row // GROUP
+    query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
+    head = kv_head * GROUP + row % GROUP
+    target = out + (query_row * tl.num_programs(1) * GROUP + head) * HEAD_DIM
+    column = tl.arange(0, DIM_BLOCK)
+    mask = column < HEAD_DIM
     if within < queries:
         # The splits that the tile wrote, some of which this row may not see.
         begin = 0
         if WINDOW:
             begin = tl.maximum(0, before + first - window + 1) // SPLIT
         end = tl.cdiv(before + tl.minimum(first + QUERIES, queries), SPLIT)
-        column = tl.arange(0, DIM_BLOCK)
-        mask = column < HEAD_DIM
         part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
         place = part * PARTIAL_ROWS + row
         top = LOWEST
@@ -273,10 +277,10 @@ def _combine(
             top, total, mixed = _fold(top, total, mixed, peak, weight, values)
             place += PARTIAL_ROWS
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
-        query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
-        heads = tl.num_programs(1) * GROUP
-        head = kv_head * GROUP + row % GROUP
-        tl.store(out + (query_row * heads + head) * HEAD_DIM + column, result, mask=mask)
+        tl.store(target + column, result, mask=mask)
+    elif PARTIAL_ROWS == GROUP:
+        # Tiles of one query: only a sequence of the padding has none.
+        tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)
 
 
 def paged_attention(
@@ -300,7 +304,8 @@ def paged_attention(
     check_caches(key_cache, value_cache)
     if query.stride()[1:] != (query.shape[2], 1):
         raise ValueError(f"query: the heads of a row must lie together, not {query.stride()}")
-    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    make = torch.empty if plan.covers(query.shape[0]) else torch.zeros
+    out = make(query.shape, dtype=query.dtype, device=query.device)
     for tiles, shape, partial in (
         (plan.few, plan.choice.few, True),
         (plan.many, plan.choice.many, False),

@@ -15,12 +15,15 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
+    # A decode's few programs do nothing but wait for memory, so the gain is asked for together with
+    # the row: without the barrier the compiler puts that off until the row is there.
+    gain = tl.load(weight + column, mask=inside, other=0.0)
+    tl.debug_barrier()
     wide = row_sum(x + row, residual + row, column, inside, ADD)
     if ADD:
         tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
     mean = tl.sum(wide * wide, 0) / size
-    gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    scaled = wide / tl.sqrt_rn(mean + eps) * gain
+    scaled = wide / tl.sqrt_rn(mean + eps) * gain.to(tl.float32)
     tl.store(out + row + column, round_to(scaled, out.dtype.element_ty), mask=inside)
 
 
