@@ -46,19 +46,30 @@ def _halves(heads, place, mask, HALF: tl.constexpr):
 
 
 @triton.jit
+def _pair(left, right, inside):
+    """Two vectors, [1, HALF_BLOCK] float32 each.  By one load: each of two would be waited for by
+    itself, as both go through shared memory to where the heads are, and a decode's few programs do
+    little else than wait."""
+    pair = tl.load(tl.join(left, right), mask=inside[:, None], other=0.0).to(tl.float32)
+    first, second = tl.split(pair)
+    return first[None, :], second[None, :]
+
+
+@triton.jit
 def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.constexpr):
     """RMS norm of heads that lie in two halves, rounded to dtype as the reference does."""
     half = head_dim // 2
     squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
     root = tl.sqrt_rn(squares / head_dim + eps)[:, None]
-    left = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-    right = tl.load(weight + half + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    left, right = _pair(weight + column, weight + half + column, inside)
     return rounded(first / root * left, dtype), rounded(second / root * right, dtype)
 
 
 @triton.jit
-def _rotated(first, second, cos, sin):
-    return first * cos - second * sin, second * cos + first * sin
+def _rotated(first, second, cos, sin, angle, inside):
+    """cos, sin: the tables.  angle: the row's places in them."""
+    cosine, sine = _pair(cos + angle, sin + angle, inside)
+    return first * cosine - second * sine, second * cosine + first * sine
 
 
 @triton.jit
@@ -98,9 +109,7 @@ def _rope_write(
     column = tl.arange(0, HALF_BLOCK)
     inside = column < HALF
     dtype: tl.constexpr = query.dtype.element_ty
-    position = tl.load(positions + row).to(tl.int64) * HALF + column
-    cosine = tl.load(cos + position, mask=inside, other=0.0)[None, :]
-    sine = tl.load(sin + position, mask=inside, other=0.0)[None, :]
+    angle = tl.load(positions + row).to(tl.int64) * HALF + column
     slot = tl.load(slots + row).to(tl.int64)
     if part < QUERY_PARTS:
         head = part * TILE + tl.arange(0, TILE)
@@ -111,7 +120,7 @@ def _rope_write(
             first, second = _normed(
                 first, second, query_weight, HEAD_DIM, eps, column, inside, dtype
             )
-        first, second = _rotated(first, second, cosine, sine)
+        first, second = _rotated(first, second, cos, sin, angle, inside)
         target = query_out + row * HEADS * HEAD_DIM + place
         tl.store(target, round_to(first, dtype), mask=mask)
         tl.store(target + HALF, round_to(second, dtype), mask=mask)
@@ -129,7 +138,7 @@ def _rope_write(
                 first, second = _normed(
                     first, second, key_weight, HEAD_DIM, eps, column, inside, dtype
                 )
-            first, second = _rotated(first, second, cosine, sine)
+            first, second = _rotated(first, second, cos, sin, angle, inside)
             first = rounded(first, dtype) * key_inverse
             second = rounded(second, dtype) * key_inverse
             tl.store(key_cache + stored, round_to(first, kept), mask=mask)
