@@ -26,6 +26,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
 from penstock_kernels.triton.numerics import LOG2_E, LOWEST, round_to, tanh, tile_dot
+from penstock_kernels.triton.online_softmax import soften
 from penstock_kernels.triton.rope_write import UNSCALED, KVScales, check_caches
 from penstock_kernels.triton.tiles import AttentionTiles
 
@@ -67,6 +68,15 @@ def _fold(top, total, mixed, peak, weight, values):
         keep = tl.broadcast_to(keep, mixed.shape)
         add = tl.broadcast_to(add, mixed.shape)
     return both, total, tl.fma(mixed, keep, values * add)
+
+
+@triton.jit
+def _tile_of(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
+    """(its sequence, its first query there, the sequence's new tokens, and those before them)."""
+    sequence = tl.load(tile_sequences + tile)
+    first = tl.load(tile_firsts + tile)
+    queries = tl.load(query_lens + sequence)
+    return sequence, first, queries, tl.load(seq_lens + sequence) - queries
 
 
 @triton.jit
@@ -118,13 +128,9 @@ def _attend_split(
         if WINDOW:
             seen = seen & (at[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        peak = tl.maximum(top, tl.max(scores, 1))
-        keep = tl.exp2(top - peak)
-        weights = tl.exp2(scores - peak[:, None])
-        total = tl.fma(total, keep, tl.sum(weights, 1))
+        top, keep, weights, total = soften(scores, top, total)
         value = _operand(tl.load(value_head + place, mask=mask, other=0.0), q.dtype)
         mixed = tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
-        top = peak
     return top, total, mixed
 
 
@@ -166,10 +172,9 @@ def _attend(
     all splits."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
-    sequence = tl.load(tile_sequences + tile)
-    first = tl.load(tile_firsts + tile)
-    queries = tl.load(query_lens + sequence)
-    before = tl.load(seq_lens + sequence) - queries
+    sequence, first, queries, before = _tile_of(
+        tile, tile_sequences, tile_firsts, query_lens, seq_lens
+    )
     row = tl.arange(0, ROWS)
     within = first + row // GROUP
     real = (row < QUERIES * GROUP) & (within < queries)
@@ -242,21 +247,24 @@ def _combine(
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Folds the partial results of one row of a tile, in the order of its splits."""
+    """Folds the partial results of one row of a tile, in the order of its splits.  A decode's
+    padding becomes zero here, which is a kernel less in each layer than zeros everywhere before."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence = tl.load(tile_sequences + tile)
-    first = tl.load(tile_firsts + tile)
-    queries = tl.load(query_lens + sequence)
-    before = tl.load(seq_lens + sequence) - queries
+    sequence, first, queries, before = _tile_of(
+        tile, tile_sequences, tile_firsts, query_lens, seq_lens
+    )
     within = first + row // GROUP
+    query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
+    head = kv_head * GROUP + row % GROUP
+    target = out + (query_row * tl.num_programs(1) * GROUP + head) * HEAD_DIM
+    column = tl.arange(0, DIM_BLOCK)
+    mask = column < HEAD_DIM
     if within < queries:
         # The splits that the tile wrote, some of which this row may not see.
         begin = 0
         if WINDOW:
             begin = tl.maximum(0, before + first - window + 1) // SPLIT
         end = tl.cdiv(before + tl.minimum(first + QUERIES, queries), SPLIT)
-        column = tl.arange(0, DIM_BLOCK)
-        mask = column < HEAD_DIM
         part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
         place = part * PARTIAL_ROWS + row
         top = LOWEST
@@ -269,10 +277,10 @@ def _combine(
             top, total, mixed = _fold(top, total, mixed, peak, weight, values)
             place += PARTIAL_ROWS
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
-        query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
-        heads = tl.num_programs(1) * GROUP
-        head = kv_head * GROUP + row % GROUP
-        tl.store(out + (query_row * heads + head) * HEAD_DIM + column, result, mask=mask)
+        tl.store(target + column, result, mask=mask)
+    elif PARTIAL_ROWS == GROUP:
+        # Tiles of one query: only a sequence of the padding has none.
+        tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)
 
 
 def paged_attention(
@@ -296,7 +304,8 @@ def paged_attention(
     check_caches(key_cache, value_cache)
     if query.stride()[1:] != (query.shape[2], 1):
         raise ValueError(f"query: the heads of a row must lie together, not {query.stride()}")
-    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    make = torch.empty if plan.covers(query.shape[0]) else torch.zeros
+    out = make(query.shape, dtype=query.dtype, device=query.device)
     for tiles, shape, partial in (
         (plan.few, plan.choice.few, True),
         (plan.many, plan.choice.many, False),

@@ -33,8 +33,9 @@ class AttentionPlan:
 
     tables: [sequences, blocks]; entries past a sequence's end are never read.
     query_starts: [sequences], a sequence's first row in the query tensor.  query_lens, seq_lens:
-    [sequences], 0 for padding.  few, many: the sequences with few new tokens and with many, or
-    None.  A CUDA graph keeps one plan, and its tensors are overwritten between replays.
+    [sequences], 0 for padding, whose query_starts names a row that no other sequence has.  few,
+    many: the sequences with few new tokens and with many, or None.  A CUDA graph keeps one plan,
+    and its tensors are overwritten between replays.
     """
 
     tables: Tensor
@@ -46,6 +47,14 @@ class AttentionPlan:
     choice: AttentionChoice
     block_size: int
     group: int
+
+    def covers(self, rows: int) -> bool:
+        """Whether each of so many query rows has a tile of its own, as in a decode: then a kernel
+        writes all of them, padding included."""
+        few = self.few
+        if self.many is not None or few is None:
+            return False
+        return few.queries == 1 and few.sequences.shape[0] == rows
 
 
 def tile_queries(tiles: AttentionTiles, group: int) -> int:

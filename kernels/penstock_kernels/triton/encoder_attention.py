@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.numerics import LOG2_E, LOWEST, round_to, tile_dot
+from penstock_kernels.triton.online_softmax import soften
 from penstock_kernels.triton.tiles import AttentionTiles
 
 
@@ -95,13 +96,9 @@ def _attend_inputs(
             added = tl.load(bias + head * bias_stride + apart, mask=near, other=0.0)
             scores += added.to(tl.float32) * LOG2_E
         scores = tl.where(held[None, :], scores, float("-inf"))
-        peak = tl.maximum(top, tl.max(scores, 1))
-        keep = tl.exp2(top - peak)
-        weights = tl.exp2(scores - peak[:, None])
-        total = tl.fma(total, keep, tl.sum(weights, 1))
+        top, keep, weights, total = soften(scores, top, total)
         values = tl.load(value + from_row, mask=there, other=0.0)
         mixed = tile_dot(round_to(weights, q.dtype), values, mixed * keep[:, None])
-        top = peak
     to_row = (start + within)[:, None] * (tl.num_programs(1) * HEAD_DIM)
     result = round_to(mixed / total[:, None], out.dtype.element_ty)
     tl.store(out + to_row + head * HEAD_DIM + column[None, :], result, mask=mask)

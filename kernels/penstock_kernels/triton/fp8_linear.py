@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear import tile_of
 from penstock_kernels.triton.numerics import INTERPRETED, round_to
+from penstock_kernels.triton.product_tiles import own_tile, store_tile
 from penstock_kernels.triton.tiles import FP8, row_block, row_warps
 
 
@@ -61,13 +61,8 @@ def _fp8_linear(
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
 ):
-    row_tile, column_tile = tile_of(
-        tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
-    )
-    row = row_tile * ROWS + tl.arange(0, ROWS)
-    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     inner = tl.arange(0, INNER)
-    in_rows, in_columns = row < rows, column < outputs
     x_place = x + row.to(tl.int64)[:, None] * inputs + inner[None, :]
     weight_place = weight + column.to(tl.int64)[:, None] * inputs + inner[None, :]
     acc = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -81,11 +76,7 @@ def _fp8_linear(
             acc = tl.dot(some, tl.trans(part), acc, max_num_imprecise_acc=INNER)
     x_scale = tl.load(x_scales + row, mask=in_rows, other=0.0)[:, None]
     acc = acc * x_scale * tl.load(weight_scales + column, mask=in_columns, other=0.0)[None, :]
-    if BIAS:
-        acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None, :]
-    place = row.to(tl.int64)[:, None] * outputs + column[None, :]
-    mask = in_rows[:, None] & in_columns[None, :]
-    tl.store(out + place, round_to(acc, out.dtype.element_ty), mask=mask)
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
 
 
 def fp8_linear(
@@ -102,8 +93,7 @@ def fp8_linear(
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if rows:
         levels, scales = quantise_fp8(x)
-        grid = (triton.cdiv(rows, FP8.rows) * triton.cdiv(outputs, FP8.columns),)
-        _fp8_linear[grid](
+        _fp8_linear[(FP8.programs(rows, outputs),)](
             levels,
             scales,
             weight,

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.grouped_weights import GroupedWeights
-from penstock_kernels.triton.linear import tile_of
 from penstock_kernels.triton.numerics import INTERPRETED, round_to, tile_dot
+from penstock_kernels.triton.product_tiles import own_tile
 from penstock_kernels.triton.tiles import (
     GROUPED_FEW,
     GROUPED_MANY,
@@ -188,12 +188,7 @@ def _grouped_product(
     STAGES: tl.constexpr,
 ):
     """UNIT: inputs of a unit, 0: no units.  PARTS: more than 1: out is [PARTS, rows, outputs]."""
-    row_tile, column_tile = tile_of(
-        tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
-    )
-    row = row_tile * ROWS + tl.arange(0, ROWS)
-    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
-    in_rows, in_columns = row < rows, column < outputs
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     half = tl.arange(0, 16)
     x_place = x + row.to(tl.int64)[:, None] * x_row + half[None, :]
     acc = tl.zeros([COLUMNS, ROWS], tl.float32)
@@ -316,7 +311,7 @@ def _launch(
     tiles: MatmulTiles,
 ) -> None:
     rows, outputs = x.shape[0], weights.outputs
-    _grouped_product[(triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns), parts)](
+    _grouped_product[(tiles.programs(rows, outputs), parts)](
         x,
         *_operands(weights),
         out if bias is None else bias,

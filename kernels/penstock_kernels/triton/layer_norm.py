@@ -1,17 +1,13 @@
-"""Layer normalisation, with or without the residual addition before it.
-
-One program has one row whole, in one block of a size that follows from the row's alone.
-"""
+"""Layer normalisation, with or without the residual addition before it."""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.numerics import round_to, rounded
-from penstock_kernels.triton.tiles import row_block, row_warps
+from penstock_kernels.triton.norm_rows import launch_rows, row_sum
+from penstock_kernels.triton.numerics import round_to
 
 
 @triton.jit
@@ -19,10 +15,7 @@ def _layer_norm(x, residual, weight, bias, out, eps, size, ADD: tl.constexpr, BL
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    wide = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
-    if ADD:
-        wide += tl.load(residual + row + column, mask=inside, other=0.0).to(tl.float32)
-        wide = rounded(wide, out.dtype.element_ty)
+    wide = row_sum(x + row, residual + row, column, inside, ADD)
     mean = tl.sum(wide, 0) / size
     apart = tl.where(inside, wide - mean, 0.0)
     variance = tl.sum(apart * apart, 0) / size
@@ -38,30 +31,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     x: [rows, size], contiguous, any float dtype.  weight, bias: [size].  Computed in float32 and
     rounded once, to x's dtype.  Returns x's shape.
     """
-    return _launch(x, None, weight, bias, eps)
+    return launch_rows(_layer_norm, x, None, (weight, bias), eps)
 
 
 def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """layer_norm(x + residual, weight, bias, eps), the sum rounded to its dtype before it is
     normalised.  Shapes and dtypes as for layer_norm."""
-    return _launch(x, residual, weight, bias, eps)
-
-
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    out = torch.empty_like(x)
-    rows, size = x.shape
-    if rows:
-        block = row_block(size)
-        _layer_norm[(rows,)](
-            x,
-            x if residual is None else residual,
-            weight,
-            bias,
-            out,
-            eps,
-            size,
-            ADD=residual is not None,
-            BLOCK=block,
-            num_warps=row_warps(block),
-        )
-    return out
+    return launch_rows(_layer_norm, x, residual, (weight, bias), eps)

@@ -11,21 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.numerics import round_to, tile_dot
+from penstock_kernels.triton.numerics import tile_dot
+from penstock_kernels.triton.product_tiles import own_tile, store_tile
 from penstock_kernels.triton.tiles import INVARIANT
-
-_GROUP = tl.constexpr(8)
-"""Row tiles that go through the columns together, so that their weights stay in the L2 cache."""
-
-
-@triton.jit
-def tile_of(program, row_tiles, column_tiles):
-    """The (row tile, column tile) of a program, in bands of _GROUP row tiles."""
-    per_band = _GROUP * column_tiles
-    first = program // per_band * _GROUP
-    height = tl.minimum(row_tiles - first, _GROUP)
-    within = program % per_band
-    return first + within % height, within // height
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -44,13 +32,8 @@ def _linear(
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
 ):
-    row_tile, column_tile = tile_of(
-        tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
-    )
-    row = row_tile * ROWS + tl.arange(0, ROWS)
-    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     inner = tl.arange(0, INNER)
-    in_rows, in_columns = row < rows, column < outputs
     x_place = x + row.to(tl.int64)[:, None] * x_row + inner[None, :]
     weight_place = weight + column.to(tl.int64)[:, None] * weight_row + inner[None, :]
     acc = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -59,11 +42,7 @@ def _linear(
         some = tl.load(x_place + base, mask=in_rows[:, None] & left[None, :], other=0.0)
         part = tl.load(weight_place + base, mask=in_columns[:, None] & left[None, :], other=0.0)
         acc = tile_dot(some, tl.trans(part), acc)
-    if BIAS:
-        acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None, :]
-    place = row.to(tl.int64)[:, None] * outputs + column[None, :]
-    mask = in_rows[:, None] & in_columns[None, :]
-    tl.store(out + place, round_to(acc, out.dtype.element_ty), mask=mask)
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -78,8 +57,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     tiles = INVARIANT
     if rows:
-        grid = (triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns),)
-        _linear[grid](
+        _linear[(tiles.programs(rows, outputs),)](
             x,
             weight,
             out if bias is None else bias,

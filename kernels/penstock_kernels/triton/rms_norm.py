@@ -1,17 +1,13 @@
-"""Root-mean-square normalisation, with or without the residual addition before it.
-
-One program has one row whole, in one block of a size that follows from the row's alone.
-"""
+"""Root-mean-square normalisation, with or without the residual addition before it."""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.numerics import round_to, rounded
-from penstock_kernels.triton.tiles import row_block, row_warps
+from penstock_kernels.triton.norm_rows import launch_rows, row_sum
+from penstock_kernels.triton.numerics import round_to
 
 
 @triton.jit
@@ -19,14 +15,15 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    wide = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
+    # A decode's few programs do nothing but wait for memory, so the gain is asked for together with
+    # the row: without the barrier the compiler puts that off until the row is there.
+    gain = tl.load(weight + column, mask=inside, other=0.0)
+    tl.debug_barrier()
+    wide = row_sum(x + row, residual + row, column, inside, ADD)
     if ADD:
-        wide += tl.load(residual + row + column, mask=inside, other=0.0).to(tl.float32)
-        wide = rounded(wide, residual.dtype.element_ty)
         tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
     mean = tl.sum(wide * wide, 0) / size
-    gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    scaled = wide / tl.sqrt_rn(mean + eps) * gain
+    scaled = wide / tl.sqrt_rn(mean + eps) * gain.to(tl.float32)
     tl.store(out + row + column, round_to(scaled, out.dtype.element_ty), mask=inside)
 
 
@@ -36,30 +33,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x: [rows, size] or [rows, heads, size], contiguous, any float dtype.  weight: [size].
     Computed in float32 and rounded once, to x's dtype.  Returns x's shape.
     """
-    return _launch(x, None, weight, eps)
+    return launch_rows(_rms_norm, x, None, (weight,), eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """rms_norm(residual + x, weight, eps), where residual becomes residual + x, rounded to its
     dtype before it is normalised.  Mutates residual.  Shapes and dtypes as for rms_norm."""
-    return _launch(x, residual, weight, eps)
-
-
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    out = torch.empty_like(x)
-    size = x.shape[-1]
-    rows = x.numel() // size
-    if rows:
-        block = row_block(size)
-        _rms_norm[(rows,)](
-            x,
-            x if residual is None else residual,
-            weight,
-            out,
-            eps,
-            size,
-            ADD=residual is not None,
-            BLOCK=block,
-            num_warps=row_warps(block),
-        )
-    return out
+    return launch_rows(_rms_norm, x, residual, (weight,), eps)

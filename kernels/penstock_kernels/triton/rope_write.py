@@ -38,19 +38,38 @@ UNSCALED = KVScales()
 
 
 @triton.jit
+def _halves(heads, place, mask, HALF: tl.constexpr):
+    """The two halves of some heads, [TILE, HALF_BLOCK] float32 each."""
+    first = tl.load(heads + place, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(heads + place + HALF, mask=mask, other=0.0)
+    return first, second.to(tl.float32)
+
+
+@triton.jit
+def _pair(left, right, inside):
+    """Two vectors, [1, HALF_BLOCK] float32 each.  By one load: each of two would be waited for by
+    itself, as both go through shared memory to where the heads are, and a decode's few programs do
+    little else than wait."""
+    pair = tl.load(tl.join(left, right), mask=inside[:, None], other=0.0).to(tl.float32)
+    first, second = tl.split(pair)
+    return first[None, :], second[None, :]
+
+
+@triton.jit
 def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.constexpr):
     """RMS norm of heads that lie in two halves, rounded to dtype as the reference does."""
     half = head_dim // 2
     squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
     root = tl.sqrt_rn(squares / head_dim + eps)[:, None]
-    left = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-    right = tl.load(weight + half + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    left, right = _pair(weight + column, weight + half + column, inside)
     return rounded(first / root * left, dtype), rounded(second / root * right, dtype)
 
 
 @triton.jit
-def _rotated(first, second, cos, sin):
-    return first * cos - second * sin, second * cos + first * sin
+def _rotated(first, second, cos, sin, angle, inside):
+    """cos, sin: the tables.  angle: the row's places in them."""
+    cosine, sine = _pair(cos + angle, sin + angle, inside)
+    return first * cosine - second * sine, second * cosine + first * sine
 
 
 @triton.jit
@@ -90,22 +109,18 @@ def _rope_write(
     column = tl.arange(0, HALF_BLOCK)
     inside = column < HALF
     dtype: tl.constexpr = query.dtype.element_ty
-    position = tl.load(positions + row).to(tl.int64) * HALF + column
-    cosine = tl.load(cos + position, mask=inside, other=0.0)[None, :]
-    sine = tl.load(sin + position, mask=inside, other=0.0)[None, :]
+    angle = tl.load(positions + row).to(tl.int64) * HALF + column
     slot = tl.load(slots + row).to(tl.int64)
     if part < QUERY_PARTS:
         head = part * TILE + tl.arange(0, TILE)
         mask = (head < HEADS)[:, None] & inside[None, :]
         place = head[:, None] * HEAD_DIM + column[None, :]
-        first = tl.load(query + row * query_row + place, mask=mask, other=0.0).to(tl.float32)
-        second = tl.load(query + row * query_row + place + HALF, mask=mask, other=0.0)
-        second = second.to(tl.float32)
+        first, second = _halves(query + row * query_row, place, mask, HALF)
         if NORM:
             first, second = _normed(
                 first, second, query_weight, HEAD_DIM, eps, column, inside, dtype
             )
-        first, second = _rotated(first, second, cosine, sine)
+        first, second = _rotated(first, second, cos, sin, angle, inside)
         target = query_out + row * HEADS * HEAD_DIM + place
         tl.store(target, round_to(first, dtype), mask=mask)
         tl.store(target + HALF, round_to(second, dtype), mask=mask)
@@ -118,22 +133,18 @@ def _rope_write(
         stored = head.to(tl.int64)[:, None] * head_stride + slot * slot_stride + column[None, :]
         kept: tl.constexpr = key_cache.dtype.element_ty
         if of_keys:
-            first = tl.load(key + row * key_row + place, mask=mask, other=0.0).to(tl.float32)
-            second = tl.load(key + row * key_row + place + HALF, mask=mask, other=0.0)
-            second = second.to(tl.float32)
+            first, second = _halves(key + row * key_row, place, mask, HALF)
             if NORM:
                 first, second = _normed(
                     first, second, key_weight, HEAD_DIM, eps, column, inside, dtype
                 )
-            first, second = _rotated(first, second, cosine, sine)
+            first, second = _rotated(first, second, cos, sin, angle, inside)
             first = rounded(first, dtype) * key_inverse
             second = rounded(second, dtype) * key_inverse
             tl.store(key_cache + stored, round_to(first, kept), mask=mask)
             tl.store(key_cache + stored + HALF, round_to(second, kept), mask=mask)
         else:
-            first = tl.load(value + row * value_row + place, mask=mask, other=0.0).to(tl.float32)
-            second = tl.load(value + row * value_row + place + HALF, mask=mask, other=0.0)
-            second = second.to(tl.float32)
+            first, second = _halves(value + row * value_row, place, mask, HALF)
             tl.store(value_cache + stored, round_to(first * value_inverse, kept), mask=mask)
             second = second * value_inverse
             tl.store(value_cache + stored + HALF, round_to(second, kept), mask=mask)

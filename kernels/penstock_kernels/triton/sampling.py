@@ -67,7 +67,9 @@ def _weigh(logits, weights, vocab, best, temperature, limit, ties, BLOCK: tl.con
         at = base + tl.arange(0, BLOCK)
         inside = at < vocab
         x = tl.load(logits + at, mask=inside, other=float("-inf"))
-        kept, seen = kept_entries(order_key(x), inside, limit, ties, seen)
+        kept = inside
+        if limit >= 0:  # Else all are: no need to count equal ones.
+            kept, seen = kept_entries(order_key(x), inside, limit, ties, seen)
         weight = tl.exp((x.to(tl.float64) - best) / temperature)
         weight = tl.where(kept, weight, 0.0)
         tl.store(weights + at, weight, mask=inside)
@@ -85,7 +87,9 @@ def _cut(logits, weights, vocab, least, limit, ties, BLOCK: tl.constexpr):
         at = base + tl.arange(0, BLOCK)
         inside = at < vocab
         x = tl.load(logits + at, mask=inside, other=float("-inf"))
-        kept, seen = kept_entries(order_key(x), inside, limit, ties, seen)
+        kept = inside
+        if limit >= 0:  # Else all are: no need to count equal ones.
+            kept, seen = kept_entries(order_key(x), inside, limit, ties, seen)
         weight = tl.load(weights + at, mask=inside, other=0.0)
         weight = tl.where(kept & (weight >= least), weight, 0.0)
         tl.store(weights + at, weight, mask=inside)

@@ -129,6 +129,10 @@ class MatmulTiles:
     warps: int
     stages: int
 
+    def programs(self, rows: int, outputs: int) -> int:
+        """Of a product that is [rows, outputs]."""
+        return triton.cdiv(rows, self.rows) * triton.cdiv(outputs, self.columns)
+
 
 INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """The one shape of the batch-invariant product, whatever the number of rows: 64 is the height of a

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear import tile_of
 from penstock_kernels.triton.numerics import round_to, tile_dot
+from penstock_kernels.triton.product_tiles import own_tile, store_tile
 from penstock_kernels.triton.tiles import WEIGHT_ONLY, MatmulTiles
 
 GROUPS = (32, 64, 128)
@@ -89,12 +89,7 @@ def _weight_only(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    row_tile, column_tile = tile_of(
-        tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
-    )
-    row = row_tile * ROWS + tl.arange(0, ROWS)
-    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
-    in_rows, in_columns = row < rows, column < outputs
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     groups = inputs // GROUP
     HALF: tl.constexpr = GROUP // 2
     half = tl.arange(0, HALF)
@@ -130,11 +125,7 @@ def _weight_only(
             )
             part = tile_dot(some, tl.trans(level), none)
         acc = tl.fma(part, tl.broadcast_to(scale[None, :], part.shape), acc)
-    if BIAS:
-        acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None, :]
-    place = row.to(tl.int64)[:, None] * outputs + column[None, :]
-    mask = in_rows[:, None] & in_columns[None, :]
-    tl.store(out + place, round_to(acc, out.dtype.element_ty), mask=mask)
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
 
 
 def weight_only_linear(
@@ -154,8 +145,7 @@ def weight_only_linear(
     outputs = weights.levels.shape[0]
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if rows:
-        grid = (triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns),)
-        _weight_only[grid](
+        _weight_only[(tiles.programs(rows, outputs),)](
             x,
             weights.levels,
             weights.scales,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from penstock_kernels.triton import attention
 from penstock_kernels.triton.attention import FULL, Reach
+from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
 from penstock_kernels.triton.rope_write import KVScales
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
@@ -137,3 +139,46 @@ def test_the_tiles_that_serve(shape: tuple[int, int, int], device: torch.device)
         assert error(chunk, one, 505) < BOUNDS[torch.bfloat16]
         if invariant:
             assert torch.equal(decoded[0], chunk[8])
+
+
+def test_a_padded_decode_leaves_no_row_unwritten(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing fills its result beforehand: new memory holds not-a-number here."""
+    one = sequence(12, 70, (4, 2, 64), torch.bfloat16)
+    wanted = run_step([(one, 69, 1)], Case(SAME), device)[0]
+    numbers = torch.tensor
+    plan = AttentionPlan(
+        tables=numbers([[0] * 3, [2, 0, 1], [0] * 3], dtype=torch.int32, device=device),
+        query_starts=numbers([0, 1, 2], dtype=torch.int32, device=device),
+        query_lens=numbers([0, 1, 0], dtype=torch.int32, device=device),
+        seq_lens=numbers([0, 70, 0], dtype=torch.int32, device=device),
+        few=TileList(
+            numbers([1, 0, 2], dtype=torch.int32, device=device),
+            numbers([0, 0, 0], dtype=torch.int32, device=device),
+            queries=1,
+            end=96,
+        ),
+        many=None,
+        choice=SAME,
+        block_size=32,
+        group=2,
+    )
+    caches = []
+    for rows in (one.key, one.value):
+        blocks = torch.full((3, 32, 2, 64), float("nan"), dtype=rows.dtype)
+        for block, begin in zip((2, 0, 1), range(0, 96, 32), strict=True):
+            part = rows[begin : begin + 32]
+            blocks[block, : len(part)] = part
+        caches.append(blocks.flatten(0, 1).transpose(0, 1).to(device))
+    query = torch.full((3, 4, 64), float("nan"), dtype=torch.bfloat16)
+    query[1] = one.query[69]
+
+    def unwritten(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.full(size, float("nan"), dtype=dtype, device=device)
+
+    monkeypatch.setattr(attention.torch, "empty", unwritten)
+    monkeypatch.delattr(attention.torch, "zeros")
+    out = attention.paged_attention(query.to(device), *caches, plan, 64**-0.5).cpu()
+    assert torch.equal(out[1:2], wanted)
+    assert not out[[0, 2]].any()

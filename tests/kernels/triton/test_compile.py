@@ -14,7 +14,7 @@ import pytest
 from penstock_kernels import triton as kernels
 
 ROOT = Path(__file__).parents[3]
-LAUNCH = re.compile(r"^ +(_\w+)\[.+\]\($", re.MULTILINE)
+LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
 
 @pytest.mark.timeout(600)
