@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.numerics import round_to, tile_dot
-from penstock_kernels.triton.tiles import INVARIANT
+from penstock_kernels.triton.tiles import INVARIANT, MatmulTiles
 
 _GROUP = tl.constexpr(8)
 """Row tiles that go through the columns together, so that their weights stay in the L2 cache."""
@@ -66,17 +66,18 @@ def _linear(
     tl.store(out + place, round_to(acc, out.dtype.element_ty), mask=mask)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles = INVARIANT
+) -> Tensor:
     """x @ weight.T + bias, each row by itself, accumulated in float32 and rounded once.
 
     x: [rows, inputs], rows may be strided.  weight: [outputs, inputs], likewise.  bias: [outputs]
     or None.  All of one dtype: float32 (multiplied in full precision), bfloat16 or float16.
-    Returns [rows, outputs].
+    tiles: another choice may give other bits.  Returns [rows, outputs].
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    tiles = INVARIANT
     if rows:
         grid = (triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.columns),)
         _linear[grid](

@@ -30,22 +30,27 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     tl.store(out + row + column, round_to(scaled, out.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
 
     x: [rows, size] or [rows, heads, size], contiguous, any float dtype.  weight: [size].
-    Computed in float32 and rounded once, to x's dtype.  Returns x's shape.
+    Computed in float32 and rounded once, to x's dtype.  warps: instead of row_warps; another number
+    may give other bits.  Returns x's shape.
     """
-    return _launch(x, None, weight, eps)
+    return _launch(x, None, weight, eps, warps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, warps: int | None = None
+) -> Tensor:
     """rms_norm(residual + x, weight, eps), where residual becomes residual + x, rounded to its
     dtype before it is normalised.  Mutates residual.  Shapes and dtypes as for rms_norm."""
-    return _launch(x, residual, weight, eps)
+    return _launch(x, residual, weight, eps, warps)
 
 
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+def _launch(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, warps: int | None
+) -> Tensor:
     out = torch.empty_like(x)
     size = x.shape[-1]
     rows = x.numel() // size
@@ -60,6 +65,6 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> T
             size,
             ADD=residual is not None,
             BLOCK=block,
-            num_warps=row_warps(block),
+            num_warps=warps or row_warps(block),
         )
     return out
