@@ -34,7 +34,10 @@ def decode(config: ModelConfig, sizes: Sizes) -> Setting:
             "warps": (1, 2, 4, 8),
             "stages": (2, 3, 4, 5, 6),
         },
-        tuple(decode_case(config, *each) for each in sizes.decode),
+        (
+            replace(decode_case(config, *sizes.decode[0]), weight=2),
+            *(decode_case(config, *each) for each in sizes.decode[1:]),
+        ),
         sensible=sensible,
     )
 

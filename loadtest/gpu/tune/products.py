@@ -125,7 +125,8 @@ def fp8(config: ModelConfig, sizes: Sizes) -> Setting:
 
 @dataclass(frozen=True)
 class GroupedTiles:
-    """MatmulTiles, and into how many parts the sum over the inputs is cut (`grouped_parts`)."""
+    """MatmulTiles, and into how many parts the sum over the inputs is cut; 0: as many as
+    `grouped_parts` says."""
 
     rows: int
     columns: int
@@ -140,35 +141,33 @@ class GroupedTiles:
 
 
 def gguf_few(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped("GROUPED_FEW", present.GROUPED_FEW, (16, 32), sizes.few_rows, config)
+    return grouped(config, sizes, "GROUPED_FEW", (16, 32), sizes.few_rows)
 
 
 def gguf_many(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped("GROUPED_MANY", present.GROUPED_MANY, (32, 64, 128), sizes.many_rows, config)
+    return grouped(config, sizes, "GROUPED_MANY", (32, 64, 128), sizes.many_rows)
 
 
 def grouped(
-    name: str, now: MatmulTiles, heights: tuple[int, ...], rows: tuple[int, ...],
-    config: ModelConfig,
-) -> Setting:  # fmt: skip
+    config: ModelConfig, sizes: Sizes, name: str, heights: tuple[int, ...], rows: tuple[int, ...]
+) -> Setting:
     """Of the down projection too, which has few outputs and many inputs."""
     cases = [
         case
-        for matrix in (MATRIX, "down")
+        for matrix in sizes.gguf_matrices
         for kind in KINDS
         for case in products(
             config, rows, kept(config, kind, matrix), f"{kind}, ", gguf_bytes(kind), matrix
         )
     ]
-    outputs, inputs = matrices(config)[MATRIX]
-    parts = present.grouped_parts(outputs, inputs) if rows[0] <= present.GROUPED_MANY.rows else 1
-    values = (now.rows, now.columns, now.inner, now.warps, now.stages, parts)
+    now: MatmulTiles = getattr(present, name)
+    values = (now.rows, now.columns, now.inner, now.warps, now.stages, 0)
     choices = {
         "rows": heights,
         "columns": (32, 64, 128),
         "warps": (2, 4, 8),
         "stages": (1, 2, 3, 4),
-        "parts": (1, 2, 4, 8),
+        "parts": (0, 1, 2, 4, 8),
     }
     return Setting(
         name, "_grouped_product", GroupedTiles(*values), choices, tuple(cases), sensible=sensible
@@ -180,7 +179,9 @@ def kept(config: ModelConfig, kind: str, matrix: str) -> Callable[[torch.device]
     def multiplication(device: torch.device) -> Multiplication:
         weights = of_a_gguf(kind, *matrices(config)[matrix], device)
         return (
-            lambda x, tiles: grouped_linear(x, weights, tiles=tiles.tiles, parts=tiles.parts),
+            lambda x, tiles: grouped_linear(
+                x, weights, tiles=tiles.tiles, parts=tiles.parts or None
+            ),
             lambda x: x.float() @ grouped_rows(weights, None, torch.float32).T,
         )
 

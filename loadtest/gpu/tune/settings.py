@@ -19,13 +19,14 @@ Tiles = Any
 @dataclass(frozen=True)
 class Sizes:
     """The shapes.  decode: (batch, context), chunks: (sequences, before, new) of attention.  Rows
-    of each kind of product; the first is what counts most.  candidates: of each setting, at most.
+    of each kind of product.  The first of each counts most.  candidates: of each setting, at most.
     """
 
     decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 32_768), (8, 2048), (256, 1024))
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (1, 6144, 2048))
     invariant_rows: tuple[int, ...] = (64, 1, 8, 256, 2048)
     packed_rows: tuple[int, ...] = (1, 8, 64)
+    gguf_matrices: tuple[str, ...] = ("gate, up", "down")
     few_rows: tuple[int, ...] = (1, 8)
     many_rows: tuple[int, ...] = (64, 128)
     fp8_rows: tuple[int, ...] = (64, 1, 256, 2048)
@@ -40,6 +41,7 @@ DRY = Sizes(
     chunks=((1, 16, 20),),
     invariant_rows=(3,),
     packed_rows=(2,),
+    gguf_matrices=("down",),
     few_rows=(2,),
     many_rows=(20,),
     fp8_rows=(2,),

@@ -16,6 +16,7 @@ from typing import Any
 from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu.__main__ import device, versions
 from loadtest.gpu.job import part_file, write_json
+from loadtest.gpu.report import TRIAL
 from loadtest.gpu.tune import advice, plot
 from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.families import NAMES
@@ -55,6 +56,8 @@ def main() -> int:
     (flags.output / f"{NAME}.md").write_text(text)
     print(text)
     print("\n".join(advice.sentences(document["changes"])))
+    if flags.dry:
+        print(TRIAL)
     return 0 if any(row["status"] == "timed" for row in document["rows"]) else 1
 
 
@@ -158,6 +161,7 @@ def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str
     path = part_file(flags.work, "limits")
     return {
         "candidates": len(everything),
+        "compiled_late": sum("missed" in line for line in lines),
         "rows": [line for line in lines if "status" in line],
         "left_out": left_out,
         "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},

@@ -191,6 +191,18 @@ class Sweep:
             raise DeviceLost from error
 
 
+def hear_compiling(lines: Lines) -> None:
+    """A line for each kernel that isn't found compiled: all should be, where they are compiled
+    ahead."""
+    import triton
+
+    def heard(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        if not cache_hit:
+            lines.add(missed=src.name)
+
+    triton.knobs.compilation.listener = heard
+
+
 def measure_limits(work: Path, timer: Timer, *, dry: bool) -> None:
     """As the part of the GPU measurements does, in less time."""
     if part_file(work, "limits").is_file():
@@ -223,6 +235,7 @@ def main() -> int:
         lines = Lines(lines_file(flags.work))
         if not lines.rows:
             lines.add(candidates=[each.facts() for each in candidates])
+        hear_compiling(lines)
         try:
             Sweep(lines, device, timer, found, ends).run(candidates)
         except DeviceLost:

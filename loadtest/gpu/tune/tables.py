@@ -15,9 +15,9 @@ from penstock.bench.load.report import markdown_table
 SHOWN = 10
 """The fastest candidates of a setting; the JSON file has all."""
 TOLD = (
-    "In each shape: µs, times as fast as the present choice (timed in turns with it, each call with "
-    "a cold cache,\nmedians), and how near the machine's limit: bytes at the copy bandwidth, or "
-    "operations at the matrix rate.\n"
+    "In each shape: µs, times as fast as the present choice (timed in turns with it, each call "
+    "with a cold cache,\nmedians), and how near the machine's limit: bytes at the copy bandwidth, "
+    "or operations at the matrix rate.\n"
 )
 
 
@@ -94,10 +94,13 @@ def _rest(found: dict[int, list[Row]], shown: int, shapes: int) -> str:
 
 def _left_out(document: dict[str, Any]) -> str:
     left = document["left_out"]
+    late = document["compiled_late"]
+    notes = f"{late} kernels were compiled by the process that measures.\n" if late else ""
     if not left:
-        return f"All {document['candidates']} candidates had their turn.\n"
+        return f"All {document['candidates']} candidates had their turn.\n{notes}"
     counts = Counter(each["setting"] for each in left)
     waiting = sum(not each["compiled"] for each in left)
     text = f"## Left out\nThe time was over before {len(left)} of {document['candidates']} "
     text += f"candidates had their turn, {waiting} of them not compiled yet:\n"
-    return text + "".join(f"- {setting}: {count}\n" for setting, count in counts.items())
+    text += "".join(f"- {setting}: {count}\n" for setting, count in counts.items())
+    return f"{text}\n{notes}"
