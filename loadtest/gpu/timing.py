@@ -26,10 +26,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class Call:
-    """Warmed up, and captured where `graph` says so."""
+    """Warmed up, and captured where there is a graph.  That reads tensors which only `work` may
+    hold."""
 
-    run: Work
-    graph: bool
+    work: Work
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> None:
+        if self.graph is None:
+            self.work()
+        else:
+            self.graph.replay()
 
 
 class Timer:
@@ -48,12 +55,11 @@ class Timer:
     def ready(self, work: Work, *, capture: bool = True) -> Call:
         """To be timed, as often as one likes."""
         if self._device.type != "cuda":
-            return Call(work, False)
+            return Call(work)
         for _ in range(2):
             work()
         torch.cuda.synchronize()
-        graph = _captured(work) if capture else None
-        return Call(work, False) if graph is None else Call(graph.replay, True)
+        return Call(work, _captured(work) if capture else None)
 
     def in_turns(self, calls: Sequence[Call]) -> list[Timing]:
         """Each of them in every round, so that a change of the clock meets them all."""
@@ -63,7 +69,8 @@ class Timer:
         else:
             taken = self._on_device(calls)
         medians = map(statistics.median, zip(*taken, strict=True))
-        return [Timing(median, call.graph) for median, call in zip(medians, calls, strict=True)]
+        pairs = zip(medians, calls, strict=True)
+        return [Timing(median, call.graph is not None) for median, call in pairs]
 
     def _on_device(self, calls: Sequence[Call]) -> list[list[float]]:
         """Seconds, by round and call."""

@@ -107,7 +107,7 @@ def resources(cubin: bytes) -> dict[str, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [tool, "--dump-resource-usage", file.name]
+        command = [str(tool), "--dump-resource-usage", file.name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     line = next(line for line in said.splitlines() if "REG:" in line)
     pairs = (pair.split(":") for pair in line.split() if ":" in pair)

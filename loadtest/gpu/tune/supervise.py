@@ -112,7 +112,7 @@ class Measuring:
         if not path.is_file() or time.time() - path.stat().st_mtime < STILL:
             return False
         last = path.read_text().splitlines()[-1]
-        return "done" not in json.loads(last)
+        return not {"done", "candidates"} & json.loads(last).keys()
 
     def _start(
         self, module: str, options: list[str], changes: dict[str, str]
@@ -151,7 +151,9 @@ def architecture() -> int:
 
 def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """rows, left_out: candidates that had no turn, in order; parts: the machine's limits."""
-    everything = next((line["candidates"] for line in lines if "candidates" in line), [])
+    everything: list[dict[str, Any]] = next(
+        (line["candidates"] for line in lines if "candidates" in line), []
+    )
     done = {line["done"] for line in lines if "done" in line}
     left_out = [
         each | {"compiled": compiled(flags.work, each["number"]) is not None}
