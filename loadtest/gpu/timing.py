@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,21 @@ class Timing:
     graph: bool
 
 
+@dataclass(frozen=True)
+class Call:
+    """Warmed up, and captured where there is a graph.  That reads tensors which only `work` may
+    hold."""
+
+    work: Work
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> None:
+        if self.graph is None:
+            self.work()
+        else:
+            self.graph.replay()
+
+
 class Timer:
     """repeats: calls that are timed. On a CPU there are no warm-ups."""
 
@@ -35,27 +50,43 @@ class Timer:
         )
 
     def __call__(self, work: Work, *, capture: bool = True) -> Timing:
+        return self.in_turns([self.ready(work, capture=capture)])[0]
+
+    def ready(self, work: Work, *, capture: bool = True) -> Call:
+        """To be timed, as often as one likes."""
         if self._device.type != "cuda":
-            return Timing(statistics.median(_on_host(work) for _ in range(self._repeats)), False)
+            return Call(work)
         for _ in range(2):
             work()
         torch.cuda.synchronize()
-        graph = _captured(work) if capture else None
-        call = work if graph is None else graph.replay
-        return Timing(self._on_device(call), graph is not None)
+        return Call(work, _captured(work) if capture else None)
 
-    def _on_device(self, work: Work) -> float:
+    def in_turns(self, calls: Sequence[Call]) -> list[Timing]:
+        """Each of them in every round, so that a change of the clock meets them all."""
+        rounds = range(self._repeats)
+        if self._device.type != "cuda":
+            taken = [[_on_host(call.run) for call in calls] for _ in rounds]
+        else:
+            taken = self._on_device(calls)
+        medians = map(statistics.median, zip(*taken, strict=True))
+        pairs = zip(medians, calls, strict=True)
+        return [Timing(median, call.graph is not None) for median, call in pairs]
+
+    def _on_device(self, calls: Sequence[Call]) -> list[list[float]]:
+        """Seconds, by round and call."""
         # The host is ahead while the cache is flushed: the call is queued before that is over.
-        begins = [torch.cuda.Event(enable_timing=True) for _ in range(self._repeats)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(self._repeats)]
-        for begin, end in zip(begins, ends, strict=True):
-            self._flushed.zero_()
-            begin.record()
-            work()
-            end.record()
+        events = [
+            [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in calls]
+            for _ in range(self._repeats)
+        ]
+        for turn in events:
+            for call, (begin, end) in zip(calls, turn, strict=True):
+                self._flushed.zero_()
+                begin.record()
+                call.run()
+                end.record()
         torch.cuda.synchronize()
-        pairs = zip(begins, ends, strict=True)
-        return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1000
+        return [[begin.elapsed_time(end) / 1000 for begin, end in turn] for turn in events]
 
 
 def _on_host(work: Work) -> float:

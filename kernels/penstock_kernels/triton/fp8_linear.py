@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.numerics import INTERPRETED, round_to
 from penstock_kernels.triton.product_tiles import own_tile, store_tile
-from penstock_kernels.triton.tiles import FP8, row_block, row_warps
+from penstock_kernels.triton.tiles import FP8, MatmulTiles, row_block, row_warps
 
 
 @triton.jit
@@ -80,20 +80,26 @@ def _fp8_linear(
 
 
 def fp8_linear(
-    x: Tensor, weight: Tensor, weight_scales: Tensor, bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    bias: Tensor | None = None,
+    *,
+    tiles: MatmulTiles = FP8,
 ) -> Tensor:
     """x @ (weight * scale).T + bias, each row by itself; x is quantised as quantise_fp8 does.
 
     x: [rows, inputs], any float dtype.  weight: [outputs, inputs] float8_e4m3fn, contiguous.
-    weight_scales: [outputs] float32.  bias: [outputs] or None.  Returns [rows, outputs] of x's
-    dtype.  FP8 products need a device of compute capability 8.9 or higher.
+    weight_scales: [outputs] float32.  bias: [outputs] or None.  tiles: another choice may
+    give other bits.  Returns [rows, outputs] of x's dtype.  FP8 products need a device of compute
+    capability 8.9 or higher.
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if rows:
         levels, scales = quantise_fp8(x)
-        _fp8_linear[(FP8.programs(rows, outputs),)](
+        _fp8_linear[(tiles.programs(rows, outputs),)](
             levels,
             scales,
             weight,
@@ -104,10 +110,10 @@ def fp8_linear(
             outputs,
             inputs,
             BIAS=bias is not None,
-            ROWS=FP8.rows,
-            COLUMNS=FP8.columns,
-            INNER=FP8.inner,
-            num_warps=FP8.warps,
-            num_stages=FP8.stages,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            INNER=tiles.inner,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
         )
     return out

@@ -31,24 +31,24 @@ def _gate_mul(gate_up, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * size + column, round_to(open_part * up, out.dtype.element_ty), mask=inside)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_mul(gate_up: Tensor, *, block: int = GATE_BLOCK, warps: int = GATE_WARPS) -> Tensor:
     """silu(gate) * up, where silu(z) = z / (1 + exp(-z)) (Shazeer, 2020, "SwiGLU").
 
     gate_up: [rows, 2 * size], contiguous, the gate in the first half.  Computed in float32,
-    rounded once.  Returns [rows, size] of the same dtype.
+    rounded once.  block: elements that a program has.  Returns [rows, size] of the same dtype.
     """
-    return _launch(gate_up, gelu=False)
+    return _launch(gate_up, block, warps, gelu=False)
 
 
-def gelu_mul(gate_up: Tensor) -> Tensor:
+def gelu_mul(gate_up: Tensor, *, block: int = GATE_BLOCK, warps: int = GATE_WARPS) -> Tensor:
     """gelu(gate) * up with gelu's tanh form (Shazeer, 2020, "GEGLU").  As silu_mul otherwise."""
-    return _launch(gate_up, gelu=True)
+    return _launch(gate_up, block, warps, gelu=True)
 
 
-def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
+def _launch(gate_up: Tensor, block: int, warps: int, *, gelu: bool) -> Tensor:
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
     if rows:
-        grid = (rows, triton.cdiv(size, GATE_BLOCK))
-        _gate_mul[grid](gate_up, out, size, GELU=gelu, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS)
+        grid = (rows, triton.cdiv(size, block))
+        _gate_mul[grid](gate_up, out, size, GELU=gelu, BLOCK=block, num_warps=warps)
     return out

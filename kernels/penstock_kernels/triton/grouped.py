@@ -266,22 +266,27 @@ def grouped_linear(
     *,
     dtype: torch.dtype | None = None,
     batch_invariant: bool = False,
+    tiles: MatmulTiles | None = None,
+    parts: int | None = None,
 ) -> Tensor:
     """x @ weight.T + bias, each row by itself, in float32 sums of exact weights, rounded once.
 
     x: [rows, inputs], bfloat16 or float16 (float32 is multiplied in full precision, without tensor
     cores); rows may be strided.  bias: [outputs] or None.  dtype: of the result, default x's.
     batch_invariant: one tile shape and one order of sums whatever the number of rows; else both
-    follow from whether there are few.  Returns [rows, outputs].
+    follow from whether there are few.  tiles, parts: instead of those that follow, for measuring;
+    another choice may give other bits.  Returns [rows, outputs].
     """
     rows, outputs = x.shape[0], weights.outputs
     out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)
     if not rows:
         return out
-    tiles = GROUPED_FEW if batch_invariant or rows <= GROUPED_FEW.rows else GROUPED_MANY
-    parts = 1
-    if not batch_invariant and rows <= GROUPED_MANY.rows:
-        parts = grouped_parts(outputs, weights.inputs)
+    if tiles is None:
+        few = batch_invariant or rows <= GROUPED_FEW.rows
+        tiles = GROUPED_FEW if few else GROUPED_MANY
+    if parts is None:
+        cut = not batch_invariant and rows <= GROUPED_MANY.rows
+        parts = grouped_parts(outputs, weights.inputs) if cut else 1
     if parts == 1:
         _launch(x, weights, bias, out, 1, tiles)
         return out

@@ -56,17 +56,25 @@ def _join(peaks, ids, tokens, parts, BLOCK: tl.constexpr):
     tl.store(tokens + row, tl.where(bad, _BAD, chosen).to(tl.int64))
 
 
-def likeliest(logits: Tensor, *, holes: bool = False) -> Tensor:
+def likeliest(
+    logits: Tensor,
+    *,
+    holes: bool = False,
+    part: int = LIKELIEST_PART,
+    block: int = LIKELIEST_BLOCK,
+    warps: int = LIKELIEST_WARPS,
+) -> Tensor:
     """[rows] int64: the id of each row's largest logit, of equal ones the lowest; -1 where a logit
     is not a finite number.
 
     logits: [rows, vocab] float32, contiguous.  holes: -inf marks ids that can't be chosen, instead
-    of a row that isn't finite; a row of nothing else gives -1 still.
+    of a row that isn't finite; a row of nothing else gives -1 still.  part, a multiple of
+    block: logits that a program goes through, and reads at once.
     """
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows:
-        parts = triton.cdiv(vocab, LIKELIEST_PART)
+        parts = triton.cdiv(vocab, part)
         peaks = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
         ids = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
         _parts[(rows, parts)](
@@ -76,10 +84,10 @@ def likeliest(logits: Tensor, *, holes: bool = False) -> Tensor:
             vocab,
             parts,
             HOLES=holes,
-            PART=LIKELIEST_PART,
-            BLOCK=LIKELIEST_BLOCK,
-            num_warps=LIKELIEST_WARPS,
+            PART=part,
+            BLOCK=block,
+            num_warps=warps,
         )
-        block = max(2, triton.next_power_of_2(parts))
-        _join[(rows,)](peaks, ids, tokens, parts, BLOCK=block, num_warps=1)
+        whole = max(2, triton.next_power_of_2(parts))
+        _join[(rows,)](peaks, ids, tokens, parts, BLOCK=whole, num_warps=1)
     return tokens

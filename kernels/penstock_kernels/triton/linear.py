@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.numerics import tile_dot
 from penstock_kernels.triton.product_tiles import own_tile, store_tile
-from penstock_kernels.triton.tiles import INVARIANT
+from penstock_kernels.triton.tiles import INVARIANT, MatmulTiles
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -45,17 +45,18 @@ def _linear(
     store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles = INVARIANT
+) -> Tensor:
     """x @ weight.T + bias, each row by itself, accumulated in float32 and rounded once.
 
     x: [rows, inputs], rows may be strided.  weight: [outputs, inputs], likewise.  bias: [outputs]
     or None.  All of one dtype: float32 (multiplied in full precision), bfloat16 or float16.
-    Returns [rows, outputs].
+    tiles: another choice may give other bits.  Returns [rows, outputs].
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    tiles = INVARIANT
     if rows:
         _linear[(tiles.programs(rows, outputs),)](
             x,

@@ -27,10 +27,16 @@ def row_sum(x, residual, column, inside, ADD: tl.constexpr):
 
 
 def launch_rows(
-    kernel: Any, x: Tensor, residual: Tensor | None, parameters: tuple[Tensor, ...], eps: float
+    kernel: Any,
+    x: Tensor,
+    residual: Tensor | None,
+    parameters: tuple[Tensor, ...],
+    eps: float,
+    warps: int | None = None,
 ) -> Tensor:
     """A program for each row of x's last dimension. kernel: takes x, residual, the parameters, out,
-    eps, size, ADD and BLOCK.  residual: like x, or None.  Returns out, like x."""
+    eps, size, ADD and BLOCK.  residual: like x, or None.  warps: instead of row_warps.  Returns
+    out, like x."""
     out = torch.empty_like(x)
     size = x.shape[-1]
     rows = x.numel() // size
@@ -45,6 +51,6 @@ def launch_rows(
             size,
             ADD=residual is not None,
             BLOCK=block,
-            num_warps=row_warps(block),
+            num_warps=warps or row_warps(block),
         )
     return out

@@ -27,16 +27,19 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     tl.store(out + row + column, round_to(scaled, out.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
 
     x: [rows, size] or [rows, heads, size], contiguous, any float dtype.  weight: [size].
-    Computed in float32 and rounded once, to x's dtype.  Returns x's shape.
+    Computed in float32 and rounded once, to x's dtype.  warps: instead of row_warps; another number
+    may give other bits.  Returns x's shape.
     """
-    return launch_rows(_rms_norm, x, None, (weight,), eps)
+    return launch_rows(_rms_norm, x, None, (weight,), eps, warps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, warps: int | None = None
+) -> Tensor:
     """rms_norm(residual + x, weight, eps), where residual becomes residual + x, rounded to its
     dtype before it is normalised.  Mutates residual.  Shapes and dtypes as for rms_norm."""
-    return launch_rows(_rms_norm, x, residual, (weight,), eps)
+    return launch_rows(_rms_norm, x, residual, (weight,), eps, warps)

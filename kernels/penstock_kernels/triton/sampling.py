@@ -166,11 +166,19 @@ def _sample(
     tl.store(tokens + row, token.to(tl.int64))
 
 
-def sample_rows(logits: Tensor, rows: SamplingRows, *, holes: bool = True) -> Tensor:
+def sample_rows(
+    logits: Tensor,
+    rows: SamplingRows,
+    *,
+    holes: bool = True,
+    block: int = SAMPLING_BLOCK,
+    warps: int = SAMPLING_WARPS,
+) -> Tensor:
     """reference.sample_row of every row, with the draw of reference.uniform.
 
     logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn, or without
-    holes a row that isn't finite.
+    holes a row that isn't finite.  block: logits that a program reads at once; sums of weights are
+    added in its order.
     Returns [rows] int64; -1 where a logit is NaN or +inf, or none is finite.
     """
     count, vocab = logits.shape
@@ -189,7 +197,7 @@ def sample_rows(logits: Tensor, rows: SamplingRows, *, holes: bool = True) -> Te
             rows.token,
             vocab,
             HOLES=holes,
-            BLOCK=SAMPLING_BLOCK,
-            num_warps=SAMPLING_WARPS,
+            BLOCK=block,
+            num_warps=warps,
         )
     return tokens

@@ -16,7 +16,7 @@ from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.attention import paged_attention
 from penstock_kernels.triton.attention_plan import AttentionPlan, plan_attention
-from penstock_kernels.triton.tiles import attention_choice
+from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 
 BLOCK = 16
 
@@ -43,8 +43,7 @@ def layout(
     new: int,
     config: ModelConfig,
     device: torch.device,
-    *,
-    invariant: bool,
+    choice: AttentionChoice,
 ) -> AttentionPlan:
     """Every sequence's blocks lie scattered, as in a pool that has been used."""
     need = -(-(before + new) // BLOCK)
@@ -55,7 +54,7 @@ def layout(
         np.full(sequences, before + new),
         block_size=BLOCK,
         group=config.num_heads // config.num_kv_heads,
-        choice=attention_choice(config.head_dim, batch_invariant=invariant),
+        choice=choice,
         device=device,
     )
 
@@ -84,7 +83,8 @@ def decode(
 ) -> Case:
     """context: with the new token."""
     heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-    plan = layout(batch, context - 1, 1, config, device, invariant=invariant)
+    choice = attention_choice(config.head_dim, batch_invariant=invariant)
+    plan = layout(batch, context - 1, 1, config, device, choice)
     caches = pool(batch, context, config, device, cache)
     query = torch.randn(batch, heads, dim, device=device).bfloat16()
     plain = not invariant and cache == torch.bfloat16
@@ -119,7 +119,8 @@ def chunk(
     invariant: bool = False,
 ) -> Case:
     heads, dim = config.num_heads, config.head_dim
-    plan = layout(sequences, before, new, config, device, invariant=invariant)
+    choice = attention_choice(config.head_dim, batch_invariant=invariant)
+    plan = layout(sequences, before, new, config, device, choice)
     caches = pool(sequences, before + new, config, device, torch.bfloat16)
     query = torch.randn(sequences * new, heads, dim, device=device).bfloat16()
     whole = before == 0 and not invariant

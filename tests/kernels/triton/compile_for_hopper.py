@@ -7,11 +7,8 @@ asks for more than an SM has.  Not under TRITON_INTERPRET.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
+
+from loadtest.gpu.tune.ahead import resources
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 227 << 10
@@ -69,19 +68,6 @@ class Compiler:
         )
         if shared > SHARED_BYTES:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
-
-
-def resources(cubin: bytes) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        said = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    line = next(line for line in said.splitlines() if "REG:" in line)
-    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
-    return {name: int(value) for name, value in pairs if value.isdigit()}
 
 
 def main(names: list[str]) -> int:

@@ -1,0 +1,162 @@
+"""Compiles candidates before they are needed: `python -m loadtest.gpu.tune.ahead`.
+
+A process for each core takes the next candidate that none has taken, and calls its kernels with
+tensors that have shapes and no memory.  Triton compiles what the real call would launch, and keeps
+it in its cache, where the process with the GPU finds it.  No GPU is touched, nor needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadtest.gpu.job import shortened, write_json
+from loadtest.gpu.tune.families import NAMES
+
+if TYPE_CHECKING:
+    from loadtest.gpu.tune.candidates import Candidate
+
+WARP = 32
+
+
+def compiled_file(work: Path, number: int) -> Path:
+    """What came of a candidate's compiling: kernels, seconds, and reason where it failed."""
+    return work / "compiled" / f"{number}.json"
+
+
+def over_file(work: Path) -> Path:
+    """Is there once no process compiles any more."""
+    return work / "compiled" / "over"
+
+
+class Compiler:
+    """Stands in for launches, in this process: Triton's own way to a compiled kernel, which ends
+    before it is loaded.  arch: as 90 for compute capability 9.0."""
+
+    def __init__(self, arch: int) -> None:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime.jit import JITFunction
+
+        self.built: list[tuple[str, Any]] = []
+        triton.runtime.driver.set_active(_NoDevice(GPUTarget("cuda", arch, WARP)))
+        compile_only = JITFunction.run
+
+        def run(kernel: Any, *args: Any, **options: Any) -> Any:
+            built = compile_only(kernel, *args, **{**options, "warmup": True})
+            self.built.append((kernel.fn.__name__, built))
+            return built
+
+        # The one place that stands between this project's launches and Triton: there is no other
+        # way to have a whole launch compiled and not run.
+        JITFunction.run = run
+
+    def compile(self, candidate: Candidate) -> dict[str, Any]:
+        """All shapes of a candidate. Figures of each kernel by its name, the largest of those
+        that shapes differ in."""
+        import torch
+
+        self.built.clear()
+        with torch.inference_mode():
+            for case in candidate.setting.cases:
+                case.make(torch.device("meta")).work(candidate.tiles)()
+        found: dict[str, dict[str, int]] = {}
+        for name, built in {id(built): (name, built) for name, built in self.built}.values():
+            own, before = figures(built), found.get(name, {})
+            found[name] = {each: max(value, before.get(each, 0)) for each, value in own.items()}
+        return found
+
+
+class _NoDevice:
+    """What Triton asks its driver before a launch."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def figures(built: Any) -> dict[str, int]:
+    usage = resources(built.asm["cubin"])
+    return {
+        "registers": usage["REG"],
+        "spilled": usage["LOCAL"] + usage["STACK"],
+        "shared": built.metadata.shared,
+    }
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """As the compiler's own tool has them: bytes, and registers of a thread."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in said.splitlines() if "REG:" in line)
+    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
+    return {name: int(value) for name, value in pairs if value.isdigit()}
+
+
+def take(work: Path, number: int) -> bool:
+    """Whether it is this process that compiles it."""
+    path = compiled_file(work, number).with_suffix(".taken")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def compile_all(candidates: list[Candidate], work: Path, arch: int) -> None:
+    compiler = Compiler(arch)
+    for candidate in candidates:
+        if not take(work, candidate.number):
+            continue
+        begun = time.monotonic()
+        try:
+            done: dict[str, Any] = {"kernels": compiler.compile(candidate), "reason": ""}
+        except Exception as error:
+            reason = f"{type(error).__name__}: {shortened(str(error))}"
+            done = {"kernels": {}, "reason": reason}
+        done["seconds"] = round(time.monotonic() - begun, 2)
+        write_json(compiled_file(work, candidate.number), done)
+
+
+def compiled(work: Path, number: int) -> dict[str, Any] | None:
+    """None: not yet."""
+    path = compiled_file(work, number)
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.tune.ahead")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--arch", type=int, required=True)
+    parser.add_argument("--kernels", nargs="+", default=NAMES)
+    flags = parser.parse_args()
+    from loadtest.gpu.tune.candidates import all_candidates
+
+    compile_all(all_candidates(flags.kernels, dry=False), flags.work, flags.arch)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What the process that measures writes, and the next one and the report read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def lines_file(work: Path) -> Path:
+    return work / "lines.jsonl"
+
+
+class Lines:
+    """The file of what was measured: all candidates, and for each that had its turn a line
+    {"trying": number}, one for each shape, and {"done": number}."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.rows = [json.loads(line) for line in path.open()] if path.is_file() else []
+
+    def add(self, **row: Any) -> None:
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    @property
+    def done(self) -> set[int]:
+        return {row["done"] for row in self.rows if "done" in row}
+
+    @property
+    def broken_off(self) -> set[int]:
+        """Tried, and never ended."""
+        return {row["trying"] for row in self.rows if "trying" in row} - self.done

@@ -1,0 +1,160 @@
+"""Blocks and warps of kernels that go row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from loadtest.gpu.tune.products import drawn
+from loadtest.gpu.tune.settings import Bench, Case, Setting, Sizes
+from penstock.model_config import ModelConfig
+from penstock_kernels import reference
+from penstock_kernels.reference.sampling import SamplingCuts
+from penstock_kernels.triton import tiles as present
+from penstock_kernels.triton.gated import silu_mul
+from penstock_kernels.triton.likeliest import likeliest
+from penstock_kernels.triton.rms_norm import rms_norm
+from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+
+TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.95
+COMPARED = 16
+"""Drawn rows that are held against the reference, on the host."""
+
+
+@dataclass(frozen=True)
+class Warps:
+    warps: int
+
+
+@dataclass(frozen=True)
+class Block:
+    block: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class Part:
+    part: int
+    block: int
+    warps: int
+
+
+def norm(config: ModelConfig, sizes: Sizes) -> Setting:
+    size, eps = config.hidden_size, config.rms_norm_eps
+
+    def case(rows: int) -> Case:
+        def make(device: torch.device) -> Bench:
+            x, weight = drawn(device, rows, size), drawn(device, size)
+            return Bench(
+                lambda tiles: lambda: rms_norm(x, weight, eps, warps=tiles.warps),
+                lambda: functional.rms_norm(x.float(), (size,), weight.float(), eps),
+            )
+
+        return Case(f"{rows} x {size}", make, size=2 * (2 * rows * size + size))
+
+    block = present.row_block(size)
+    now = Warps(present.row_warps(block))
+    return Setting(
+        f"row_warps({block})",
+        "_rms_norm",
+        now,
+        {"warps": (1, 2, 4, 8, 16)},
+        tuple(map(case, sizes.rows)),
+    )
+
+
+def gate(config: ModelConfig, sizes: Sizes) -> Setting:
+    size = config.intermediate_size
+
+    def case(rows: int) -> Case:
+        def make(device: torch.device) -> Bench:
+            both = drawn(device, rows, 2 * size)
+            return Bench(
+                lambda tiles: lambda: silu_mul(both, block=tiles.block, warps=tiles.warps),
+                lambda: functional.silu(both[:, :size].float()) * both[:, size:].float(),
+            )
+
+        return Case(f"{rows} x {size}", make, size=2 * 3 * rows * size)
+
+    return Setting(
+        "GATE_BLOCK, GATE_WARPS",
+        "_gate_mul",
+        Block(present.GATE_BLOCK, present.GATE_WARPS),
+        {"block": (256, 512, 1024, 2048, 4096), "warps": (1, 2, 4, 8)},
+        tuple(map(case, sizes.rows)),
+    )
+
+
+def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
+    rows, vocab = sizes.sampled_rows, config.vocab_size
+
+    def make(device: torch.device) -> Bench:
+        logits = 4 * torch.randn(rows, vocab, device=device)
+        asked = asking(rows, device)
+        return Bench(
+            lambda tiles: lambda: sample_rows(logits, asked, block=tiles.block, warps=tiles.warps),
+            lambda: drawn_tokens(logits[:COMPARED].cpu()).to(device),
+            lambda tokens: tokens[:COMPARED],
+            exact=True,
+        )
+
+    return Setting(
+        "SAMPLING_BLOCK, SAMPLING_WARPS",
+        "_sample",
+        Block(present.SAMPLING_BLOCK, present.SAMPLING_WARPS),
+        {"block": (1024, 2048, 4096, 8192), "warps": (4, 8, 16, 32)},
+        (Case(f"top-k, top-p, {rows} x {vocab}", make, size=4 * rows * vocab),),
+    )
+
+
+def asking(rows: int, device: torch.device) -> SamplingRows:
+    def filled(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.full((rows,), value, dtype=dtype, device=device)
+
+    return SamplingRows(
+        temperature=filled(TEMPERATURE, torch.float64),
+        top_k=filled(TOP_K, torch.int32),
+        top_p=filled(TOP_P, torch.float64),
+        min_p=filled(0.0, torch.float64),
+        seed=torch.arange(rows, device=device),
+        sequence=filled(0, torch.int64),
+        token=filled(0, torch.int64),
+    )
+
+
+def drawn_tokens(logits: Tensor) -> Tensor:
+    """What the reference draws, on the host."""
+    rows = len(logits)
+    draws = reference.uniform(list(range(rows)), [0] * rows, [0] * rows)
+    cuts = SamplingCuts(TEMPERATURE, TOP_K, TOP_P)
+    pairs = zip(logits, draws, strict=True)
+    return torch.tensor([reference.sample_row(row, cuts, draw) for row, draw in pairs])
+
+
+def greedy(config: ModelConfig, sizes: Sizes) -> Setting:
+    rows, vocab = sizes.sampled_rows, config.vocab_size
+
+    def make(device: torch.device) -> Bench:
+        logits = torch.randn(rows, vocab, device=device)
+        return Bench(
+            lambda tiles: (
+                lambda: likeliest(logits, part=tiles.part, block=tiles.block, warps=tiles.warps)
+            ),
+            lambda: logits.argmax(-1),
+            exact=True,
+        )
+
+    return Setting(
+        "LIKELIEST_PART, LIKELIEST_BLOCK, LIKELIEST_WARPS",
+        "_parts",
+        Part(present.LIKELIEST_PART, present.LIKELIEST_BLOCK, present.LIKELIEST_WARPS),
+        {
+            "part": (4096, 8192, 16_384, 32_768),
+            "block": (1024, 2048, 4096),
+            "warps": (4, 8, 16),
+        },
+        (Case(f"{rows} x {vocab}", make, size=4 * rows * vocab),),
+    )

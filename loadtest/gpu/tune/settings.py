@@ -1,0 +1,122 @@
+"""A choice of tiles: what it is now, what else to try, and in which shapes it is measured."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loadtest.gpu.timing import Work
+
+Tiles = Any
+"""A frozen dataclass of whole numbers: AttentionTiles, MatmulTiles, or what a module has made."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shapes.  decode: (batch, context), chunks: (sequences, before, new) of attention.  Rows
+    of each kind of product.  The first of each counts most.  candidates: of each setting, at most.
+    """
+
+    decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 32_768), (8, 2048), (256, 1024))
+    chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (1, 6144, 2048))
+    invariant_rows: tuple[int, ...] = (64, 1, 8, 256, 2048)
+    packed_rows: tuple[int, ...] = (1, 8, 64)
+    gguf_matrices: tuple[str, ...] = ("gate, up", "down")
+    few_rows: tuple[int, ...] = (1, 8)
+    many_rows: tuple[int, ...] = (64, 128)
+    fp8_rows: tuple[int, ...] = (64, 1, 256, 2048)
+    rows: tuple[int, ...] = (64, 8192)
+    sampled_rows: int = 64
+    candidates: int = 64
+
+
+GPU = Sizes()
+DRY = Sizes(
+    decode=((2, 40),),
+    chunks=((1, 16, 20),),
+    invariant_rows=(3,),
+    packed_rows=(2,),
+    gguf_matrices=("down",),
+    few_rows=(2,),
+    many_rows=(20,),
+    fp8_rows=(2,),
+    rows=(3,),
+    sampled_rows=2,
+    candidates=2,
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A shape's tensors, on a device.
+
+    work: tiles to the call that is timed.  reference: what it should return, [..., values],
+    computed by other means; called once.  sample: the part of a result that reference has.
+    exact: of whole numbers, equal or wrong.
+    """
+
+    work: Callable[[Tiles], Work]
+    reference: Callable[[], Tensor]
+    sample: Callable[[Tensor], Tensor] = lambda result: result
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """shape: for people.  size, flops: at least so many bytes and operations.  weight: of its
+    figure in a candidate's."""
+
+    shape: str
+    make: Callable[[torch.device], Bench]
+    size: float = 0.0
+    flops: float = 0.0
+    weight: int = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """name: what `tiles.py` calls it.  kernel: the one whose registers are told.  choices: values
+    of each field to try, in order.  others: whole candidates that differ in many fields at once.
+    sensible: whether a combination is worth trying."""
+
+    name: str
+    kernel: str
+    present: Tiles
+    choices: Mapping[str, tuple[int, ...]]
+    cases: tuple[Case, ...]
+    others: tuple[Tiles, ...] = ()
+    sensible: Callable[[Tiles], bool] = lambda tiles: True
+
+    def candidates(self, most: int) -> list[Tiles]:
+        """The present choice, what differs from it in one field, others, what differs in two."""
+        one, two = (list(self._differing(count)) for count in (1, 2))
+        found = dict.fromkeys([self.present, *one, *self.others, *two])
+        return [tiles for tiles in found if tiles == self.present or self.sensible(tiles)][:most]
+
+    def _differing(self, count: int) -> Iterator[Tiles]:
+        """In `count` fields, the smaller steps first."""
+        found = []
+        for names in itertools.combinations(self.choices, count):
+            for values in itertools.product(*(self._others(name) for name in names)):
+                steps = sum(step for step, _ in values)
+                changed = {name: value for name, (_, value) in zip(names, values, strict=True)}
+                found.append((steps, replace(self.present, **changed)))
+        for _, tiles in sorted(found, key=lambda each: each[0]):
+            yield tiles
+
+    def _others(self, name: str) -> list[tuple[int, int]]:
+        """(steps from the present value, value)."""
+        now, values = getattr(self.present, name), self.choices[name]
+        if now not in values:
+            raise ValueError(f"{self.name}: {name} is {now} now, which isn't among {values}")
+        place = values.index(now)
+        return [(abs(at - place), value) for at, value in enumerate(values) if at != place]
+
+
+def numbers(tiles: Tiles) -> dict[str, int]:
+    return {field.name: getattr(tiles, field.name) for field in fields(tiles)}

@@ -1,0 +1,190 @@
+"""Starts the processes that compile and the one that measures, starts the latter again where it
+ends or stands still in a candidate's turn, and reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from loadtest.facts import ROOT, now, run_facts
+from loadtest.gpu.__main__ import device, versions
+from loadtest.gpu.job import part_file, write_json
+from loadtest.gpu.report import TRIAL
+from loadtest.gpu.tune import advice, plot
+from loadtest.gpu.tune.ahead import compiled, over_file
+from loadtest.gpu.tune.families import NAMES
+from loadtest.gpu.tune.lines import Lines, lines_file
+from loadtest.gpu.tune.tables import to_markdown
+
+REPORT_SECONDS = 8.0
+STILL = 45.0
+"""Seconds without a line, in a candidate's turn, after which the process is ended."""
+STARTS = 6
+"""Of the process that measures, at most."""
+HOPPER = 90
+NAME = "tune"
+
+
+def main() -> int:
+    """Exit status: 0, 1 where nothing was timed."""
+    flags = _parser().parse_args()
+    # So that what runs is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    ends = time.monotonic() + flags.seconds - REPORT_SECONDS
+    started = now()
+    flags.output.mkdir(parents=True, exist_ok=True)
+    for suffix in ("json", "md", "png", "log"):
+        (flags.output / f"{NAME}.{suffix}").unlink(missing_ok=True)
+    with open(flags.output / f"{NAME}.log", "ab") as log:
+        starts = Measuring(flags, ends, log).run()
+    lines = Lines(lines_file(flags.work))
+    document = gathered(flags, lines.rows) | {"starts": starts}
+    document |= run_facts("", [], started) | {"command": told(flags)}
+    document |= {"dry": flags.dry, "device": device(), "versions": versions()}
+    document["changes"] = advice.changes(document["rows"])
+    document["charts"] = plot.draw(document, flags.output / f"{NAME}.png")
+    write_json(flags.output / f"{NAME}.json", document)
+    text = to_markdown(document)
+    (flags.output / f"{NAME}.md").write_text(text)
+    print(text)
+    print("\n".join(advice.sentences(document["changes"])))
+    if flags.dry:
+        print(TRIAL)
+    return 0 if any(row["status"] == "timed" for row in document["rows"]) else 1
+
+
+class Measuring:
+    """All processes of one run. log: an open file for what they say."""
+
+    def __init__(self, flags: argparse.Namespace, ends: float, log: Any) -> None:
+        self._flags = flags
+        self._ends = ends
+        self._log = log
+
+    def run(self) -> int:
+        """How often the measuring process was started. None of its processes is left."""
+        ahead = [] if self._flags.dry else self._compilers()
+        try:
+            for start in range(1, STARTS + 1):
+                if self._measure(ahead) or time.monotonic() >= self._ends:
+                    return start
+            return STARTS
+        finally:
+            for process in ahead:
+                end(process)
+
+    def _compilers(self) -> list[subprocess.Popen[bytes]]:
+        """One for each core but one, which is for the process with the GPU."""
+        cores = len(os.sched_getaffinity(0))
+        arch = ["--arch", str(architecture())]
+        # Nothing of a GPU is touched, and no time goes into starting its driver.
+        without = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return [self._start("ahead", arch, without) for _ in range(max(1, cores - 1))]
+
+    def _measure(self, ahead: list[subprocess.Popen[bytes]]) -> bool:
+        """Whether it came to its end."""
+        seconds = ["--seconds", f"{max(self._ends - time.monotonic(), 0):.1f}"]
+        kind = ["--dry"] if self._flags.dry else ["--ahead"]
+        process = self._start("sweep", [*seconds, *kind], {})
+        try:
+            while process.poll() is None:
+                time.sleep(0.2)
+                if ahead and all(each.poll() is not None for each in ahead):
+                    over_file(self._flags.work).parent.mkdir(parents=True, exist_ok=True)
+                    over_file(self._flags.work).touch()
+                if self._stands_still() or time.monotonic() > self._ends:
+                    break
+        finally:
+            status = process.poll()
+            end(process)
+        return status == 0
+
+    def _stands_still(self) -> bool:
+        path = lines_file(self._flags.work)
+        if not path.is_file() or time.time() - path.stat().st_mtime < STILL:
+            return False
+        last = path.read_text().splitlines()[-1]
+        return not {"done", "candidates"} & json.loads(last).keys()
+
+    def _start(
+        self, module: str, options: list[str], changes: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"loadtest.gpu.tune.{module}", *options]
+        command += ["--work", str(self._flags.work), "--kernels", *self._flags.kernels]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | changes,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """It and what it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def architecture() -> int:
+    """90 for compute capability 9.0, which is also taken where nvidia-smi doesn't say."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return int(done.stdout.split()[0].replace(".", ""))
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return HOPPER
+
+
+def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """rows, left_out: candidates that had no turn, in order; parts: the machine's limits."""
+    everything: list[dict[str, Any]] = next(
+        (line["candidates"] for line in lines if "candidates" in line), []
+    )
+    done = {line["done"] for line in lines if "done" in line}
+    left_out = [
+        each | {"compiled": compiled(flags.work, each["number"]) is not None}
+        for each in everything
+        if each["number"] not in done
+    ]
+    path = part_file(flags.work, "limits")
+    return {
+        "candidates": len(everything),
+        "compiled_late": sum("missed" in line for line in lines),
+        "rows": [line for line in lines if "status" in line],
+        "left_out": left_out,
+        "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},
+    }
+
+
+def told(flags: argparse.Namespace) -> str:
+    chosen = ["--kernels", *flags.kernels] if tuple(flags.kernels) != NAMES else []
+    options = [*chosen, *(["--dry"] if flags.dry else [])]
+    return " ".join(["python -m loadtest.gpu.tune", *options])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.tune.supervise")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--kernels", nargs="+", default=NAMES)
+    parser.add_argument("--dry", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

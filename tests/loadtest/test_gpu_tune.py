@@ -1,0 +1,290 @@
+"""The tuning of tile sizes: its whole command without a GPU, and each way a candidate can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from loadtest.gpu.timing import Timer
+from loadtest.gpu.tune import advice
+from loadtest.gpu.tune.ahead import compiled, take
+from loadtest.gpu.tune.candidates import Candidate, ordered
+from loadtest.gpu.tune.families import NAMES, Family
+from loadtest.gpu.tune.lines import Lines, lines_file
+from loadtest.gpu.tune.settings import Bench, Case, Setting
+from loadtest.gpu.tune.sweep import Sweep
+from loadtest.gpu.tune.tables import to_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+WANTED = torch.arange(8.0).view(2, 4)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    packages = [str(ROOT / each) for each in ("shared", "services", "kernels")]
+    path = os.pathsep.join([*packages, str(ROOT)])
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return {**inherited, "PYTHONPATH": path, **changes}
+
+
+@dataclass(frozen=True)
+class Fake:
+    size: int
+    warps: int
+
+
+def one_value_wrong() -> Tensor:
+    return WANTED + torch.tensor([0.0, 0.0, 0.0, 2.0])
+
+
+def not_a_number() -> Tensor:
+    return WANTED * float("nan")
+
+
+def does_not_fit() -> Tensor:
+    raise RuntimeError("out of resource: shared memory")
+
+
+def setting(results: dict[int, Callable[[], Tensor]]) -> Setting:
+    """results: of other sizes than the present one."""
+
+    def make(device: torch.device) -> Bench:
+        return Bench(lambda tiles: results.get(tiles.size, WANTED.clone), WANTED.clone)
+
+    return Setting(
+        "SIZE",
+        "_kernel",
+        Fake(4, 1),
+        {"size": (1, 2, 4, 8, 16), "warps": (1, 2)},
+        (Case("2 x 4", make, size=64.0), Case("again", make, size=64.0)),
+    )
+
+
+def everything(results: dict[int, Callable[[], Tensor]]) -> list[Candidate]:
+    return ordered([(Family("fake", "", ""), setting(results), 5)])
+
+
+def run(
+    candidates: list[Candidate],
+    lines: Lines,
+    found: Callable[[int], dict[str, Any] | None] = lambda number: {},
+    seconds: float = 20.0,
+) -> dict[int, list[dict[str, Any]]]:
+    """The rows that it led to, by the candidate's size."""
+    Sweep(lines, CPU, Timer(CPU, 1), found, time.monotonic() + seconds).run(candidates)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in lines.rows:
+        if "status" in row and row["tiles"]["warps"] == 1:
+            rows.setdefault(row["tiles"]["size"], []).append(row)
+    return rows
+
+
+def test_the_whole_command_without_a_gpu(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest.gpu.tune", str(tmp_path), "--dry"]
+    done = subprocess.run(
+        [*command, "--seconds", "100"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    log = (tmp_path / "tune.log").read_text()
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    document = json.loads((tmp_path / "tune.json").read_text())
+    assert document["left_out"] == []
+    assert {row["family"] for row in document["rows"]} == set(NAMES)
+    assert {row["status"] for row in document["rows"]} == {"timed"}, log
+    present = {row["setting"] for row in document["rows"] if row["present"]}
+    others = {row["setting"] for row in document["rows"] if not row["present"]}
+    assert present == others
+    text = (tmp_path / "tune.md").read_text()
+    assert all(f"## {name}\n" in text for name in present)
+    assert (tmp_path / "tune.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_candidates_are_compiled_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest.gpu.tune.ahead", "--kernels", "rms-norm"]
+    take(tmp_path, 0)  # As another process would have.
+    done = subprocess.run(
+        [*command, "--work", str(tmp_path), "--arch", "90"],
+        cwd=ROOT,
+        env=environment(TRITON_CACHE_DIR=str(tmp_path / "cache")),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert compiled(tmp_path, 0) is None
+    for number in range(1, 5):
+        found = compiled(tmp_path, number)
+        assert found is not None
+        assert found["reason"] == ""
+        assert found["kernels"]["_rms_norm"]["registers"] > 0
+    assert list((tmp_path / "cache").rglob("_rms_norm.cubin"))
+
+
+def test_candidates_come_in_the_order_of_what_matters() -> None:
+    many, few = (replace(setting({}), name=name) for name in ("many", "few"))
+    listed = ordered([(Family("a", "", "", turns=2), many, 9), (Family("b", "", ""), few, 3)])
+    assert [each.number for each in listed] == list(range(12))
+    assert [each.family for each in listed] == list("abaabaabaaaa")
+    assert [each.present for each in listed] == [True, True, *[False] * 10]
+    # Steps of one field before those of two, the smaller first.
+    tiles = [each.tiles for each in listed if each.family == "a"]
+    assert {*tiles[1:4]} == {Fake(2, 1), Fake(8, 1), Fake(4, 2)}
+    assert {*tiles[4:6]} == {Fake(1, 1), Fake(16, 1)}
+    assert all(each.warps == 2 for each in tiles[6:])
+
+
+def test_a_value_that_is_not_among_the_choices_is_an_error() -> None:
+    with pytest.raises(ValueError, match="size is 5"):
+        replace(setting({}), present=Fake(5, 1)).candidates(3)
+
+
+def test_what_a_candidate_does_is_a_row_and_never_the_end(tmp_path: Path) -> None:
+    candidates = everything({2: one_value_wrong, 8: does_not_fit, 1: not_a_number})
+    rows = run(candidates, Lines(lines_file(tmp_path)))
+    assert [row["status"] for row in rows[4]] == ["timed", "timed"]
+    assert [(row["status"], row["shape"]) for row in rows[2]] == [("wrong", "2 x 4")]
+    assert [row["status"] for row in rows[8]] == ["failed"]
+    assert "shared memory" in rows[8][0]["reason"]
+    assert [row["status"] for row in rows[1]] == ["wrong"]
+    assert Lines(lines_file(tmp_path)).done == {each.number for each in candidates}
+
+
+def test_a_present_choice_that_is_wrong_takes_its_candidates_along(tmp_path: Path) -> None:
+    rows = run(everything({4: one_value_wrong}), Lines(lines_file(tmp_path)))
+    assert {row["status"] for some in rows.values() for row in some} == {"wrong"}
+
+
+def test_what_compiling_said_is_kept(tmp_path: Path) -> None:
+    candidates = everything({})
+    size = {each.number: each.tiles.size for each in candidates}
+
+    def found(number: int) -> dict[str, Any] | None:
+        if size[number] == 2:
+            return {"reason": "CompilationError: no", "kernels": {}}
+        return {"reason": "", "kernels": {"_kernel": {"registers": 7}}}
+
+    rows = run(candidates, Lines(lines_file(tmp_path)), found)
+    assert [row["status"] for row in rows[2]] == ["does not compile"]
+    assert {row["registers"] for row in rows[4]} == {7}
+
+
+def test_what_is_not_compiled_in_time_has_no_turn(tmp_path: Path) -> None:
+    candidates = everything({})
+    # The present choice is compiled last: none may come before it.
+    lines = Lines(lines_file(tmp_path))
+    run(candidates, lines, lambda number: None if number == 0 else {}, seconds=0.3)
+    assert lines.done == set()
+    run(candidates, lines, lambda number: {} if number < 2 else None, seconds=0.3)
+    assert lines.done == {0, 1}
+
+
+def test_a_process_that_ended_is_followed_by_one_that_goes_on(tmp_path: Path) -> None:
+    candidates = everything({})
+    before = Lines(lines_file(tmp_path))
+    run(candidates[:1], before)
+    before.add(trying=1)  # And then it ended.
+    run(candidates, Lines(lines_file(tmp_path)))
+    lines = Lines(lines_file(tmp_path))
+    statuses = [(row["number"], row["status"]) for row in lines.rows if "status" in row]
+    later = [(number, "timed") for number in (2, 3, 4) for _ in range(2)]
+    assert statuses == [(0, "timed"), (0, "timed"), (1, "failed"), *later]
+    assert lines.done == {each.number for each in candidates}
+
+
+def timed(number: int, size: int, *seconds: float, present: bool = False) -> list[dict[str, Any]]:
+    """Beside 1 ms of the present choice."""
+    return [
+        {
+            "number": number,
+            "setting": "SIZE",
+            "kind": "Fake",
+            "tiles": {"size": size},
+            "present": present,
+            "shape": f"shape {place}",
+            "status": "timed",
+            "weight": 1,
+            "bytes": 2e9,
+            "flops": 0.0,
+            "seconds": each,
+            "present_seconds": 0.001,
+            "registers": 32,
+        }
+        for place, each in enumerate(seconds)
+    ]
+
+
+def failed(number: int, size: int, reason: str) -> dict[str, Any]:
+    row = timed(number, size, 1.0)[0]
+    return {**row, "status": "failed", "reason": reason}
+
+
+ROWS = [
+    *timed(0, 4, 0.001, 0.001, present=True),
+    *timed(1, 8, 0.0008, 0.0008),
+    *timed(2, 16, 0.0004, 0.0012),  # Faster on the whole, and slower in one shape.
+    *timed(3, 32, 0.0002),  # Not in all shapes.
+    *timed(4, 64, 0.00099, 0.00099),
+    failed(5, 128, "out of resource"),
+]
+
+
+def test_what_is_faster_everywhere_is_advised() -> None:
+    (change,) = advice.changes(ROWS)
+    assert (change["present"], change["tiles"]) == ({"size": 4}, {"size": 8})
+    assert change["mean"] == pytest.approx(1.25)
+    assert advice.sentences([change]) == [
+        "change SIZE from (size=4) to (size=8): 25.0 % faster (25.0 % to 25.0 %)"
+    ]
+    slower = [row for row in ROWS if row["number"] in (0, 2, 3, 4, 5)]
+    assert advice.changes(slower) == []
+    assert "change nothing" in advice.sentences([])[0]
+
+
+def test_the_report_has_every_figure() -> None:
+    document = {
+        "command": "python -m loadtest.gpu.tune",
+        "started": "2026-11-20T10:00:00+00:00",
+        "machine": {"cpu": "a CPU", "cores": 16.0, "memory_bytes": 2**37, "python": "3.12.3"},
+        "dry": False,
+        "device": "NVIDIA H200",
+        "versions": {"triton": "3.6.0"},
+        "charts": {"files": [], "reason": "no matplotlib"},
+        "parts": {
+            "limits": {"rows": [{"name": "copy", "per_s": 4e12}, {"name": "matrix", "per_s": 8e14}]}
+        },
+        "rows": ROWS,
+        "changes": advice.changes(ROWS),
+        "candidates": 7,
+        "compiled_late": 0,
+        "left_out": [{"setting": "SIZE", "compiled": False}],
+    }
+    text = to_markdown(document)
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    # 0.8 ms of the least 0.5.
+    figures = ["800.0; 1.25; 62.5 %"] * 2
+    assert ["8", "1.250", *figures, "32", "–", "–"] in cells
+    assert any(line[:2] == ["**4** (present)", "1.000"] for line in cells if line)
+    for line in (
+        "- 1 were much slower in the first shape",
+        "- 1 failed, as (size=128): out of resource",
+        "The time was over before 1 of 7 candidates had their turn, 1 of them not compiled yet:",
+        "- change SIZE from (size=4) to (size=8): 25.0 % faster",
+    ):
+        assert line in text, line
