@@ -20,6 +20,18 @@ class Copies(Protocol):
         """In order. Raises PlanError for a block that doesn't exist."""
 
 
+class NoCopies:
+    """Of a model without KV."""
+
+    def make(self, copies: list[Copy]) -> None:
+        """Raises PlanError for any."""
+        if copies:
+            raise PlanError("blocks are to be copied, and there are none")
+
+
+NO_COPIES = NoCopies()
+
+
 class BlockCopies:
     """device: arrays [num_blocks, bytes] uint8, views of the KV cache: row b of all of them
     together is block b.  host_blocks: of the host tier, whose memory is allocated here."""

@@ -83,7 +83,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    slots = Slots(_bounds(prepared, setup, blocks), told=not ranks.place.last)
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks)
+    slots = Slots(bounds, told=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
@@ -160,7 +161,8 @@ def _load_on_device(
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
     )
-    slots = Slots(_bounds(prepared, setup, parts.blocks), told=not ranks.place.last)
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks)
+    slots = Slots(bounds, told=not ranks.place.last)
     if not ranks.place.last:
         stage = DeviceStageRunner(parts.forward, slots, parts.copies, queue_of(recipe.device))
         return Loaded(setup, stage, ready, parts.copies.device_bytes)
@@ -175,16 +177,6 @@ def _load_on_device(
         phases=phases,
     )
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
-
-
-def _bounds(prepared: PreparedModel, setup: Setup, blocks: int) -> SlotBounds:
-    return SlotBounds(
-        slots=setup.max_num_seqs,
-        blocks=blocks,
-        block_size=setup.block_size,
-        vocab=prepared.config.vocab_size,
-        tokens=setup.max_model_len,
-    )
 
 
 def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:

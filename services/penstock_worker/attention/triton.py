@@ -79,9 +79,7 @@ class TritonAttention:
 
     def lay_out(self, layout: BatchLayout) -> HostLayout:
         """Of any mix of prefills, chunks and decodes."""
-        size = self.shape.block_size
-        first = np.cumsum(layout.counts) - layout.counts
-        positions = np.arange(layout.counts.sum()) - np.repeat(first - layout.starts, layout.counts)
+        size, positions = self.shape.block_size, layout.positions
         plan = plan_attention(
             layout.block_tables,
             layout.counts,

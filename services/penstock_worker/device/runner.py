@@ -8,28 +8,27 @@ slots go ahead of the device, with a placeholder for each token that it has not 
 What needs the host waits for the steps before, but after the forward pass was queued: rules that
 have to know of the last token (bad words, the masks of grammars).
 
-The charter of `penstock_worker.runner` holds here too.
+The charter of `penstock_worker.runner` holds here too; how a step is begun and collected is in
+`plan_runner`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
 from penstock import logs
 from penstock.protocol.common import TokenLogprobs
-from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import Copies
-from penstock_worker.device.guard import guarded
 from penstock_worker.device.interface import DeviceSampler
 from penstock_worker.device.launch import Launch
+from penstock_worker.device.plan_runner import DevicePlanRunner
 from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.device.step import DeviceStep
 from penstock_worker.device.timeline import Timeline
@@ -41,7 +40,7 @@ from penstock_worker.pending import StepLost
 from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import Slot, Slots
-from penstock_worker.steps import Order, able, answer, attempt, failure
+from penstock_worker.steps import able, attempt, failure
 from penstock_worker.work import ask_of, sampling_rows
 
 log = logs.get(__name__)
@@ -50,7 +49,7 @@ Value = TypeVar("Value")
 UNWATCHED = Unwatched()
 
 
-class DeviceRunner:
+class DeviceRunner(DevicePlanRunner[Launch]):
     """forward, sampler and copies work on one queue, and agree on KV blocks and slots.
 
     together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
@@ -58,7 +57,6 @@ class DeviceRunner:
     like any other until it is released: others may hear of its failure a step later.
     check: raises where what the device has computed means nothing; asked after waiting for it.
     grammars: as Runner's.  queue: None: the one of torch's calls for the device.
-    phases: are told the device's own seconds.
     """
 
     def __init__(
@@ -74,72 +72,30 @@ class DeviceRunner:
         queue: DeviceQueue | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
+        queue = queue or queue_of(forward.device)
+        super().__init__(forward, slots, grammars or Grammars(), queue, phases)
         self._forward = forward
         self._sampler = sampler
-        self._slots = slots
         self._copies = copies
-        self.grammars = grammars or Grammars()
-        self._queue = queue or queue_of(forward.device)
-        self._phases = phases
         self._together = together
         self._check = check
         self._prompts = QueuedPromptLogprobs(slots, sampler)
-        self._order = Order()
-        self._in_flight: deque[DeviceStep[Launch]] = deque()
         self._sent: tuple[list[int], Tensor | None] = ([], None)
 
-    @property
-    def layers_done(self) -> int:
-        """Layers computed since the start; readable from another thread."""
-        return self._forward.layers_done
-
-    def close(self) -> None:
-        """Nobody asks for the results of steps in flight any more."""
-        self._forward.cancel()
-        self._in_flight.clear()
-        self.grammars.close()
-
     def reset(self) -> None:
-        """Forget every sequence, and what is in flight: a new session with the engine begins."""
-        self._in_flight.clear()
         for number in self._slots:
             self._sampler.forget(number)
-        self._slots.clear()
-        self.grammars.reset()
-        self._order.reset()
-
-    def execute(self, plan: Plan) -> Result:
-        """As Runner.execute; waits for the device."""
-        return self.begin(plan).result()
-
-    def begin(self, plan: Plan) -> DeviceStep[Launch]:
-        """Queues the step.
-
-        Raises PlanError for a plan that doesn't fit what came before; StepLost where no slot is to
-        blame, and nothing is in flight any more then; any other failure becomes errors of the slots
-        that it concerns.
-        """
-        self._order.check(plan)
-        with torch.inference_mode():
-            step = self._guarded(lambda: self._queue_step(plan))
-        self._in_flight.append(step)
-        return step
+        super().reset()
 
     # ---- queueing
 
-    def _queue_step(self, plan: Plan) -> DeviceStep[Launch]:
-        timeline = Timeline(self._queue, self._phases)
-        self._prepare(plan)
-        timeline.passed("copies" if plan.copies else None)
-        self._order.take(plan)
+    def _launches(self, plan: Plan, timeline: Timeline) -> list[Launch]:
         works = self._computable(plan)
-        launches: list[Launch] = []
-        if works and self._together:
-            launches = [self._queue_works(works, timeline)]
-        elif works:
-            launches = attempt(works, lambda part: self._launch(part, timeline), self._slots)
-        timeline.close()
-        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
+        if not works:
+            return []
+        if self._together:
+            return [self._queue_works(works, timeline)]
+        return attempt(works, lambda part: self._launch(part, timeline), self._slots)
 
     def _computable(self, plan: Plan) -> list[SlotWork]:
         if not self._together:
@@ -242,53 +198,40 @@ class DeviceRunner:
 
     # ---- results
 
-    def _collect_all(self) -> None:
-        if self._in_flight:
-            self._collect(self._in_flight[-1])
-
-    def _collect(self, last: DeviceStep[Launch]) -> None:
-        """Results of the steps in flight up to this one. Raises StepLost."""
-        if last not in self._in_flight:
-            return
-        while last.outcome is None:
-            self._settle(self._in_flight[0])
-            self._in_flight.popleft()
-
-    def _settle(self, step: DeviceStep[Launch]) -> None:
-        seconds = self._guarded(step.timeline.seconds)
+    def _outcomes(self, step: DeviceStep[Launch]) -> dict[int, SlotResult]:
         self._check()
         outcomes: dict[int, SlotResult] = {}
         for launch in step.launches:
             choices, prompts = self._choices(launch), self._prompts_of(launch)
             outcomes |= launch.settle(choices, prompts, self._slots, self.grammars)
-        result = answer(step.plan, outcomes, step.slots)
-        step.outcome = msgspec.structs.replace(result, compute_seconds=seconds)
+        return outcomes
 
     def _choices(self, launch: Launch) -> list[Choice]:
         if launch.launched is None:
             return []
-        try:
-            return self._guarded(launch.launched.choices)
-        except StepLost:
-            raise
-        except Exception as error:
-            if self._together:
-                raise
+
+        def failed(error: Exception) -> list[Choice]:
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [Choice(error=failure(error))] * len(launch.asked)
 
+        return self._had(launch.launched.choices, failed)
+
     def _prompts_of(self, launch: Launch) -> dict[int, list[TokenLogprobs]]:
-        try:
-            return self._guarded(launch.prompts.settle)
-        except StepLost:
-            raise
-        except Exception as error:
-            if self._together:
-                raise
+        def failed(error: Exception) -> dict[int, list[TokenLogprobs]]:
             log.error("log-probabilities of prompts can't be had", exception=True)
             launch.prompts.fail(failure(error))
             return {}
 
-    def _guarded(self, call: Callable[[], Value]) -> Value:
-        """Makes StepLost of what is no slot's fault, and drops what is in flight then."""
-        return guarded(call, self._queue, self._in_flight.clear)
+        return self._had(launch.prompts.settle, failed)
+
+    def _had(self, call: Callable[[], Value], failed: Callable[[Exception], Value]) -> Value:
+        """What `call` gives, after waiting for the device; where it fails for the slots alone, what
+        `failed` makes of that."""
+        try:
+            return self._guarded(call)
+        except StepLost:
+            raise
+        except Exception as error:
+            if self._together:
+                raise
+            return failed(error)

@@ -14,7 +14,8 @@ from penstock_worker.device_memory import DeviceMemory
 from penstock_worker.forward.captures import Captures
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, DecodeGraphs
-from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
@@ -24,7 +25,7 @@ RowsHead = Callable[[Tensor], Tensor]
 """[rows, hidden] of the last layer -> [rows, n]."""
 
 
-class TritonForward:
+class TritonForward(LayerByLayer):
     """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
 
     slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.
@@ -43,7 +44,7 @@ class TritonForward:
         ranks: Ranks = ALONE,
         head: RowsHead | None = None,
     ) -> None:
-        self.layers_done = 0
+        super().__init__(ranks.check)
         self.device = device
         self.newest = torch.zeros(slots, dtype=torch.int64, device=device)
         self.attention = attention
@@ -53,7 +54,6 @@ class TritonForward:
         self._ranks = ranks
         self._uploads = Uploads(device)
         self._graphs: DecodeGraphs | None = None
-        self._cancelled = False
 
     def use_graphs(
         self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
@@ -102,24 +102,19 @@ class TritonForward:
             self._memory.release()
             raise
 
-    def cancel(self) -> None:
-        self._cancelled = True
-
     def _captured(self, batch: Batch, rows: np.ndarray) -> Tensor | None:
         if self._graphs is None:
             return None
-        if self._cancelled:
-            raise StepCancelled
+        self._go_on()
         hidden = self._graphs.hidden(batch, rows)
         if hidden is not None:
             self.layers_done += len(self._model.layers)
         return hidden
 
     def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        first = np.cumsum(batch.counts) - batch.counts
-        positions = np.arange(len(batch.tokens)) - np.repeat(first - batch.starts, batch.counts)
-        layout = self.attention.lay_out(BatchLayout(batch.tables, batch.starts, batch.counts))
-        host = HostStep(batch.tokens, positions, rows, layout)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        laid_out = self.attention.lay_out(layout)
+        host = HostStep(batch.tokens, layout.positions, rows, laid_out)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))
         hidden = self._model.hidden(
             self._newest_or(step.tokens), step.positions, step.attention, self._count_layer
@@ -132,12 +127,6 @@ class TritonForward:
         # What isn't finite gave -1, and its slot has failed by now: any id does.
         newest = self.newest[(-1 - tokens).clamp_(min=0)].clamp_(min=0)
         return torch.where(tokens < 0, newest, tokens)
-
-    def _count_layer(self) -> None:
-        if self._cancelled:
-            raise StepCancelled
-        self._ranks.check()
-        self.layers_done += 1
 
 
 def _nothing() -> None:

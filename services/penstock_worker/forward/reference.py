@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +14,8 @@ from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -23,7 +23,7 @@ from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights import open_weights
 
 
-class ReferenceForward:
+class ReferenceForward(LayerByLayer):
     """model and attention agree on layers and heads. head: what becomes of the last layer's rows,
     if not logits."""
 
@@ -34,10 +34,7 @@ class ReferenceForward:
         ranks: Ranks = ALONE,
         head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._ranks = ranks
-        self.layers_done = 0
-        self._lock = threading.Lock()
-        self._cancelled = False
+        super().__init__(ranks.check)
         self._model = model
         self._attention = attention
         self._head = head or model.logits
@@ -47,27 +44,15 @@ class ReferenceForward:
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         count = len(batch.tokens)
-        first = np.cumsum(batch.counts) - batch.counts
-        positions = np.arange(count) - np.repeat(first - batch.starts, batch.counts)
         padding = (0, padded_rows(count) - count)
         layout = BatchLayout(batch.tables, batch.starts, batch.counts)
         hidden = self._model.hidden(
             torch.from_numpy(np.pad(batch.tokens, padding)),
-            torch.from_numpy(np.pad(positions, padding)),
+            torch.from_numpy(np.pad(layout.positions, padding)),
             self._attention.plan(layout),
             self._count_layer,
         )
         return self._head(hidden[torch.from_numpy(rows)])
-
-    def cancel(self) -> None:
-        self._cancelled = True
-
-    def _count_layer(self) -> None:
-        if self._cancelled:
-            raise StepCancelled
-        self._ranks.check()
-        with self._lock:
-            self.layers_done += 1
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
@@ -79,14 +64,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     own = shard_of(config, ranks.place).own
-    shape = CacheShape(
-        num_layers=own.num_layers,
-        num_heads=own.num_heads,
-        num_kv_heads=own.num_kv_heads,
-        head_dim=own.head_dim,
-        block_size=setup.block_size,
-        dtype=cache,
-    )
+    shape = CacheShape.of(own, setup.block_size, cache)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)

@@ -142,14 +142,8 @@ def recipe(
     kept = _stays_quantised(prepared.weights, setup)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
-    shape = CacheShape(
-        num_layers=own.num_layers,
-        num_heads=own.num_heads,
-        num_kv_heads=own.num_kv_heads,
-        head_dim=own.head_dim,
-        block_size=setup.block_size,
-        dtype=cache_dtype(setup.kv_cache_dtype, dtype, CUDA),
-    )
+    cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
+    shape = CacheShape.of(own, setup.block_size, cache)
     _check_cache(shape.dtype, device)
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
     obstacle = _obstacle(shape, choice)

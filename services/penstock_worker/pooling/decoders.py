@@ -54,14 +54,8 @@ def build_decoder(
     # Its output head is not computed: as if it were the embedding, it is neither read nor needed.
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     dtype = compute_dtype(setup.dtype, prepared.weights)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=setup.block_size,
-        dtype=cache_dtype(setup.kv_cache_dtype, dtype),
-    )
+    cache = cache_dtype(setup.kv_cache_dtype, dtype)
+    shape = CacheShape.of(config, setup.block_size, cache)
     weights = open_weights(prepared.weights, headless, dtype)
     head = None
     if setup.pooling is not None and setup.pooling.labels:

@@ -15,7 +15,8 @@ from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.pool_rows import max_rows, mean_rows
 from penstock_worker.device_memory import DeviceMemory
 from penstock_worker.encoder.model import EncoderModel
-from penstock_worker.forward.interface import DeviceForward, StepCancelled
+from penstock_worker.forward.interface import DeviceForward
+from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.gather import gather
 from penstock_worker.pooling.encoders import Inputs, inputs_of
@@ -48,19 +49,18 @@ class DeviceBody(Protocol):
         """The worker leaves: a step that is being queued may raise StepCancelled."""
 
 
-class DeviceEncoderBody:
+class DeviceEncoderBody(LayerByLayer):
     """mode: how an input's rows become its vector.  memory: of the device."""
 
     def __init__(
         self, model: EncoderModel, mode: PoolingMode, device: torch.device, memory: DeviceMemory
     ) -> None:
-        self.layers_done = 0
+        super().__init__()
         self.device = device
         self._model = model
         self._pool = _POOLS[mode]
         self._memory = memory
         self._uploads = Uploads(device)
-        self._cancelled = False
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
         return self.compute(inputs_of(works, slots, self._model.config))
@@ -76,14 +76,6 @@ class DeviceEncoderBody:
         except torch.OutOfMemoryError:
             self._memory.release()
             raise
-
-    def cancel(self) -> None:
-        self._cancelled = True
-
-    def _count_layer(self) -> None:
-        if self._cancelled:
-            raise StepCancelled
-        self.layers_done += 1
 
 
 def _first_rows(rows: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:

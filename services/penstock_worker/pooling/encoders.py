@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from penstock_worker.encoder.model import EncoderModel
 from penstock_worker.encoder.names import encoder_name
 from penstock_worker.encoder.ops import EncoderOps
 from penstock_worker.encoder.reference_ops import REFERENCE
-from penstock_worker.forward.interface import StepCancelled
+from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
 from penstock_worker.slots import PlanError, Slots
 from penstock_worker.weights.placing import CPU
@@ -23,11 +22,9 @@ from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 
-class EncoderBody:
+class EncoderBody(LayerByLayer):
     def __init__(self, model: EncoderModel) -> None:
-        self.layers_done = 0
-        self._lock = threading.Lock()
-        self._cancelled = False
+        super().__init__()
         self._model = model
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
@@ -37,15 +34,6 @@ class EncoderBody:
 
     def kv_blocks(self) -> list[np.ndarray]:
         return []
-
-    def cancel(self) -> None:
-        self._cancelled = True
-
-    def _count_layer(self) -> None:
-        if self._cancelled:
-            raise StepCancelled
-        with self._lock:
-            self.layers_done += 1
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,4 @@ class PoolingRecipe:
 
 
 def pooling_slots(prepared: PreparedModel, setup: Setup, blocks: int) -> Slots:
-    return Slots(
-        SlotBounds(
-            slots=setup.max_num_seqs,
-            blocks=blocks,
-            block_size=setup.block_size,
-            vocab=prepared.config.vocab_size,
-            tokens=setup.max_model_len,
-        )
-    )
+    return Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks))

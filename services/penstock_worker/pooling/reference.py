@@ -6,7 +6,7 @@ import torch
 
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_worker.block_copies import BlockCopies
+from penstock_worker.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases
@@ -62,7 +62,8 @@ def _load_decoder(
     )
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
-    runner = _runner(prepared, setup, threads, phases, body, head, blocks, copies)
+    timed = phases.watch(copies, "make", "copies")
+    runner = _runner(prepared, setup, threads, phases, body, head, blocks, timed)
     return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())
 
 
@@ -74,7 +75,7 @@ def _runner(
     body: Body,
     head: Head | None,
     blocks: int,
-    copies: BlockCopies | None = None,
+    copies: Copies = NO_COPIES,
 ) -> PoolingRunner:
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
@@ -83,6 +84,6 @@ def _runner(
         head,
         setup.pooling,
         pooling_slots(prepared, setup, blocks),
-        copies=None if copies is None else phases.watch(copies, "make", "copies"),
+        copies=copies,
         threads=threads,
     )

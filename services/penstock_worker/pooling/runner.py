@@ -7,7 +7,7 @@ import torch
 from penstock.model_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_worker.block_copies import BlockCopies
+from penstock_worker.block_copies import NO_COPIES, Copies
 from penstock_worker.grammar import Grammars
 from penstock_worker.plan_runner import PlanRunner
 from penstock_worker.pooling.body import Body
@@ -31,7 +31,7 @@ class PoolingRunner(PlanRunner):
         pooling: PoolingConfig,
         slots: Slots,
         *,
-        copies: BlockCopies | None = None,
+        copies: Copies = NO_COPIES,
         threads: int = 1,
     ) -> None:
         super().__init__(body, slots, Steps(slots, threads), Grammars())
@@ -41,10 +41,7 @@ class PoolingRunner(PlanRunner):
         self._copies = copies
 
     def _prepare(self, plan: Plan) -> None:
-        if self._copies is not None:
-            self._copies.make(plan.copies)
-        elif plan.copies:
-            raise PlanError("blocks are to be copied, and there are none")
+        self._copies.make(plan.copies)
         self._slots.apply(plan)
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
