@@ -78,6 +78,12 @@ def stays_quantised(requested: str, weights: WeightFiles, formats: Formats) -> b
     return requested == "auto" and weights.format == "gguf" and weights.dtype not in formats.dtypes
 
 
+def may_keep(requested: str, weights: WeightFiles, computed: torch.dtype) -> bool:
+    """Whether quantised matrices of the file, all of it or a smaller part, can stay as they are.
+    computed: the dtype of activations."""
+    return requested == "auto" and weights.format == "gguf" and computed == BESIDE_QUANTISED
+
+
 def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:
     """The dtype of stored keys and values. requested: a key of formats.caches, or auto."""
     if requested == "auto":

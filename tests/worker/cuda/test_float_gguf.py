@@ -49,6 +49,11 @@ def mixed(name: str) -> str:
     return "BF16" if "layers.1.mlp.down_proj" in name else "Q8_0"
 
 
+def few_quantised(name: str) -> str:
+    """Too few bytes for a file that is called by their type."""
+    return "Q8_0" if "gate_proj" in name or "up_proj" in name else "F16"
+
+
 def gguf_file(folder: Path, kinds: Kinds, dtype: str) -> WeightFiles:
     files = write_gguf(folder / "tiny.gguf", CONFIG, kinds)
     return msgspec.structs.replace(files, dtype=dtype)
@@ -95,9 +100,10 @@ def test_answers_are_those_of_safetensors(
     assert torch.equal(logits, true)
 
 
-def test_a_mixed_file_answers_as_in_float32(tmp_path: Path) -> None:
-    tokens, logits = answer(gguf_file(tmp_path, mixed, "Q8_0"), "auto")
-    wanted, true = answer(the_same(tmp_path, mixed), "float32", "reference")
+@pytest.mark.parametrize(("kinds", "dtype"), [(mixed, "Q8_0"), (few_quantised, "float16")])
+def test_a_mixed_file_answers_as_in_float32(tmp_path: Path, kinds: Kinds, dtype: str) -> None:
+    tokens, logits = answer(gguf_file(tmp_path, kinds, dtype), "auto")
+    wanted, true = answer(the_same(tmp_path, kinds), "float32", "reference")
     assert tokens == wanted
     assert (logits - true).abs().max() < 0.02 * true.abs().max()
 
@@ -149,7 +155,9 @@ STORED = {"F32": 2.0, "F16": 2.0, "BF16": 2.0, "Q8_0": 34 / 32}
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize(
-    ("kinds", "dtype"), [(lambda _: "F16", "float16"), (mixed, "Q8_0")], ids=["F16", "mixed"]
+    ("kinds", "dtype"),
+    [(lambda _: "F16", "float16"), (mixed, "Q8_0"), (few_quantised, "float16")],
+    ids=["F16", "mixed", "few quantised"],
 )
 def test_the_bytes_that_weights_take(tmp_path: Path, kinds: Kinds, dtype: str) -> None:
     files = gguf_file(tmp_path, kinds, dtype)
