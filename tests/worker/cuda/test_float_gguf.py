@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from penstock.formats.gguf import GGUFFile
 from penstock.model_config import WeightFiles
+from penstock.prepare.from_gguf import _dtype
 from penstock_kernels.triton.grouped_weights import GroupedWeights
 from penstock_worker.forward import choose
 from penstock_worker.forward.interface import DeviceRecipe
@@ -55,7 +57,9 @@ def few_quantised(name: str) -> str:
 
 
 def gguf_file(folder: Path, kinds: Kinds, dtype: str) -> WeightFiles:
+    """dtype: what the file is called by."""
     files = write_gguf(folder / "tiny.gguf", CONFIG, kinds)
+    assert _dtype(GGUFFile(Path(files.files[0]))) == dtype
     return msgspec.structs.replace(files, dtype=dtype)
 
 
