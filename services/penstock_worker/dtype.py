@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,10 +13,18 @@ from penstock.model_config import WeightFiles
 
 @dataclass(frozen=True)
 class Formats:
-    """What a kind of device can do. dtypes, caches: by the names that settings have for them."""
+    """What a kind of device can do. dtypes, caches: by the names that settings have for them.
+    of_gguf: what auto makes of a GGUF file of these types, where that is another dtype."""
 
     dtypes: Mapping[str, torch.dtype]
     caches: Mapping[str, torch.dtype]
+    of_gguf: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    def of_file(self, weights: WeightFiles) -> torch.dtype | None:
+        """What auto computes a checkpoint in; None: it has a type that nothing is computed in."""
+        if weights.format == "gguf" and weights.dtype in self.of_gguf:
+            return self.of_gguf[weights.dtype]
+        return self.dtypes.get(weights.dtype)
 
 
 _HOST_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,31 +34,37 @@ HOST = Formats(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
 
 _CUDA_DTYPES = {**_HOST_DTYPES, "float16": torch.float16}
 
-CUDA = Formats(_CUDA_DTYPES, {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn})
-"""The Triton kernels'."""
+CUDA = Formats(
+    _CUDA_DTYPES, {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn}, {"float16": torch.bfloat16}
+)
+"""The Triton kernels'.  Who publishes safetensors in float16 has computed in it.  A GGUF file in
+float16 is a conversion, mostly of bfloat16: its activations may not fit in float16, and its weights
+become what they were, but for those below 2**-17.  All GPUs that Triton supports (compute
+capability 8.0 and higher) have bfloat16 products."""
 
 
 def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST) -> torch.dtype:
     """The dtype of weights, activations and, unless it has its own, the KV cache.
 
     requested: a key of formats.dtypes, or auto.  auto keeps a checkpoint of one of these types as
-    it is; any other (GGUF's quantised ones; float16 on a CPU) becomes float32, which holds its
-    every value.  bfloat16 would be twice as fast, and doesn't hold them: a level times a float16
-    scale needs more bits.  float16 nearly does, but its range ends at 65,504, and the default
-    model's activations reach 22,600: another's may well not fit.  Whoever knows his model asks for
-    it.
+    it is (but for formats.of_gguf); any other (GGUF's quantised ones; float16 on a CPU) becomes
+    float32, which holds its every value.  bfloat16 would be twice as fast, and doesn't hold them: a
+    level times a float16 scale needs more bits.  float16 nearly does, but its range ends at 65,504,
+    and the default model's activations reach 22,600: another's may well not fit.  Whoever knows his
+    model asks for it.
     """
     if requested in formats.dtypes:
         return formats.dtypes[requested]
     if requested != "auto":
         raise StartupError(f"dtype is {requested!r}; allowed are auto, {', '.join(formats.dtypes)}")
-    return formats.dtypes.get(weights.dtype, torch.float32)
+    return formats.of_file(weights) or torch.float32
 
 
 BESIDE_QUANTISED = torch.bfloat16
-"""Of activations and the KV cache where the CUDA kernels keep a file's quantised matrices. For few
-rows no weight is rounded then, and logits are float32.  Measured in plain torch on the default
-model over 1,400 tokens, against float32 throughout, with activations and cache
+"""Of activations, the KV cache and floating-point matrices where the CUDA kernels keep a file's
+quantised ones. For few rows no quantised weight is rounded then, and their logits are float32.
+Measured in plain torch on the default model over 1,400 tokens, against float32 throughout, with
+activations and cache
   in bfloat16: perplexity + 0.06 %, 98.6 % of the likeliest tokens the same, divergence 4.7e-4 nats;
   in float32 but for what products take and the cache: - 0.01 %, 99.3 %, 1.1e-4.
 The second would have attention multiply without tensor cores, for a loss that is a tenth of what
@@ -62,6 +76,12 @@ def stays_quantised(requested: str, weights: WeightFiles, formats: Formats) -> b
     """Whether matrices stay as the file has them where a backend can do that: auto, of a GGUF file
     of a quantised type. An explicit dtype means that type throughout."""
     return requested == "auto" and weights.format == "gguf" and weights.dtype not in formats.dtypes
+
+
+def may_keep(requested: str, weights: WeightFiles, computed: torch.dtype) -> bool:
+    """Whether quantised matrices of the file, all of it or a smaller part, can stay as they are.
+    computed: the dtype of activations."""
+    return requested == "auto" and weights.format == "gguf" and computed == BESIDE_QUANTISED
 
 
 def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:

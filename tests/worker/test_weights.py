@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -93,8 +94,12 @@ def test_default_model_equals_the_gguf_package(default_model: object) -> None:
     assert torch.equal(embedding, theirs("token_embd.weight"))
 
 
-def write_gguf(path: Path, config: ModelConfig) -> WeightFiles:
-    """The tiny checkpoint as a GGUF file, q and k interleaved as converters of Llama do it."""
+def write_gguf(
+    path: Path, config: ModelConfig, kind_of: Callable[[str], str] = lambda _: "F32"
+) -> WeightFiles:
+    """The tiny checkpoint as a GGUF file, q and k interleaved as converters of Llama do it.
+
+    kind_of: the type of a matrix, by its hub name; vectors are F32."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_layers)
     writer = gguf.GGUFWriter(str(path), "llama")
     for name, tensor in tiny_tensors(config).items():
@@ -103,7 +108,9 @@ def write_gguf(path: Path, config: ModelConfig) -> WeightFiles:
                 pairs = tensor.view(heads, 2, config.head_dim // 2, -1)
                 tensor = pairs.transpose(1, 2).reshape(tensor.shape)
         their_name = names.get_name(name, try_suffixes=(".weight",))
-        writer.add_tensor(their_name, tensor.contiguous().numpy())
+        values = tensor.contiguous().numpy()
+        kind = gguf.GGMLQuantizationType[kind_of(name) if tensor.dim() == 2 else "F32"]
+        writer.add_tensor(their_name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

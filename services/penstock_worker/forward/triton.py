@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel, WeightFiles
+from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.numerics import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
@@ -26,6 +26,7 @@ from penstock_worker.dtype import (
     CUDA,
     cache_dtype,
     compute_dtype,
+    may_keep,
     stays_quantised,
 )
 from penstock_worker.forward.captures import captures_of
@@ -139,7 +140,8 @@ def recipe(
     its kernels can't run, StartupError for settings that no backend can follow."""
     device = kernel_device(setup)
     config = prepared.decoder
-    kept = _stays_quantised(prepared.weights, setup)
+    as_filed = setup.quantization == "none" and setup.load_format == "auto"
+    kept = as_filed and stays_quantised(setup.dtype, prepared.weights, CUDA)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
@@ -157,7 +159,7 @@ def recipe(
             dtype,
             device=device,
             load_format=setup.load_format,
-            keep_quantised=kept,
+            keep_quantised=as_filed and may_keep(setup.dtype, prepared.weights, dtype),
         )
         ops = _ops(setup, device, dtype)
         family = model_class(config.architecture)
@@ -207,12 +209,6 @@ def _check_cache(dtype: torch.dtype, device: torch.device) -> None:
             f"{device_name(device)} has {'.'.join(map(str, has))}, and can do auto, float32, "
             "bfloat16, float16"
         )
-
-
-def _stays_quantised(weights: WeightFiles, setup: Setup) -> bool:
-    if setup.quantization != "none" or setup.load_format != "auto":
-        return False
-    return stays_quantised(setup.dtype, weights, CUDA)
 
 
 def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:

@@ -129,7 +129,7 @@ class GroupedTable:
 
 @dataclass(frozen=True)
 class WideProduct:
-    """Of weights in another type than activations, most often a wider one: computed in theirs."""
+    """Of weights that may be of a wider type than activations: computed in theirs."""
 
     product: Product
     weight_dtype: torch.dtype
@@ -153,8 +153,8 @@ class JoinedProduct:
 class TritonOps:
     """dtype: of activations, and of weights that aren't quantised.  quantization: of the layers'
     matrices; embedding, head and norms stay in dtype, as few bytes that matter much.  Matrices that
-    come quantised, or as pieces of several types, stay what they are; their logits are
-    float32, but for a bfloat16 head, whose product is rounded to it.
+    come quantised, or as pieces of several types, stay what they are, and their logits are
+    float32; a plain head's are rounded to dtype, as its products are.
 
     Raises StartupError for a quantization that is unknown, or that the device can't compute.
     """

@@ -11,8 +11,8 @@ from penstock_kernels.triton.grouped_weights import GroupedWeights
 
 @dataclass(frozen=True)
 class Stacked:
-    """Pieces of different types, one below the other. Numbers of plain ones keep their type, even
-    where activations have a narrower one."""
+    """Pieces of different types, one below the other. Plain ones have the type that is computed in,
+    but for quantised ones that had to be unpacked: those are float32."""
 
     pieces: tuple[Tensor | GroupedWeights, ...]
 

@@ -8,6 +8,7 @@ from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.gguf import gguf_tensors
+from penstock_worker.weights.grouped import LAYOUTS
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.safetensors import safetensors_tensors
@@ -33,6 +34,8 @@ def open_weights(
     if load_format != "auto":
         raise StartupError(f"load_format is {load_format!r}; allowed are auto, dummy")
     if files.format == "gguf":
-        kind = QuantisedWeights if keep_quantised else Weights
-        return kind(gguf_tensors(files.files, config), dtype, device)
+        tensors = gguf_tensors(files.files, config)
+        quantised = any(tensor.format in LAYOUTS for tensor in tensors.values())
+        kind = QuantisedWeights if keep_quantised and quantised else Weights
+        return kind(tensors, dtype, device)
     return Weights(safetensors_tensors(files.files), dtype, device)

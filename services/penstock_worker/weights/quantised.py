@@ -19,10 +19,16 @@ log = logs.get(__name__)
 
 _Part = tuple[StoredTensor, tuple[range, ...]]
 
+_FLOATS = "floats"
+"""In the dtype that is computed in."""
+_UNPACKED = "unpacked"
+"""In float32, which holds every value of a quantised type."""
+
 
 class QuantisedWeights(Weights):
-    """dtype: of activations. Nothing is rounded to it: matrices stay in their file's type, but for
-    float16, which becomes float32; vectors (norms, biases) are float32."""
+    """dtype: of activations, and of matrices that the file has in a floating-point type: products
+    want both of one type.  Quantised matrices stay as the file has them; vectors (norms, biases)
+    are float32."""
 
     def take_stacked(
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
@@ -32,22 +38,24 @@ class QuantisedWeights(Weights):
         return super().take_stacked(parts, dtype)
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """Tensors of one type become one GroupedWeights; a product may have pieces of several."""
+        """Tensors of one quantised type become one GroupedWeights, those of floating-point types
+        one tensor; a product may have pieces of several."""
         found: list[_Part] = [
             (self.stored(name, (shape[0], shape[1])), self._part(name, shape))
             for name, shape in parts
         ]
-        pieces = [self._piece(kind, list(same)) for kind, same in groupby(found, key=_kind)]
-        first = pieces[0]
-        if len(pieces) == 1 and isinstance(first, GroupedWeights):
-            return first
+        groups = [(kind, list(same)) for kind, same in groupby(found, key=_kind)]
+        pieces = [self._piece(kind, same) for kind, same in groups]
+        # Of one type, and no wider one than all others compute in.
+        if len(pieces) == 1 and groups[0][0] != _UNPACKED:
+            return pieces[0]
         return Stacked(tuple(pieces))
 
     def _piece(self, kind: str, parts: list[_Part]) -> Tensor | GroupedWeights:
         if kind in LAYOUTS:
             return grouped(parts, self.device, self._place)
         rows, columns = sum(len(part[0]) for _, part in parts), len(parts[0][1][1])
-        dtype = torch.bfloat16 if kind == "BF16" else torch.float32
+        dtype = torch.float32 if kind == _UNPACKED else self.dtype
         out = torch.empty(rows, columns, dtype=dtype, device=self.device)
         start = 0
         for stored, part in parts:
@@ -58,9 +66,12 @@ class QuantisedWeights(Weights):
 
 
 def _kind(part: _Part) -> str:
-    """What a piece is kept as. A rank's columns may be cut inside a group."""
+    """What a piece is kept as: a key of LAYOUTS, _FLOATS, or _UNPACKED, as a rank's columns may be
+    cut inside a group."""
     stored, (_, columns) = part
-    if stored.format not in LAYOUTS or fits(stored, columns):
+    if stored.format not in LAYOUTS:
+        return _FLOATS
+    if fits(stored, columns):
         return stored.format
     log.warning(
         "a matrix is unpacked: its columns are cut inside a group",
@@ -68,4 +79,4 @@ def _kind(part: _Part) -> str:
         type=stored.format,
         columns=f"{columns.start} to {columns.stop}",
     )
-    return "F32"
+    return _UNPACKED

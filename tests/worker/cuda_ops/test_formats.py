@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
@@ -11,19 +13,32 @@ from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
 
 
 @pytest.mark.parametrize(
-    ("requested", "stored", "expected"),
+    ("requested", "form", "stored", "expected"),
     [
-        ("auto", "float32", torch.float32),
-        ("auto", "bfloat16", torch.bfloat16),
-        ("auto", "float16", torch.float16),
-        ("auto", "Q4_1", torch.float32),
-        ("float16", "float32", torch.float16),
-        ("float32", "Q8_0", torch.float32),
+        ("auto", "gguf", "float32", torch.float32),
+        ("auto", "gguf", "bfloat16", torch.bfloat16),
+        ("auto", "gguf", "float16", torch.bfloat16),
+        ("auto", "safetensors", "float16", torch.float16),
+        ("auto", "gguf", "Q4_1", torch.float32),
+        ("float16", "gguf", "float32", torch.float16),
+        ("float16", "gguf", "float16", torch.float16),
+        ("float32", "gguf", "float16", torch.float32),
+        ("float32", "gguf", "Q8_0", torch.float32),
     ],
 )
-def test_dtype(requested: str, stored: str, expected: torch.dtype) -> None:
-    files = WeightFiles(format="gguf", files=(), dtype=stored)
+def test_dtype(
+    requested: str, form: Literal["gguf", "safetensors"], stored: str, expected: torch.dtype
+) -> None:
+    files = WeightFiles(format=form, files=(), dtype=stored)
     assert compute_dtype(requested, files, CUDA) == expected
+
+
+def test_weights_that_were_bfloat16_are_again() -> None:
+    """What auto relies on: such a file's float16 loses no bit on its way back."""
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16)
+    usual = every[(every.abs() >= 2**-17) & (every.abs() < 2**16)]
+    assert len(usual) == 2 * 33 * 128
+    assert torch.equal(usual.to(torch.float16).to(torch.bfloat16), usual)
 
 
 def test_cache() -> None:
