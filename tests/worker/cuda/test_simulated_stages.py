@@ -178,3 +178,7 @@ def test_a_rank_without_room_fails_alone_and_all_form_again(full: int) -> None:
         formed.form_again()
         made.reset()
         assert [job.error for job in ahead(made, depth=3).run(jobs()[:2])] == [None] * 2
+
+
+def test_what_a_next_step_overwrites_must_not_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage whose graphs leave their result where the last one's is still on its way."""

@@ -212,7 +212,7 @@ class Sent:
         """The stream that computes waits, not the host."""
         device = self.end._device()
         device.refuse_in_capture("a message is waited for")
-        device.put(Waiting(self), check=True)
+        device.put(Waiting(self.end, self.place), check=True)
         if self.receives and not self.waited:
             self.tensor.memory.arriving -= 1
         self.waited = True
@@ -220,10 +220,11 @@ class Sent:
 
 @dataclass
 class Waiting(Meeting):
-    sent: Sent
+    end: Communicator
+    place: int
 
     def meet(self) -> bool:
-        return self.sent.end.aborted or self.sent.end.stream.run(self.sent.place)
+        return self.end.aborted or self.end.stream.run(self.place)
 
     def again(self) -> Waiting:
         raise Misuse("a message is part of a graph")
