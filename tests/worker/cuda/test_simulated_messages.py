@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.cuda.simulated.device import Device, Misuse
@@ -46,6 +47,11 @@ class Pair:
         formed.hosts.expect(1)
         return formed.pool.submit(formed.hosts.run, formed.devices[ranks], call).result(30)
 
+    def both(self, first: Says, second: Says) -> None:
+        """One after the other."""
+        self.turn(0, first)
+        self.turn(1, second)
+
     def at_once(self, *says: Says) -> list[Any]:
         def one(ranks: Ranks) -> Any:
             with torch.inference_mode():
@@ -55,9 +61,9 @@ class Pair:
 
 
 def pair_of(tensor: int, stages: int) -> Iterator[Pair]:
-    with simulated_ranks([Device(1 << 20), Device(1 << 20)]) as hosts:
-        with OnDevices(hosts, tensor, stages) as formed:
-            yield Pair(formed)
+    devices = [Device(1 << 20), Device(1 << 20)]
+    with simulated_ranks(devices) as hosts, OnDevices(hosts, tensor, stages) as formed:
+        yield Pair(formed)
 
 
 @pytest.fixture
@@ -177,6 +183,37 @@ def test_what_all_say_is_part_of_a_graph(tensor_ranks: Pair) -> None:
     assert tensor_ranks.at_once(graph, graph) == [expected, expected]
 
 
+def test_a_stage_may_overwrite_what_it_has_handed_on(stages: Pair) -> None:
+    """As the graphs of its next step do."""
+    ranks, received = stages.formed.ranks, []
+
+    def ends(rank: int) -> StageEnds:
+        place = ranks[rank].place
+        model = SimpleNamespace(
+            shard=SimpleNamespace(place=place),
+            config=SimpleNamespace(hidden_size=4),
+            send=ranks[rank].send,
+            receive=lambda rows: ranks[rank].receive((rows, 4), torch.float32),
+        )
+        return StageEnds(model, 2, torch.float32, CUDA)
+
+    def hand_on(group: Group) -> None:
+        hidden, both = full(0.0, 8).view(2, 4), ends(0)
+        for value in (1.0, 2.0):
+            hidden.fill_(value)
+            both.leave(hidden)
+
+    def take_over(group: Group) -> None:
+        both = ends(1)
+        for _ in range(2):
+            both.enter(2)
+            received.append(fetched(both.before))
+
+    stages.turn(0, hand_on)
+    stages.turn(1, take_over)
+    assert received == [[[1.0] * 4] * 2, [[2.0] * 4] * 2]
+
+
 # ---- deliberately wrong programs
 
 
@@ -241,8 +278,7 @@ STAGES: dict[str, tuple[Says, Says, str]] = {
 def test_misuse_of_messages(stages: Pair, name: str) -> None:
     first, second, message = STAGES[name]
     with pytest.raises(Misuse, match=message):
-        stages.turn(0, first)
-        stages.turn(1, second)
+        stages.both(first, second)
 
 
 def test_a_message_is_not_waited_for_in_a_graph(stages: Pair) -> None:

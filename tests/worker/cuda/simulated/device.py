@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 

@@ -19,8 +19,8 @@ Launch = Callable[..., object]
 def launching(
     now: Callable[[], Device], run: Launch | None, compiled: Launch | None = None
 ) -> Launch:
-    """In place of a kernel's `run`.  now: the device of the host that asks.  run: computes it, given tensors of the CPU.  compiled: is told
-    the launch as it is."""
+    """In place of a kernel's `run`.  now: the device of the host that asks.  run: computes it,
+    given tensors of the CPU.  compiled: is told the launch as it is."""
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         device, name = now(), kernel.fn.__name__

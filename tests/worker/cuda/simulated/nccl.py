@@ -30,8 +30,8 @@ _names = itertools.count()
 class Wire:
     """Connects the ranks of one communicator.
 
-    sent, received: by (sender, receiver, number), until they were delivered.  rounds: of each of what all
-    do together, what each rank brought.
+    sent, received: by (sender, receiver, number), until they were delivered.  rounds: of each of
+    what all do together, what each rank brought.
     """
 
     ends: dict[int, Communicator] = field(default_factory=dict)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
@@ -19,7 +16,6 @@ from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
 from penstock_worker.pending import Pending
-from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.machine import MAY_WAIT, small_setup
