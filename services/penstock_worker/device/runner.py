@@ -41,7 +41,7 @@ from penstock_worker.pending import StepLost
 from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import Slot, Slots
-from penstock_worker.steps import Order, able, answer, attempt, failure
+from penstock_worker.steps import Order, answer, attempt, computable, failure
 from penstock_worker.work import ask_of, sampling_rows
 
 log = logs.get(__name__)
@@ -132,7 +132,7 @@ class DeviceRunner:
         self._prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
-        works = self._computable(plan)
+        works = computable(plan, self._slots, together=self._together)
         launches: list[Launch] = []
         if works and self._together:
             launches = [self._queue_works(works, timeline)]
@@ -140,17 +140,6 @@ class DeviceRunner:
             launches = attempt(works, lambda part: self._launch(part, timeline), self._slots)
         timeline.close()
         return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
-
-    def _computable(self, plan: Plan) -> list[SlotWork]:
-        if not self._together:
-            return able(plan, self._slots)
-        # By what all ranks know when they queue the step: the device tells each of a failure in its
-        # own time.  A slot whose failure was known to the host then expects no further token.
-        return [
-            work
-            for work in plan.work
-            if work.start + work.count <= len(self._slots[work.slot].tokens)
-        ]
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)
