@@ -101,14 +101,12 @@ class PipelineScheduler(Scheduler):
 
 
 def _may_go_on(sequence: Sequence) -> bool:
-    """Whether every stage has the tokens that it computes next, and will compute them.
+    """Whether every stage has the tokens that it computes next.
 
-    A chunk that tells about its prompt may fail by itself, which only the last stage finds out: on
-    a CPU it would leave out a follower that the others compute.
+    A chunk that tells about its prompt may fail by itself, which only the last stage finds out; it
+    computes what follows all the same.
     """
-    if not sequence.in_flight:
-        return True
-    return sequence.num_expected == sequence.num_tokens and not sequence.tells_prompt
+    return not sequence.in_flight or sequence.num_expected == sequence.num_tokens
 
 
 def make_scheduler(facts: EngineFacts) -> Scheduler:

@@ -57,7 +57,8 @@ class Steps:
     to 1.
 
     together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
-    follow: what fails comes out of `execute`, and ends the group.
+    follow: what fails comes out of `execute`, and ends the group.  And a slot that has failed is
+    computed like any other until it is released: earlier stages don't hear of it.
     """
 
     def __init__(self, slots: Slots, threads: int, together: bool = False) -> None:
@@ -93,8 +94,9 @@ class Steps:
     def _execute(self, plan: Plan, prepare: Callable[[Plan], None], compute: Compute) -> Result:
         prepare(plan)
         self._order.take(plan)
+        works = computable(plan, self._slots, together=self._together)
         outcomes: dict[int, SlotResult] = {}
-        for part in chain.from_iterable(self._attempts(able(plan, self._slots), compute)):
+        for part in chain.from_iterable(self._attempts(works, compute)):
             outcomes |= part
         return answer(plan, outcomes, self._slots.of(plan.work))
 
@@ -117,6 +119,21 @@ def able(plan: Plan, slots: Slots) -> list[SlotWork]:
     """The works of slots that haven't failed."""
     held = slots.of(plan.work)
     return [work for work, slot in zip(plan.work, held, strict=True) if slot.failed is None]
+
+
+def computable(plan: Plan, slots: Slots, *, together: bool) -> list[SlotWork]:
+    """The works of slots that haven't failed.
+
+    together: as far as all ranks know when they come to the step.  They hear of a failure each in
+    its own time, or never; where it was known, the slot expects no further token.
+    """
+    if not together:
+        return able(plan, slots)
+    return [
+        work
+        for work, slot in zip(plan.work, slots.of(plan.work), strict=True)
+        if work.start + work.count <= len(slot.tokens)
+    ]
 
 
 def attempt(

@@ -136,12 +136,13 @@ def test_one_long_prompt_keeps_all_stages_busy() -> None:
     assert spans(h) == [[(0, 4)], [(4, 4)], [(8, 4)], [(12, 4)]]
 
 
-def test_chunks_that_tell_about_their_prompt_are_not_followed() -> None:
-    """One of them may fail by itself, and an earlier stage would compute the next all the same."""
+def test_chunks_that_tell_about_their_prompt_follow_each_other_too() -> None:
     h, request = prefilling(2, 14, prompt_logprobs=1)
+    seen = []
     while h.plans:
-        assert len(h.plans) == 1
+        seen.append(spans(h))
         h.run_step()
+    assert seen[:3] == [[[(0, 4)], [(4, 4)]], [[(4, 4)], [(8, 4)]], [[(8, 4)], [(12, 2)]]]
     assert len(request.sequences[0].prompt_logprobs) == 13
 
 

@@ -40,7 +40,7 @@ from penstock_worker.pending import StepLost
 from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
 from penstock_worker.slots import Slot, Slots
-from penstock_worker.steps import able, attempt, failure
+from penstock_worker.steps import attempt, computable, failure
 from penstock_worker.work import ask_of, sampling_rows
 
 log = logs.get(__name__)
@@ -90,23 +90,12 @@ class DeviceRunner(DevicePlanRunner[Launch]):
     # ---- queueing
 
     def _launches(self, plan: Plan, timeline: Timeline) -> list[Launch]:
-        works = self._computable(plan)
+        works = computable(plan, self._slots, together=self._together)
         if not works:
             return []
         if self._together:
             return [self._queue_works(works, timeline)]
         return attempt(works, lambda part: self._launch(part, timeline), self._slots)
-
-    def _computable(self, plan: Plan) -> list[SlotWork]:
-        if not self._together:
-            return able(plan, self._slots)
-        # By what all ranks know when they queue the step: the device tells each of a failure in its
-        # own time.  A slot whose failure was known to the host then expects no further token.
-        return [
-            work
-            for work in plan.work
-            if work.start + work.count <= len(self._slots[work.slot].tokens)
-        ]
 
     def _prepare(self, plan: Plan) -> None:
         self._copies.make(plan.copies)

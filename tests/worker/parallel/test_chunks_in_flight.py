@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
@@ -56,6 +57,35 @@ def everywhere(together: Together, plan: Plan) -> Result:
     """The last rank's."""
     results = together.formed.each(lambda ranks: together.runners[ranks].execute(plan))
     return results[-1]
+
+
+POISON = 299
+"""A token whose embedding isn't finite."""
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 2), (2, 2)])
+def test_what_follows_a_chunk_that_failed_is_computed_by_every_stage(
+    tmp_path: Path, tensor: int, pipeline: int
+) -> None:
+    """Only the last one knows of the failure; another sequence is in the same steps, behind it."""
+    files = tiny_files(tmp_path)
+    tensors = load_file(files.files[0])
+    tensors["model.embed_tokens.weight"][POISON] = torch.nan
+    save_file(tensors, files.files[0])
+    telling = TokenSampling(3, prompt_logprobs=1)
+    failing = NewSequence(1, [5, POISON, *PROMPT[:10]], 12, 0, telling, [2, 5], prompt_from=1)
+    plans = chunks()
+    plans[0].admitted.insert(0, failing)
+    for plan in plans[:3]:
+        plan.work.insert(0, SlotWork(1, 4 * (plan.step - 1), 4))
+    with Formed(tensor, pipeline) as formed:
+        together = Together(formed, TINY, files, num_blocks=16)
+        found = formed.each(
+            lambda ranks: [together.runners[ranks].execute(plan).slots for plan in plans]
+        )[-1]
+        together.close()
+    assert [["not finite" in (slots[0].error or "")] for slots in found[:3]] == [[True]] * 3
+    assert found[3][0].token == alone(tmp_path)[0].token
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(1, 2), (2, 2)])

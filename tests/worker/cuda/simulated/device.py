@@ -9,20 +9,22 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tests.worker.cuda.simulated.streams import Meeting, Stream, Work
+
+if TYPE_CHECKING:
+    from tests.worker.cuda.simulated.hosts import Hosts
+
 PIECE = 512
 """Bytes: torch's allocator rounds up to them."""
 
 STREAM = "the default stream"
-
-Work = Callable[[], object]
 
 
 class Misuse(BaseException):
@@ -31,10 +33,13 @@ class Misuse(BaseException):
 
 @dataclass(eq=False)
 class Memory:
-    """What the allocator gave for one tensor; its views share it."""
+    """What the allocator gave for one tensor; its views share it. arriving: messages that are to be
+    received there, and were not waited for."""
 
+    device: Device
     size: int
     captured: bool
+    arriving: int = 0
 
 
 @dataclass
@@ -51,8 +56,11 @@ class Device:
     None: nothing, until it waits.  computes: else shapes are all there is, in no memory.
 
     waits: who waited for the device, by name.  launched: kernels that were, by what Triton compiles
-    them for.  pinned: memory of the host that the device may reach.
+    them for.  pinned: memory of the host that the device may reach.  main, streams: where work goes
+    that computes, and all of them.  hosts: of the devices that work together.
     """
+
+    hosts: Hosts | None = None
 
     def __init__(self, total: int, *, pace: int | None = None, computes: bool = True) -> None:
         self.total = total
@@ -67,8 +75,8 @@ class Device:
         self.stream = STREAM
         self.recording: Recording | None = None
         self._pinned: dict[int, tuple[int, Tensor | None]] = {}
-        self._queue: deque[Work] = deque()
-        self._queued = self._done = 0
+        self.main = Stream()
+        self.streams = [self.main]
         self._pace = None if pace is None else random.Random(pace)
 
     # ---- the queue
@@ -76,7 +84,7 @@ class Device:
     @property
     def end(self) -> int:
         """The place behind all that is queued."""
-        return self._queued
+        return self.main.end
 
     def put(self, work: Work, *, check: bool = False) -> None:
         """check: it is done where shapes are all there is, too."""
@@ -87,30 +95,47 @@ class Device:
         if self.recording is not None:
             self.recording.works.append(work)
         else:
-            self._queue.append(work)
-            self._queued += 1
+            self.main.put(work)
+            if self.hosts is not None:
+                self.hosts.changed()
 
     def reached(self, place: int) -> bool:
         """A look, which doesn't wait."""
         self.refuse_in_capture("an event is asked")
         if self._pace is not None:
-            self._run(min(self._queued, self._done + self._pace.randint(0, 60)))
-        return self._done >= place
+            self._run(self.main, self._some())
+        return self.passed(place)
 
     def passed(self, place: int) -> bool:
-        return self._done >= place
+        return self.main.done >= place
 
     def wait(self, place: int | None = None) -> None:
-        """Until the place is reached; None: the end."""
+        """Until the place is reached; None: the end of all streams."""
         self.refuse_in_capture("the host waits")
         self.waits.append(caller())
-        self._run(self._queued if place is None else place)
+        ends = [(each, each.end) for each in self.streams]
+        if place is not None:
+            ends = [(self.main, place)]
+        for stream, end in ends:
+            if self._run(stream, end):
+                continue
+            if self.hosts is None:
+                raise Misuse("the device waits for others, and there are none")
+            self.hosts.until(lambda stream=stream, end=end: self._run(stream, end))
 
-    def _run(self, place: int) -> None:
+    def go_ahead(self) -> None:
+        """As far as may be, or as its pace allows, while another device waits for it."""
+        self._run(self.main, self.main.end if self._pace is None else self._some())
+
+    def _some(self) -> int:
+        """A place that it may have got to by itself."""
+        if self._pace is None:
+            return self.main.done
+        return min(self.main.end, self.main.done + self._pace.randint(0, 60))
+
+    def _run(self, stream: Stream, place: int) -> bool:
         with _disable_current_modes(), torch.inference_mode():
-            while self._done < place:
-                self._queue.popleft()()
-                self._done += 1
+            return stream.run(place)
 
     # ---- memory
 
@@ -120,7 +145,7 @@ class Device:
         held = self.allocated + (self.pool_peak if self.recording is None else self.pool)
         if held + size > self.total:
             raise torch.OutOfMemoryError(f"CUDA out of memory: {size} bytes, {held} are taken")
-        memory = Memory(size, self.recording is not None)
+        memory = Memory(self, size, self.recording is not None)
         if self.recording is not None:
             self.recording.inside.add(memory)
             self.pool += size
@@ -134,6 +159,10 @@ class Device:
 
     def touch(self, memory: Memory) -> None:
         """A tensor of it is read or written by what is queued now."""
+        if memory.device is not self:
+            raise Misuse("a tensor of another rank's device is used")
+        if memory.arriving:
+            raise Misuse("a buffer is used, and what is received there was not waited for")
         recording = self.recording
         if recording is not None and memory not in recording.inside:
             recording.outside[id(memory)] = weakref.ref(memory)
@@ -166,7 +195,7 @@ class Device:
         if any(memory() is None for memory in recording.outside.values()):
             raise Misuse("a graph reaches memory that was given back")
         for work in recording.works:
-            self.put(work)
+            self.put(work.again() if isinstance(work, Meeting) else work, check=True)
 
     def refuse_in_capture(self, what: str) -> None:
         if self.recording is not None:

@@ -16,12 +16,14 @@ MOST = (2**31 - 1, 65535, 65535)
 Launch = Callable[..., object]
 
 
-def launching(device: Device, run: Launch | None, compiled: Launch | None = None) -> Launch:
-    """In place of a kernel's `run`.  run: computes it, given tensors of the CPU.  compiled: is told
-    the launch as it is."""
+def launching(
+    now: Callable[[], Device], run: Launch | None, compiled: Launch | None = None
+) -> Launch:
+    """In place of a kernel's `run`.  now: the device of the host that asks.  run: computes it,
+    given tensors of the CPU.  compiled: is told the launch as it is."""
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        name = kernel.fn.__name__
+        device, name = now(), kernel.fn.__name__
         sizes = tuple(grid) if isinstance(grid, tuple) else tuple(grid(kwargs))
         if not all(0 < size <= most for size, most in zip(sizes, MOST, strict=False)):
             raise Misuse(f"{name} is launched with grid {sizes}")

@@ -10,7 +10,7 @@ import torch
 
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import Grammar
-from penstock.protocol.to_worker import Plan
+from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.device.runner import DeviceRunner
 from penstock_worker.device.step import DeviceStep
 from penstock_worker.device_loading import DeviceParts, load_on_device
@@ -26,24 +26,35 @@ from tests.worker.grammar_tools import EVEN, compile_now
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="bfloat16")
 
 
+def small_setup(
+    config: ModelConfig, files: WeightFiles | None, **changes: Any
+) -> tuple[CPUModel, Setup]:
+    """files: None: weights are made up.  changes: of Setup."""
+    model = CPUModel(config, files or NO_FILES, changes.pop("dtype", "auto"), backend="triton")
+    small = {
+        "block_size": 4,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 40,
+        "max_model_len": 640,
+        "gpu_memory_utilization": 0.9,
+        "num_kv_blocks": 400,
+        "load_format": "dummy" if files is None else "auto",
+    }
+    return model, msgspec.structs.replace(model.setup(), **(small | changes))
+
+
 class Machine:
-    """changes: of Setup.  grammars: None: one, number 1, that allows even ids."""
+    """files, changes: see small_setup.  Its one grammar, number 1, allows even ids."""
 
     def __init__(
-        self, device: Device, config: ModelConfig, files: WeightFiles = NO_FILES, **changes: Any
+        self,
+        device: Device,
+        config: ModelConfig,
+        files: WeightFiles | None = None,
+        **changes: Any,
     ) -> None:
-        model = CPUModel(config, files, changes.pop("dtype", "auto"), backend="triton")
-        small = {
-            "block_size": 4,
-            "max_num_seqs": 8,
-            "max_num_batched_tokens": 40,
-            "max_model_len": 640,
-            "gpu_memory_utilization": 0.9,
-            "num_kv_blocks": 400,
-            "load_format": "dummy" if files is NO_FILES else "auto",
-        }
+        model, self.setup = small_setup(config, files, **changes)
         self.device = device
-        self.setup = msgspec.structs.replace(model.setup(), **(small | changes))
         recipe = choose(model.prepared(), self.setup, 1)
         if not isinstance(recipe, DeviceRecipe):
             raise TypeError(f"{recipe.backend} isn't for a device")

@@ -147,6 +147,9 @@ class Dispatch(TorchDispatchMode):
         device, host = self._device, source if isinstance(target, CudaTensor) else target
         into, out_of = (getattr(each, "content", each) for each in (target, source))
         device.refuse_in_capture("memory of the host is copied")
+        for each in (target, source):
+            if isinstance(each, CudaTensor):
+                device.touch(each.memory)
         if target.shape != source.shape and isinstance(source, CudaTensor):
             raise Misuse("a copy to the host that has another shape")
         if self._note_wait(host, non_blocking):

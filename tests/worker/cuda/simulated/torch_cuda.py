@@ -10,22 +10,26 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from tests.worker.cuda.simulated.device import Device, Misuse, Recording
+from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.launches import launching
+from tests.worker.cuda.simulated.nccl import Communicator
 from tests.worker.cuda.simulated.tensors import CPU, Dispatch
 
 
 class Event:
-    """Of one device."""
+    """now: the device of the host that makes it."""
 
-    device: Device
+    now: Callable[[], Device]
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> None:
+        self.device = self.now()
         self._timed = enable_timing
         self._place: int | None = None
 
@@ -58,6 +62,9 @@ class CUDAGraph:
             raise Misuse("a graph is replayed that was never captured")
         self.device.replay(self.recording)
 
+    def reset(self) -> None:
+        self.recording = None
+
 
 class Generator(torch.Generator):
     """The CPU's, whatever device is named: there is no other."""
@@ -67,7 +74,7 @@ class Generator(torch.Generator):
 
 
 @contextmanager
-def capturing(device: Device) -> Iterator[Callable[..., Any]]:
+def capturing(now: Callable[[], Device]) -> Iterator[Callable[..., Any]]:
     """In place of torch.cuda.graph."""
 
     @contextmanager
@@ -79,6 +86,7 @@ def capturing(device: Device) -> Iterator[Callable[..., Any]]:
     ) -> Iterator[None]:
         if pool is None or stream is None or capture_error_mode != "thread_local":
             raise Misuse("a capture needs a pool, a stream and an error mode of its own")
+        device = now()
         device.begin_capture()
         before, device.stream = device.stream, stream
         try:
@@ -92,17 +100,43 @@ def capturing(device: Device) -> Iterator[Callable[..., Any]]:
     yield graph
 
 
-def _runtime(device: Device) -> SimpleNamespace:
+def _runtime(now: Callable[[], Device]) -> SimpleNamespace:
     def register(address: int, size: int, flags: int) -> int:
-        device.pin(address, size)
+        now().pin(address, size)
         return 0
 
-    return SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=device.unpin)
+    return SimpleNamespace(
+        cudaHostRegister=register, cudaHostUnregister=lambda address: now().unpin(address)
+    )
 
 
 @contextmanager
 def simulated(device: Device, compiled: Callable[..., object] | None = None) -> Iterator[Device]:
     """torch has this GPU.  compiled: is told of each launch that Triton would compile for."""
+    with _patched(lambda: device, device.computes, compiled), Dispatch(device):
+        yield device
+
+
+@contextmanager
+def simulated_ranks(devices: list[Device]) -> Iterator[Hosts]:
+    """Each of the hosts has one of these GPUs, and torch has NCCL between them. All compute, or
+    none does."""
+    hosts = Hosts(devices)
+
+    class OurCommunicator(Communicator):
+        pass
+
+    OurCommunicator.hosts = hosts
+    with _patched(hosts.device, devices[0].computes), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "ProcessGroupNCCL", OurCommunicator, raising=False)
+        yield hosts
+
+
+@contextmanager
+def _patched(
+    now: Callable[[], Device], computes: bool, compiled: Callable[..., object] | None = None
+) -> Iterator[None]:
+    """now: the device of the host that asks."""
     real_tensor = torch.tensor
 
     def tensor(data: Any, *, pin_memory: bool = False, device: Any = None, **more: Any) -> Tensor:
@@ -117,8 +151,8 @@ def simulated(device: Device, compiled: Callable[..., object] | None = None) -> 
     class OurEvent(Event):
         pass
 
-    OurEvent.device = device
-    with pytest.MonkeyPatch.context() as patch, capturing(device) as graph:
+    OurEvent.now = staticmethod(now)
+    with pytest.MonkeyPatch.context() as patch, capturing(now) as graph:
         cuda = {
             "_lazy_init": lambda: None,
             "is_available": lambda: True,
@@ -126,28 +160,27 @@ def simulated(device: Device, compiled: Callable[..., object] | None = None) -> 
             "set_device": lambda _: None,
             "get_device_name": lambda _: "a simulated GPU",
             "get_device_capability": properties,
-            "current_stream": lambda _=None: device.stream,
-            "set_stream": lambda stream: setattr(device, "stream", stream),
-            "synchronize": lambda _=None: device.wait(),
-            "empty_cache": lambda: device.refuse_in_capture("the cache is emptied"),
-            "mem_get_info": lambda _: (device.total - device.allocated, device.total),
-            "memory_reserved": lambda _: device.allocated,
-            "memory_allocated": lambda _: device.allocated,
-            "max_memory_allocated": lambda _: device.peak,
-            "reset_peak_memory_stats": lambda _: setattr(device, "peak", device.allocated),
+            "current_stream": lambda _=None: now().stream,
+            "set_stream": lambda stream: setattr(now(), "stream", stream),
+            "synchronize": lambda _=None: now().wait(),
+            "empty_cache": lambda: now().refuse_in_capture("the cache is emptied"),
+            "mem_get_info": lambda _: (now().total - now().allocated, now().total),
+            "memory_reserved": lambda _: now().allocated,
+            "memory_allocated": lambda _: now().allocated,
+            "max_memory_allocated": lambda _: now().peak,
+            "reset_peak_memory_stats": lambda _: setattr(now(), "peak", now().allocated),
             "graph_pool_handle": lambda: (0, 1),
             "Stream": lambda _: "another stream",
             "Event": OurEvent,
             "CUDAGraph": CUDAGraph,
             "graph": graph,
-            "cudart": lambda: _runtime(device),
+            "cudart": lambda: _runtime(now),
         }
         for name, value in cuda.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch, "tensor", tensor)
         patch.setattr(torch, "Generator", Generator)
         for kind in (InterpretedFunction, JITFunction):
-            run = kind.run if kind is InterpretedFunction and device.computes else None
-            patch.setattr(kind, "run", launching(device, run, compiled))
-        with Dispatch(device):
-            yield device
+            run = kind.run if kind is InterpretedFunction and computes else None
+            patch.setattr(kind, "run", launching(now, run, compiled))
+        yield

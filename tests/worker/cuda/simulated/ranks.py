@@ -1,0 +1,178 @@
+"""Ranks of a model, each on a simulated device of its own; drive like one runner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import Plan, RankGroup
+from penstock_worker.forward import choose
+from penstock_worker.loading import _load_on_device
+from penstock_worker.metrics.phases import Unwatched
+from penstock_worker.parallel.group import Group
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.parallel.report import report
+from penstock_worker.pending import Pending
+from tests.worker.cuda.simulated.device import Device, Misuse
+from tests.worker.cuda.simulated.hosts import Hosts
+from tests.worker.cuda.simulated.machine import MAY_WAIT, small_setup
+from tests.worker.cuda.simulated.tensors import CUDA
+from tests.worker.device.plans import Ahead, Place
+from tests.worker.parallel.together import Formed, Together
+
+
+class DeviceGroup(Group):
+    """hosts: let the others on while one of them waits here."""
+
+    hosts: Hosts
+
+    def flags(self, values: list[bool]) -> list[bool]:
+        with self.hosts.elsewhere():
+            return super().flags(values)
+
+    def _meet(self, what: str, value: str) -> list[str]:
+        with self.hosts.elsewhere():
+            return super()._meet(what, value)
+
+
+class OnDevices(Formed):
+    """Ranks that have found one another."""
+
+    def __init__(self, hosts: Hosts, tensor: int, pipeline: int) -> None:
+        self.hosts = hosts
+        self.devices: dict[Ranks, Device] = {}
+        super().__init__(tensor, pipeline)
+
+    def form(self) -> None:
+        self.devices = dict(zip(self.ranks, self.hosts.devices, strict=True))
+        super().form()
+
+    def form_again(self) -> None:
+        for ranks in self.ranks:
+            ranks.leave()
+        self.form()
+
+    def computing(self, call: Callable[[Ranks], Any]) -> list[Any]:
+        """As `each`, on their devices."""
+        self.hosts.expect(len(self.ranks))
+        return self.each(lambda ranks: self.hosts.run(self.devices[ranks], lambda: call(ranks)))
+
+    def _join(self, ranks: Ranks, first: str) -> None:
+        class OurGroup(DeviceGroup):
+            hosts = self.hosts
+
+        place = ranks.place
+        named = RankGroup(
+            tensor=place.tensor,
+            pipeline=place.pipeline,
+            rank=place.rank,
+            rendezvous=first,
+            number=self.number,
+        )
+        rendezvous = self.rendezvous[place.rank]
+        ranks.join(OurGroup(named, rendezvous, CUDA, lambda: self.wanted))
+
+
+class Pipeline(Together):
+    """A model over formed ranks. changes: of Setup."""
+
+    def __init__(
+        self, formed: OnDevices, config: ModelConfig, files: WeightFiles | None, **changes: Any
+    ) -> None:
+        self.formed: OnDevices = formed
+        self._told: dict[int, list[int]] = {}
+        self._last_stage = [one for one in formed.ranks if one.place.last]
+        model, setup = small_setup(config, files, **changes)
+        self.setup = setup
+        self.waited: set[str] = set()
+
+        def load(ranks: Ranks) -> Any:
+            prepared = model.prepared()
+            recipe = choose(prepared, setup, 1, ranks)
+            return _load_on_device(recipe, prepared, setup, time.monotonic(), Unwatched(), ranks)
+
+        loaded = formed.computing(load)
+        (self.blocks,) = {each.ready.num_kv_blocks for each in loaded}
+        self.runners = {
+            ranks: each.runner for ranks, each in zip(formed.ranks, loaded, strict=True)
+        }
+
+    def begin(self, plan: Plan) -> PipelineStep:
+        plans = {ranks: self._with_tokens(plan, ranks) for ranks in self.formed.ranks}
+        for new in plan.admitted:
+            self._told[new.slot] = []
+        for work in plan.work:
+            self._told[work.slot] = []
+        begun = self.formed.computing(lambda ranks: self._begin(ranks, plans[ranks]))
+        return PipelineStep(self, dict(zip(self.formed.ranks, begun, strict=True)))
+
+    def _begin(self, ranks: Ranks, plan: Plan) -> Pending:
+        """Fails where it waits for anything but what is stated."""
+        device = self.formed.devices[ranks]
+        before = len(device.waits)
+        step = self.runners[ranks].begin(plan)
+        waits = set(device.waits[before:])
+        if waits - MAY_WAIT:
+            raise Misuse(f"begin waited in {waits - MAY_WAIT}")
+        self.waited |= waits
+        return step
+
+    def outcomes(self, plan: Plan) -> list[type[Exception] | None]:
+        """What each rank's step ends with. As soon as one has failed the group is over, as it is
+        when a session ends: devices are cut loose, and hosts told."""
+
+        def step(ranks: Ranks) -> type[Exception] | None:
+            try:
+                self.runners[ranks].begin(plan).result()
+            except Exception as error:
+                for each in self.formed.ranks:
+                    each.abandon()
+                    each.cut()
+                return type(error)
+            return None
+
+        return self.formed.computing(step)
+
+    def tell(self, lead: Result) -> None:
+        for each in lead.slots:
+            if each.token is not None:
+                self._told[each.slot] = [each.token]
+
+    def reset(self) -> None:
+        for runner in self.runners.values():
+            runner.reset()
+
+
+class PipelineStep:
+    """A Pending of all ranks."""
+
+    def __init__(self, pipeline: Pipeline, begun: dict[Ranks, Pending]) -> None:
+        self._pipeline = pipeline
+        self._begun = begun
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Result:
+        formed = self._pipeline.formed
+        found = formed.computing(lambda ranks: self._begun[ranks].result())
+        told = {
+            ranks: report(result, ranks.place, result.compute_seconds)
+            for ranks, result in zip(formed.ranks, found, strict=True)
+        }
+        last = [result for ranks, result in told.items() if ranks.place.last]
+        if len({result.sampled for result in last}) > 1:
+            raise Misuse("the ranks of the last stage have sampled unlike tokens")
+        self._pipeline.tell(last[0])
+        return last[0]
+
+
+class AheadInStages(Ahead):
+    """As the engine core plans where there are stages: nothing follows a step that samples."""
+
+    def _work(self, place: Place, left: int) -> Any:
+        sampled = len(place.job.prompt) + len(place.job.tokens)
+        return None if place.expected > sampled else super()._work(place, left)
