@@ -213,8 +213,8 @@ def processor_seconds(pid: int) -> float:
 
 
 def test_it_is_small_and_quick(engine: Engine) -> None:
-    """Targets: 100 MiB and 0.5 s. The time's bound here is loose, and of processor time: the machine
-    may be busy."""
+    """Targets: 100 MiB and 0.5 s. The bound here is loose, and of processor time: the machine may
+    be busy."""
     process = engine.start()
     engine.until(lambda: engine.front.take(Welcome))
     seconds = processor_seconds(process.pid)

@@ -1,4 +1,4 @@
-"""A worker's `load` whose device computes beside the main thread, each step when the test lets it."""
+"""A worker's `load` whose device computes beside the main thread, a step when the test lets it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 from tests.worker.test_weights import stored_bytes, write_gguf
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def whole_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.sums import in_halves, sum_in_halves, sum_whole
 from tests.worker.parallel.together import Formed
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 SHAPES = ((1, 1), (3, 33), (5, 64), (7, 129))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
