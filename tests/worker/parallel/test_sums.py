@@ -87,7 +87,7 @@ def test_columns_that_are_as_many_everywhere_are_joined_without_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sums, "pad", None)  # Would be called.
-    rows = torch.randn(3, 8)
+    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
     with Formed(2) as formed:
         found = formed.each(
             lambda ranks: ranks.join_columns(rows.chunk(2, 1)[ranks.place.rank], [4, 4])
