@@ -76,25 +76,25 @@ def test_a_draining_process_finishes_and_leaves(engine: Engine) -> None:
         for output in engine.until(lambda: engine.front.take(Outputs)).outputs:
             tokens += output.tokens
     assert tokens == scores.undisturbed(submit, 0, 64)[0]
-    engine.process.communicate(timeout=5)
+    engine.process.communicate(timeout=60)
     assert engine.process.returncode == 0
 
 
 def test_a_drain_ends_when_its_time_is_over(engine: Engine) -> None:
-    engine.shutdown_timeout = 0.5
+    engine.shutdown_timeout = 2.0
     start_endless(engine)
     assert engine.process is not None
     began = time.monotonic()
     engine.process.send_signal(signal.SIGTERM)
     engine.until(engine.draining)
     engine.until(lambda: engine.front.ended)
-    engine.process.communicate(timeout=5)
-    assert 0.4 < time.monotonic() - began < 4
+    engine.process.communicate(timeout=60)  # Its request is open for ever.
+    assert time.monotonic() - began > 1.9
     assert engine.process.returncode == 0
 
 
 def test_a_second_signal_ends_a_drain_at_once(engine: Engine) -> None:
-    engine.shutdown_timeout = 60.0
+    engine.shutdown_timeout = 600.0
     start_endless(engine)
     assert engine.process is not None
     engine.process.send_signal(signal.SIGTERM)
@@ -102,5 +102,5 @@ def test_a_second_signal_ends_a_drain_at_once(engine: Engine) -> None:
     assert engine.process.poll() is None
     engine.process.send_signal(signal.SIGINT)
     engine.until(lambda: engine.front.ended)
-    engine.process.communicate(timeout=5)
+    engine.process.communicate(timeout=60)
     assert engine.process.returncode == 0

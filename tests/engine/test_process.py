@@ -27,7 +27,8 @@ from penstock_engine.prepared import read_facts
 from tests.engine import harness, scores
 from tests.engine.fake_worker import FakeWorker
 
-SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=8.0)
+SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
+"""No test waits for a silence, and a busy machine's pauses shall not pass for one."""
 PROGRAM = """
 import sys, msgspec
 from penstock import logs
@@ -88,7 +89,7 @@ class Engine:
         self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([1], 0, 1))
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
-        self.shutdown_timeout = 5.0
+        self.shutdown_timeout = 60.0
         self.held = False
         """While it is, the worker keeps plans to itself."""
 
@@ -101,7 +102,7 @@ class Engine:
         )
         return self.process
 
-    def until(self, done: Callable[[], Any], seconds: float = 10.0) -> Any:
+    def until(self, done: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Lets both peers work until `done` gives something."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -193,11 +194,10 @@ def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> Non
     engine.front.ended.clear()  # attempts to dial before it listened
     engine.work.ended.clear()
     process.send_signal(signum)
-    began = time.monotonic()
     engine.until(lambda: engine.front.ended and engine.work.ended)
-    _, errors = process.communicate(timeout=5)
-    # Both were told, or saw the pipe go: neither waited for its timeout of 8 s.
-    assert time.monotonic() - began < 4
+    _, errors = process.communicate(timeout=60)
+    # Both were told, or saw the pipe go: neither waited for its timeout.
+    assert not [why for why in engine.front.ended + engine.work.ended if "silent" in why]
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     assert sorted(p.name for p in engine.folder.iterdir()) == [
@@ -207,17 +207,22 @@ def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> Non
     ]
 
 
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_it_is_small_and_quick(engine: Engine) -> None:
-    """Targets: 100 MiB and 0.5 s. The time's bound here is loose: the machine may be busy."""
-    began = time.monotonic()
+    """Targets: 100 MiB and 0.5 s. The bound here is loose, and of processor time: the machine may
+    be busy."""
     process = engine.start()
     engine.until(lambda: engine.front.take(Welcome))
-    seconds = time.monotonic() - began
+    seconds = processor_seconds(process.pid)
     engine.until(engine.ready)
     run_one(engine, 1)
     status = Path(f"/proc/{process.pid}/status").read_text()
     mebibytes = int(status.split("VmHWM:")[1].split()[0]) / 1024
-    print(f"welcome after {seconds:.2f} s, peak memory {mebibytes:.0f} MiB")
+    print(f"welcome after {seconds:.2f} s of processor time, peak memory {mebibytes:.0f} MiB")
     assert mebibytes < 100
     assert seconds < 5
     maps = Path(f"/proc/{process.pid}/maps").read_text()
@@ -230,7 +235,7 @@ def test_a_second_engine_at_the_same_place_is_refused(engine: Engine) -> None:
     engine.until(engine.ready)
     first = engine.process
     second = engine.start()
-    _, errors = second.communicate(timeout=10)
+    _, errors = second.communicate(timeout=50)
     engine.process = first
     assert second.returncode == 1
     assert "another engine core is listening at" in errors

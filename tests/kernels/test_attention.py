@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock_kernels import reference
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 HEADS = [(9, 3, 64), (5, 1, 24), (7, 7, 34), (16, 8, 128), (40, 2, 16)]
 LENGTH = 150

@@ -8,7 +8,7 @@ import torch
 
 from penstock_kernels.reference import Int8Rows, write_kv
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def stored(rows: torch.Tensor, slots: torch.Tensor, size: int) -> Int8Rows:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from penstock_kernels import reference
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 

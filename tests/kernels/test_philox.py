@@ -7,7 +7,7 @@ import torch
 
 from penstock_kernels import reference
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 KNOWN_ANSWERS = [
     (

@@ -33,7 +33,7 @@ def check_rows(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
     assert torch.equal(op(loud)[5], whole[5])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("outputs", [1, 33, 960, 4097])
 @pytest.mark.parametrize("inputs", [1, 33, 64, 577])
 def test_linear(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> None:
@@ -42,26 +42,26 @@ def test_linear(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> 
     check_rows(lambda x: reference.linear(x, weight, bias), rows_of(101, inputs, dtype=dtype))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("size", ODD_SIZES)
 def test_rms_norm(size: int, dtype: torch.dtype, threads: int) -> None:
     weight = rows_of(1, size, dtype=dtype)[0]
     check_rows(lambda x: reference.rms_norm(x, weight, 1e-5), rows_of(101, size, dtype=dtype))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_rms_norm_of_heads(dtype: torch.dtype, threads: int) -> None:
     weight = rows_of(1, 24, dtype=dtype)[0]
     check_rows(lambda x: reference.rms_norm(x, weight, 1e-5), rows_of(101, 5, 24, dtype=dtype))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("size", ODD_SIZES)
 def test_silu_mul(size: int, dtype: torch.dtype, threads: int) -> None:
     check_rows(reference.silu_mul, rows_of(101, 2 * size, dtype=dtype))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("head_dim", [2, 24, 64, 66])
 def test_rope(head_dim: int, dtype: torch.dtype, threads: int) -> None:
     frequencies = reference.inverse_frequencies(head_dim, 10_000.0)
@@ -76,7 +76,7 @@ def test_rope(head_dim: int, dtype: torch.dtype, threads: int) -> None:
         assert torch.equal(reference.apply_rope(x[some], cos[some], sin[some]), whole[some])
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["exp"])
 def test_exp_has_no_tail(name: str, threads: int) -> None:
     """What silu_mul and attention rely on: an element's exp doesn't depend on its place."""

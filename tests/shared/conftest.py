@@ -61,6 +61,6 @@ async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineC
     """Of a front end, connected to the scripted engine."""
     client = EngineClient(endpoint, name="test", settings=FAST)
     await client.start()
-    await client.wait_connected(10)
+    await client.wait_connected(60)
     yield client
     await client.close()

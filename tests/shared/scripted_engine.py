@@ -25,7 +25,8 @@ from penstock.protocol.to_frontend import (
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.hub import Hub
 
-FAST = TransportSettings(beat_interval=0.1, peer_timeout=1.5)
+FAST = TransportSettings(beat_interval=0.1, peer_timeout=30.0)
+"""Quick, and no pause of a busy machine passes for a silence."""
 
 
 def byte_tokenizer_json() -> bytes:

@@ -11,7 +11,7 @@ from penstock.errors import EngineUnavailable, InvalidRequest, Limited, Overload
 from penstock.protocol.to_frontend import Outputs, Rejected, SequenceOutput
 from tests.shared.client_requests import collect, until
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
 
 async def test_a_request_runs_to_its_end(engine, client):

@@ -15,7 +15,7 @@ from penstock.text.tokenizer import Tokenizer
 from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import ScriptedEngine, byte_tokenizer_json
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(240)]
 
 
 def told(*values: float) -> list[TokenLogprobs]:

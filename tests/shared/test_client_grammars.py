@@ -13,7 +13,7 @@ from penstock.protocol.to_frontend import Outputs, Prepared, SequenceOutput
 from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import ScriptedEngine
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
 BOUND = SamplingParams(n=2, structured_outputs=StructuredOutputs(regex="a+"))
 

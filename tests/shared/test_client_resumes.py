@@ -14,7 +14,7 @@ from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import ScriptedEngine
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
 
 async def test_an_engine_that_dies_is_resumed_on_its_successor(engine, client, endpoint):
@@ -77,7 +77,10 @@ async def test_an_engine_that_drained_did_not_die(engine, client, endpoint):
         await successor.die()
 
 
-async def test_who_comes_while_the_engine_is_away_for_a_moment_waits(engine, client, endpoint):
+async def test_who_comes_while_the_engine_is_away_for_a_moment_waits(
+    engine, client, endpoint, monkeypatch
+):
+    monkeypatch.setattr(module, "NEW_PATIENCE", 60.0)
     await engine.die()
     await until(lambda: not client.connected)
     assert client.takes_requests

@@ -13,7 +13,7 @@ from penstock.protocol.to_frontend import Outputs, SequenceOutput, SequenceTimel
 from penstock.terms import Terms
 from tests.shared.client_requests import collect, until
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
 
 def engine_says(**changes: float) -> SequenceTimeline:
@@ -52,7 +52,7 @@ async def test_a_stop_string_does_not_lose_the_engines_account(engine, client):
     assert client.open_requests == 1, "the engine has not spoken yet"
     told = engine_says(steps=6)
     engine.send(Outputs([SequenceOutput(submit.request, 0, finish="stop", timeline=told)]))
-    await generation.timing.wait(10)
+    await generation.timing.wait(60)
     assert generation.timing.sequences[0].steps == 6
     assert client.open_requests == 0
 
@@ -74,7 +74,7 @@ async def test_who_waits_for_an_account_only_is_not_submitted_again(engine, clie
 
 
 async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, client):
-    terms = Terms.checked(tenant="t", priority=-3, deadline_ms=5000)
+    terms = Terms.checked(tenant="t", priority=-3, deadline_ms=500_000)
     generation = await client.submit(
         list(b"x"), SamplingParams(max_tokens=50), name="t", terms=terms
     )
@@ -83,18 +83,18 @@ async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, clien
     await until(lambda: len(engine.submits) == 2)
     first, second = engine.submits
     assert (first.tenant, first.priority) == (second.tenant, second.priority) == ("t", -3)
-    assert 4000 < second.time_left_ms <= first.time_left_ms - 90 < 5000
+    assert 400_000 < second.time_left_ms <= first.time_left_ms - 90 < 500_000
     generation.abort()
 
 
 async def test_a_deadline_passes_although_no_engine_is_there(engine, client):
-    terms = Terms.checked(deadline_ms=300)
+    terms = Terms.checked(deadline_ms=2000)
     generation = await client.submit(
         list(b"x"), SamplingParams(max_tokens=50, n=2), name="d", terms=terms
     )
     waiting = asyncio.create_task(collect(generation))
     await engine.die()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         result = await waiting
     assert [result[index][2] for index in (0, 1)] == ["timeout", "timeout"]
     assert client.open_requests == 0

@@ -22,7 +22,7 @@ from penstock.text.detokenizer import (
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def _copy(backend: Backend) -> Backend:
@@ -181,16 +181,21 @@ def test_default_model_with_random_ids(smollm2: Tokenizer) -> None:
 
 
 def test_cost_of_a_token(smollm2: Tokenizer, record_property: pytest.RecordProperty) -> None:
-    """0.3 to 0.6 us on an idle core; the bound leaves room for a busy one."""
+    """0.3 to 0.6 us on a quick core: ten times what a list takes for it; the bound leaves room."""
     ids = smollm2.encode(" ".join(CORPUS) * 40)
-    fastest = float("inf")
+    fastest = usual = float("inf")
     for _ in range(5):
         detokenizer = make_detokenizer(smollm2, True)
         singles = [[token] for token in ids]
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for single in singles:
             detokenizer.push(single)
-        fastest = min(fastest, (time.perf_counter() - begin) / len(ids))
+        fastest = min(fastest, (time.thread_time() - begin) / len(ids))
+        listed: list[int] = []
+        begin = time.thread_time()
+        for single in singles:
+            listed.append(single[0])
+        usual = min(usual, (time.thread_time() - begin) / len(ids))
     record_property("microseconds_per_token", fastest * 1e6)
     print(f"{fastest * 1e6:.2f} us a token")
-    assert fastest < 3e-6
+    assert fastest < 60 * usual

@@ -17,7 +17,7 @@ from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from tests.shared.client_requests import collect, until
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
 LONG = SamplingParams(max_tokens=50, seed=1)
 BOOTS = (b"boot-one", b"boot-two", b"boot-thr")
@@ -187,6 +187,9 @@ async def test_prompts_that_begin_alike_meet(scene):
 async def test_own_submissions_count_until_the_next_status(scene):
     first, second, client = await scene.two()
     first.telling = second.telling = False
+    first.tell(preemptions=1), second.tell(preemptions=1)
+    # None that was said before is on its way any more.
+    await until(lambda: [each.status.preemptions for each in client.engines] == [1, 1])
     for _ in range(10):
         await client.submit(list(b"A" * 20), LONG, name="p")
     # All have the same favourite, and nobody has said anything yet.

@@ -25,7 +25,8 @@ def broken() -> Reply:
 
 
 @pytest.fixture
-def address() -> Iterator[tuple[str, int]]:
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    monkeypatch.setattr(module, "PATIENCE", 1000.0)
     pages = {
         "/metrics": lambda: Reply(200, b"x 1\n" * 100_000, "text/plain"),
         "/health/ready": health_page(lambda: REASONS["reason"]),
@@ -40,9 +41,13 @@ def url(address: tuple[str, int], path: str) -> str:
     return f"http://{address[0]}:{address[1]}{path}"
 
 
+def get(of: str) -> httpx.Response:
+    return httpx.get(of, timeout=60)
+
+
 def raw(address: tuple[str, int], data: bytes) -> bytes:
     """All that comes back."""
-    with socket.create_connection(address, 10) as sock:
+    with socket.create_connection(address, 60) as sock:
         sock.sendall(data)
         answer = b""
         while piece := sock.recv(65_536):
@@ -51,19 +56,19 @@ def raw(address: tuple[str, int], data: bytes) -> bytes:
 
 
 def test_pages_and_health(address: tuple[str, int]) -> None:
-    assert httpx.get(url(address, "/metrics?name=x")).text == "x 1\n" * 100_000
-    good = httpx.get(url(address, "/health/ready"))
+    assert get(url(address, "/metrics?name=x")).text == "x 1\n" * 100_000
+    good = get(url(address, "/health/ready"))
     assert (good.status_code, good.json()) == (200, {"ok": True, "reason": "", "pid": os.getpid()})
     REASONS["reason"] = "it is ill"
     try:
-        bad = httpx.get(url(address, "/health/ready"))
+        bad = get(url(address, "/health/ready"))
     finally:
         REASONS["reason"] = None
     assert (bad.status_code, bad.json()["ok"], bad.json()["reason"]) == (503, False, "it is ill")
-    assert httpx.get(url(address, "/")).status_code == 404
-    assert httpx.get(url(address, "/broken")).status_code == 500
+    assert get(url(address, "/")).status_code == 404
+    assert get(url(address, "/broken")).status_code == 500
     for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
-        refused = httpx.request(method, url(address, "/metrics"), content=b"x" * 10_000)
+        refused = httpx.request(method, url(address, "/metrics"), content=b"x" * 10_000, timeout=60)
         assert refused.status_code == 405
         assert refused.headers["allow"] == "GET"
 
@@ -81,15 +86,15 @@ def test_pages_and_health(address: tuple[str, int]) -> None:
 )
 def test_what_is_no_request(address: tuple[str, int], data: bytes, status: int) -> None:
     assert raw(address, data).split(b" ", 2)[1] == str(status).encode()
-    assert httpx.get(url(address, "/health/ready")).status_code == 200
+    assert get(url(address, "/health/ready")).status_code == 200
 
 
 def test_a_head_that_trickles_in_has_its_time(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.5)
-    begun = time.monotonic()
-    with socket.create_connection(address, 10) as sock:
+    until = time.monotonic() + 60
+    with socket.create_connection(address, 60) as sock:
         sock.settimeout(0.1)
         answer = b""
         while not answer:
@@ -97,26 +102,32 @@ def test_a_head_that_trickles_in_has_its_time(
             try:
                 answer = sock.recv(4096)
             except TimeoutError:
-                assert time.monotonic() - begun < 5
+                assert time.monotonic() < until
     assert b" 408 " in answer
 
 
 def test_open_connections_keep_no_health_check_out(address: tuple[str, int]) -> None:
     threads = threading.active_count()
-    idle: list[Any] = [socket.create_connection(address, 10) for _ in range(5 * MAX_CONNECTIONS)]
+    idle: list[Any] = [socket.create_connection(address, 60) for _ in range(5 * MAX_CONNECTIONS)]
     try:
+        # Each would keep its place for PATIENCE seconds.
         for _ in range(3):
-            begun = time.monotonic()
-            assert httpx.get(url(address, "/health/ready")).json()["ok"]
-            assert time.monotonic() - begun < 2
-        time.sleep(0.2)
-        assert threading.active_count() - threads <= MAX_CONNECTIONS + 1
+            assert get(url(address, "/health/ready")).json()["ok"]
+        until = time.monotonic() + 60
+        while threading.active_count() - threads > MAX_CONNECTIONS + 1:
+            assert time.monotonic() < until
+            time.sleep(0.01)
     finally:
         for sock in idle:
             sock.close()
 
 
-def test_many_at_once_are_all_answered(address: tuple[str, int]) -> None:
+def test_many_at_once_are_all_answered(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What was answered counts as open until its thread has seen the client leave: none has to make
+    # way for that, however late the thread is.
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 20 * MAX_CONNECTIONS)
     answers: list[bytes] = []
 
     def ask() -> None:
@@ -146,14 +157,14 @@ def test_a_closed_port_is_free_again_and_its_threads_are_gone() -> None:
     sock = bind("127.0.0.1", 0, "--x-port")
     address = sock.getsockname()
     with serving(sock, {"/x": lambda: Reply(200, json.dumps(1).encode(), "application/json")}):
-        assert httpx.get(url(address, "/x")).json() == 1
+        assert get(url(address, "/x")).json() == 1
         waiting = socket.create_connection(address)
         time.sleep(0.1)
     waiting.close()
     with pytest.raises(OSError):
-        socket.create_connection(address, 1)
+        socket.create_connection(address, 60)
     bind("127.0.0.1", address[1], "--x-port").close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while threading.active_count() > before:
         assert time.monotonic() < deadline
         time.sleep(0.01)

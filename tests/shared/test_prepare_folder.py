@@ -15,7 +15,7 @@ from penstock.prepare import folder as prepared_folder
 from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_several_processes_at_once(tmp_path: Path) -> None:
         )
         for _ in range(4)
     ]  # fmt: skip
-    printed = {process.communicate(timeout=50)[0] for process in running}
+    printed = {process.communicate(timeout=150)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
     assert len(printed) == 1
     folder = Path(printed.pop().strip())
@@ -141,7 +141,7 @@ def test_reading_a_manifest_needs_no_tokenizer_library(tmp_path: Path, model: Pa
         "print([m for m in ('numpy', 'tokenizers', 'jinja2', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=150
     )
     assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stderr
 

@@ -33,7 +33,7 @@ from tests.shared.tiny_models import (
     write_gguf,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 TEXTS = [
     *CORPUS,
@@ -52,9 +52,12 @@ def _prepare(path: Path) -> tuple[PreparedModel, Tokenizer]:
 
 
 def test_default_model(tmp_path: Path, smollm2_gguf: Path) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
+    GGUFFile(smollm2_gguf)
+    reading = time.thread_time() - begin
+    begin = time.thread_time()
     folder = prepare("smollm2-135m", cache_dir=str(tmp_path))
-    assert time.perf_counter() - begin < 2
+    assert time.thread_time() - begin < 50 * reading, "weights stay where they are"
     manifest = load_manifest(folder)
     assert manifest.name == "smollm2-135m"
     assert manifest.source == "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -20,7 +20,7 @@ from penstock.text.render import RenderPool
 from penstock.text.render.pool import MAX_PROCESSES
 from penstock.text.render.wire import Bounds
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 FINE = "{{ messages[0].content }}"
 STALLS = {
@@ -37,7 +37,17 @@ LARGE = {
 
 @pytest.fixture
 def pool() -> Iterator[RenderPool]:
-    made = RenderPool(Bounds(cpu=0.5))
+    """On a busy machine, too, nothing that ends passes for stalled."""
+    yield from joined(Bounds(cpu=20.0))
+
+
+@pytest.fixture
+def hasty() -> Iterator[RenderPool]:
+    yield from joined(Bounds(cpu=0.5))
+
+
+def joined(bounds: Bounds) -> Iterator[RenderPool]:
+    made = RenderPool(bounds)
     leave = made.join()
     try:
         yield made
@@ -52,12 +62,10 @@ def fill(pool: RenderPool, source: str, content: str = "x", **fields: Any) -> st
 
 
 @pytest.mark.parametrize("kind", STALLS)
-def test_what_stalls_is_stopped(pool: RenderPool, kind: str) -> None:
-    begun = time.monotonic()
+def test_what_stalls_is_stopped(hasty: RenderPool, kind: str) -> None:
     with pytest.raises(InvalidRequest, match=r"takes longer than 0\.5 s"):
-        fill(pool, STALLS[kind])
-    assert time.monotonic() - begun < 10
-    assert fill(pool, FINE) == "x"
+        fill(hasty, STALLS[kind])
+    assert fill(hasty, FINE) == "x"
 
 
 @pytest.mark.parametrize("kind", LARGE)
@@ -75,22 +83,18 @@ def test_what_brings_the_process_down_is_the_templates_fault(pool: RenderPool) -
     assert fill(pool, FINE) == "x"
 
 
-async def test_others_are_not_held_up_by_one_that_stalls() -> None:
-    pool = RenderPool(Bounds(cpu=2.0))
-    leave = pool.join()
-    try:
-        stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {"messages": []}, 1000))
-        await asyncio.sleep(0.01)
-        fine = [pool.fill_async(2, FINE, {"messages": [{"content": str(i)}]}, 9) for i in range(20)]
-        assert await asyncio.gather(*fine) == [str(i) for i in range(20)]
-        assert not stalled.done(), "it ended before the others, so nothing was shown"
-        with pytest.raises(InvalidRequest, match="longer than 2 s"):
-            await stalled
-    finally:
-        leave()
+async def test_others_are_not_held_up_by_one_that_stalls(pool: RenderPool) -> None:
+    stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {"messages": []}, 1000))
+    await asyncio.sleep(0.01)
+    fine = [pool.fill_async(2, FINE, {"messages": [{"content": str(i)}]}, 9) for i in range(20)]
+    assert await asyncio.gather(*fine) == [str(i) for i in range(20)]
+    assert not stalled.done(), "it ended before the others, so nothing was shown"
+    stalled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stalled
 
 
-async def test_the_loop_goes_on_meanwhile(pool: RenderPool) -> None:
+async def test_the_loop_goes_on_meanwhile(pool: RenderPool, hasty: RenderPool) -> None:
     ticks = 0
 
     async def tick() -> None:
@@ -100,10 +104,15 @@ async def test_the_loop_goes_on_meanwhile(pool: RenderPool) -> None:
             ticks += 1
 
     ticking = asyncio.create_task(tick())
+    stalled = asyncio.create_task(pool.fill_async(1, STALLS["a loop"], {}, 9))
+    async with asyncio.timeout(60):
+        while ticks <= 5:
+            await asyncio.sleep(0.01)
+    assert not stalled.done()
+    stalled.cancel()
     with pytest.raises(InvalidRequest, match="longer than"):
-        await pool.fill_async(1, STALLS["a loop"], {}, 9)
+        await hasty.fill_async(1, STALLS["a loop"], {}, 9)
     ticking.cancel()
-    assert ticks > 5
 
 
 async def test_a_filling_that_nobody_wants_any_more(pool: RenderPool) -> None:
@@ -165,7 +174,8 @@ def test_it_is_kept_however_large_the_front_end_is() -> None:
     program = (
         "ballast = bytearray(b'x' * (200 << 20))\n"
         "from penstock.text.render import RenderPool\n"
-        "pool = RenderPool(); pool.join(); pids = set()\n"
+        "from penstock.text.render.wire import Bounds\n"
+        "pool = RenderPool(Bounds(cpu=20.0)); pool.join(); pids = set()\n"
         "for _ in range(3):\n"
         "    pool.fill(1, 'x', {}, 9); pids |= set(pool.pids)\n"
         "print(len(pids))"
@@ -194,10 +204,18 @@ def test_it_dies_with_its_front_end() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     pid = int(done.stdout)
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    deadline = time.monotonic() + 60
+    while runs(pid):
         assert time.monotonic() < deadline, "the renderer outlived its front end"
         time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    """One that nobody has reaped doesn't."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_fork_does_not_share_its_processes(pool: RenderPool) -> None:

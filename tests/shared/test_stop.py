@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidRequest
 from penstock.text.stop import StopMatcher
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def _expected(text: str, stops: list[str]) -> tuple[str, str | None, int]:
@@ -104,8 +104,13 @@ def test_time_is_linear_for_the_worst_of_inputs() -> None:
     search through what is held back would take 16 million steps for each."""
     stops = ["a" * (1008 + n) + "b" for n in range(16)]
     matcher = StopMatcher(stops)
-    begin = time.perf_counter()
-    for _ in range(20_000):
-        assert matcher.push("a")[1] is None
-    assert time.perf_counter() - begin < 5
+
+    def cost(letter: str) -> float:
+        begin = time.thread_time()
+        for _ in range(20_000):
+            assert matcher.push(letter)[1] is None
+        return time.thread_time() - begin
+
+    usual = cost("c")
+    assert cost("a") < 100 * usual
     assert matcher.push("b") == ("", stops[-1])

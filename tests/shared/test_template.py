@@ -28,7 +28,7 @@ from tests.shared.tiny_models import (
     sentencepiece_tokenizer,
 )
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 # Written for these tests, after the shapes of widespread templates.
 LLAMA2 = """{% for m in messages %}{% if m.role == 'user' %}\
@@ -343,11 +343,11 @@ def test_hostile_text_costs_no_more_than_its_length() -> None:
     """100,000 characters made of the beginnings of special tokens, and of whole ones."""
     ours, _ = _pair(_chatml_backend(), CHATML)
     plain = [{"role": "user", "content": "ab cd ef gh " * 9000}]
-    begin = time.perf_counter()
+    begin = time.thread_time()
     ours.encode(plain)
-    usual = time.perf_counter() - begin
+    usual = time.thread_time() - begin
     for unit in ("<|im_", "<|im_end|>", "<", "|>", " "):
         messages = [{"role": "user", "content": unit * (100_000 // len(unit))}]
-        begin = time.perf_counter()
+        begin = time.thread_time()
         ours.encode(messages)
-        assert time.perf_counter() - begin < 2 + 10 * usual, unit
+        assert time.thread_time() - begin < 40 * usual, unit

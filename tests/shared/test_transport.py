@@ -10,22 +10,36 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import zmq
 
 from penstock.config import TransportSettings
+from penstock.transport import hub as module
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.hub import FAREWELL, Hub
+from penstock.transport.hub import DRAIN_LIMIT, FAREWELL, Hub
 from penstock.transport.lane import Lane
 from penstock.transport.link import Link
 from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 BOOT = b"boot-one"
-FAST = TransportSettings(beat_interval=0.1, peer_timeout=1.5)
-"""Quick, and slack enough for a machine on which a process may not run for a second."""
+PATIENT = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
+"""Quick, and no pause of a busy machine passes for a silence."""
+FREEZING = TransportSettings(beat_interval=0.1, peer_timeout=1.5)
+"""Where another process is silent in earnest."""
+
+
+class Clock:
+    """Time as hubs and links of a test are told it. ahead: seconds that no test has to wait for."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 @pytest.fixture
@@ -48,13 +62,15 @@ class Wire:
         context: zmq.Context,
         endpoint: str,
         boot: bytes = BOOT,
-        settings: TransportSettings = FAST,
+        settings: TransportSettings = PATIENT,
+        clock: Clock | None = None,
     ) -> None:
         self.hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), settings, boot)
+        self.clock = clock or Clock()
         self.events: list[Event] = []
 
     def poll(self) -> None:
-        for event in self.hub.poll(time.monotonic()):
+        for event in self.hub.poll(self.clock()):
             self.events.append(event)
             if isinstance(event, Opened):
                 self.hub.send(event.session, ["welcome"])
@@ -63,12 +79,14 @@ class Wire:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def make_link(context: zmq.Context, endpoint: str, settings: TransportSettings = FAST) -> Link:
+def make_link(context: zmq.Context, endpoint: str, settings: TransportSettings = PATIENT) -> Link:
     return Link(context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings)
 
 
-def pump(wire: Wire | None, link: Link | None, until, seconds: float = 10.0) -> list[Event]:
-    """Turns both loops until `until(events of the link)`; returns those events."""
+def pump(wire: Wire | None, link: Link | None, until, seconds: float = 30.0) -> list[Event]:
+    """Turns both loops until `until(events of the link)`; returns those events. The wire's clock is
+    the link's too."""
+    clock = wire.clock if wire is not None else Clock()
     seen: list[Event] = []
     deadline = time.monotonic() + seconds
     while not until(seen):
@@ -77,7 +95,7 @@ def pump(wire: Wire | None, link: Link | None, until, seconds: float = 10.0) -> 
         if wire is not None:
             wire.poll()
         if link is not None:
-            seen.extend(link.poll(time.monotonic()))
+            seen.extend(link.poll(clock()))
         time.sleep(0.002)
     return seen
 
@@ -110,20 +128,29 @@ def test_a_link_may_dial_before_the_hub_exists(context, endpoint):
 
 
 def test_beats_keep_an_idle_session_alive(context, endpoint):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    settings = msgspec.structs.replace(PATIENT, beat_interval=PATIENT.peer_timeout / 3)
+    wire, link = Wire(context, endpoint, settings=settings), make_link(context, endpoint, settings)
     pump(wire, link, opened)
-    start = time.monotonic()
-    events = pump(wire, link, lambda _: time.monotonic() - start > 3 * FAST.peer_timeout)
-    assert not ended(events)
-    assert not wire.of(Ended)
+    [session] = wire.hub.sessions
+    for _ in range(10):
+        wire.clock.ahead += settings.beat_interval
+        since = wire.clock()
+
+        def both_heard(events: list[Event], since: float = since) -> bool:
+            assert not ended(events)
+            assert not wire.of(Ended)
+            heard = link._lane.last_heard, wire.hub._lanes[session].last_heard
+            return min(heard) >= since
+
+        pump(wire, link, both_heard)
 
 
 def test_a_silent_hub_ends_the_session_and_the_next_has_another_identity(context, endpoint):
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
     first = wire.hub.sessions[0]
-    time.sleep(FAST.peer_timeout * 1.5)
-    events = link.poll(time.monotonic())
+    wire.clock.ahead += PATIENT.peer_timeout * 1.5
+    events = link.poll(wire.clock())
     assert isinstance(events[0], Ended)
     assert "silent" in events[0].reason
     pump(wire, link, opened)
@@ -137,7 +164,8 @@ def test_frames_that_waited_through_a_freeze_are_never_acted_on(context, endpoin
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
     link.send(["late"])
-    time.sleep(FAST.peer_timeout * 1.5)
+    assert wire.hub.socket.poll(30_000)
+    wire.clock.ahead += PATIENT.peer_timeout * 1.5
     pump(wire, None, lambda _: bool(wire.of(Ended)))
     for _ in range(20):
         wire.poll()
@@ -175,7 +203,7 @@ def test_an_unsound_frame_ends_the_session_on_both_sides(context, endpoint, part
     assert not wire.of(Received)
     assert wire.hub.sessions == []
     kinds = []
-    while dealer.poll(500):
+    while dealer.poll(30_000):
         kinds.append(dealer.recv_multipart()[0][8])
         if kinds[-1] == Kind.BYE:
             break
@@ -194,9 +222,11 @@ def test_a_stranger_is_told_that_it_has_no_session(context, endpoint, kind):
 
 
 def test_a_new_engine_boot_ends_the_old_session(context, endpoint):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    engine = zmq.Context()
+    wire, link = Wire(engine, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
     wire.hub.socket.close(linger=0)  # As if killed: no goodbye.
+    engine.term()  # Its thread takes the endpoint's file away: that of its successor, if later.
     successor = Wire(context, endpoint, boot=b"boot-two")
     events = pump(successor, link, opened)
     assert isinstance(events[0], Ended)
@@ -207,10 +237,9 @@ def test_a_new_engine_boot_ends_the_old_session(context, endpoint):
 def test_closing_says_goodbye_at_once(context, endpoint):
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
-    start = time.monotonic()
     link.close()
     pump(wire, None, lambda _: bool(wire.of(Ended)))
-    assert time.monotonic() - start < FAST.peer_timeout
+    assert "silent" not in wire.of(Ended)[0].reason
     other = make_link(context, endpoint)
     pump(wire, other, opened)
     wire.hub.close()
@@ -219,7 +248,8 @@ def test_closing_says_goodbye_at_once(context, endpoint):
     assert "silent" not in events[0].reason
 
 
-def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endpoint):
+def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endpoint, monkeypatch):
+    monkeypatch.setattr(module, "FAREWELL", 30.0)
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
     session = wire.hub.sessions[0]
@@ -236,17 +266,24 @@ def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endp
     assert events[-1].reason == "the engine core is leaving"
 
 
-def test_a_peer_that_never_reads_does_not_keep_a_hub_from_closing(context, endpoint):
+def test_a_peer_that_never_reads_does_not_keep_a_hub_from_closing(context, endpoint, monkeypatch):
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
     pump(wire, link, opened)
-    start = time.monotonic()
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    stepped = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    monkeypatch.setattr(module, "time", stepped)
     wire.hub.close()
-    assert time.monotonic() - start < FAREWELL + 0.5
+    assert FAREWELL <= now < FAREWELL + 0.5
     link.close()
 
 
 def test_a_refused_hello_leaves_its_reason(context, endpoint):
-    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), FAST, BOOT)
+    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
     link = make_link(context, endpoint)
 
     def refuse(_: list) -> bool:
@@ -261,18 +298,21 @@ def test_a_refused_hello_leaves_its_reason(context, endpoint):
     assert not link.send(["x"])
 
 
-def start_peer(endpoint: str, mode: str = "echo") -> subprocess.Popen:
+def start_peer(
+    endpoint: str, mode: str = "echo", settings: TransportSettings = PATIENT
+) -> subprocess.Popen:
     script = Path(__file__).with_name("peer_process.py")
+    clocks = [str(settings.beat_interval), str(settings.peer_timeout)]
     return subprocess.Popen(
-        [sys.executable, str(script), endpoint, "0.1", "1.5", mode],
+        [sys.executable, str(script), endpoint, *clocks, mode],
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
 @pytest.fixture
-def peer(endpoint: str) -> Iterator[subprocess.Popen]:
-    process = start_peer(endpoint)
+def peer(endpoint: str, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen]:
+    process = start_peer(endpoint, settings=getattr(request, "param", PATIENT))
     yield process
     process.send_signal(signal.SIGCONT)
     process.kill()
@@ -286,8 +326,9 @@ def test_a_killed_peer_is_noticed(context, endpoint, peer):
     pump(wire, None, lambda _: bool(wire.of(Ended)))
 
 
+@pytest.mark.parametrize("peer", [FREEZING], indirect=True, ids=["freezing"])
 def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, endpoint, peer):
-    wire = Wire(context, endpoint)
+    wire = Wire(context, endpoint, settings=FREEZING)
     pump(wire, None, lambda _: bool(wire.of(Opened)))
     peer.send_signal(signal.SIGSTOP)
     before = wire.hub.sessions
@@ -295,23 +336,28 @@ def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, 
         wire.hub.send(session, ["sent to a frozen peer"])
     pump(wire, None, lambda _: not wire.hub.sessions)
     peer.send_signal(signal.SIGCONT)
-    pump(wire, None, lambda _: bool(wire.hub.sessions))
-    [fresh] = wire.hub.sessions
-    assert fresh not in before
-    wire.hub.send(fresh, ["fresh"])
-    pump(wire, None, lambda _: bool(wire.of(Received)))
-    [echo] = wire.of(Received)
-    assert echo.session == fresh
-    assert echo.message[0] == "echo"
-    assert echo.message[2] == ["fresh"]
+    told: set[bytes] = set()
+
+    def answered(_: list[Event]) -> bool:
+        # On a machine that stands still for so long, the new session may end like the old one.
+        for fresh in set(wire.hub.sessions) - told:
+            assert fresh not in before
+            wire.hub.send(fresh, ["fresh"])
+            told.add(fresh)
+        return bool(wire.of(Received))
+
+    pump(wire, None, answered)
+    for echo in wire.of(Received):
+        assert echo.session in told
+        assert echo.message[0] == "echo"
+        assert echo.message[2] == ["fresh"]
 
 
 def test_a_peer_that_does_not_read_fills_its_pipe_and_is_cut(context, endpoint, peer):
     """The hub never blocks and never queues without bound."""
-    settings = msgspec.structs.replace(FAST, peer_timeout=30.0)
-    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), settings, BOOT)
+    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
     session = b""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not session and time.monotonic() < deadline:
         for event in hub.poll(time.monotonic()):
             if isinstance(event, Opened):
@@ -333,13 +379,22 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
     flooder = start_peer(endpoint, "flood")
     try:
         wire = Wire(context, endpoint)
-        pump(wire, None, lambda _: len(wire.of(Received)) > 2000)
+        pump(wire, None, lambda _: len(wire.of(Received)) > 2000, seconds=60)
         link = make_link(context, endpoint)
-        pump(wire, link, opened)
-        link.send(["mine"])
-        pump(wire, link, lambda _: any(e.message == ["mine"] for e in wire.of(Received)))
+        pump(wire, link, opened, seconds=60)
+        wire.events.clear()
+
+        def mine_has_come(_: list[Event]) -> bool:
+            found = any(each.message == ["mine"] for each in wire.of(Received))
+            wire.events.clear()  # There are ever more of the other's.
+            return found
+
+        assert link.send(["mine"])
+        pump(wire, link, mine_has_come, seconds=60)
         batch = wire.hub.poll(time.monotonic())
-        assert len(batch) <= 1001  # One poll takes a bounded number, so the owner can step.
+        # One poll takes a bounded number, so the owner can step. Sessions that are found to be gone
+        # come on top: the flooder, whose pipe is full, begins one after the other.
+        assert len([each for each in batch if not isinstance(each, Ended)]) <= DRAIN_LIMIT
     finally:
         flooder.kill()
         flooder.communicate()

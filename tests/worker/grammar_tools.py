@@ -19,7 +19,7 @@ def compile_now(grammars: Grammars, number: int, definition: Grammar) -> str | N
     """Why it failed, or None."""
     answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
     grammars.compile(number, definition, answers.put)
-    answer = answers.get(timeout=30)
+    answer = answers.get(timeout=60)
     assert answer.grammar == number
     return answer.reason if isinstance(answer, GrammarFailed) else None
 
@@ -61,7 +61,7 @@ class _Matcher:
 
     def allowed(self) -> np.ndarray:
         self._grammar.waiting.release()
-        assert self._grammar.open.wait(30)
+        assert self._grammar.open.wait(100)
         if self._count >= self._grammar.last:
             raise GrammarError("a limit was met")
         return np.arange(self._grammar.vocab) % 2 == self._count % 2

@@ -45,7 +45,7 @@ def company(model: DecoderModel, count: int, longest: int) -> list[Job]:
     ]
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_alone_or_disturbed(tiny: DecoderModel, sampling: TokenSampling) -> None:
     """Among 32 others, with each block size, budget and thread count, with preemptions."""
@@ -83,7 +83,7 @@ def test_alone_or_disturbed(tiny: DecoderModel, sampling: TokenSampling) -> None
     assert preempted > 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_logits_of_every_position(tiny: DecoderModel) -> None:
     """Chunks of any size, alone or not, give each position the same logits."""
     target = prompt(tiny, 150, 7)
@@ -113,7 +113,7 @@ def test_logits_of_every_position(tiny: DecoderModel) -> None:
         assert torch.equal(logits(budget, block_size, others), whole), (budget, block_size, others)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_resumed_elsewhere(tiny: DecoderModel) -> None:
     """A sequence admitted with half of its output goes on as if never interrupted."""
     (whole,) = run(tiny, [Job(prompt(tiny, 20, 4), 30, SAMPLED)])
@@ -127,7 +127,7 @@ def test_resumed_elsewhere(tiny: DecoderModel) -> None:
         assert resumed.logprobs == whole.logprobs
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_default_model_among_others(precision: str, request: pytest.FixtureRequest) -> None:
     model: DecoderModel = request.getfixturevalue(f"default_{precision}")

@@ -57,7 +57,7 @@ def alone(model: CPUModel) -> list[Job]:
     return jobs
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("batch", "budget", "block_size", "preempt_every", "threads"),
     WAYS,

@@ -14,7 +14,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.parity import run_with_logits
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = pytest.mark.timeout(240)
 
 BASE = ModelConfig(
     architecture="llama",

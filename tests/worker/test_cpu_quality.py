@@ -24,7 +24,7 @@ def truth(transformers_model: Any, tokens: list[int]) -> float:
     return perplexity(Transformers(transformers_model), tokens)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("dtype", "cache", "bound"),
     [

@@ -18,7 +18,7 @@ from tests.worker.checkpoints import TINY
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
 from tests.worker.grammar_tools import EVEN, Evens, compile_now
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 HOT = TokenSampling(7, temperature=1.3, top_p=0.9, logprobs=2)
 PROMPTS = [[5, 6, 7, 8, 9], list(range(40, 73)), [1], list(range(200, 217))]
 
@@ -83,6 +83,9 @@ def test_a_late_mask_defers_its_slot_and_no_other(model: DecoderModel) -> None:
         driver._step([job for job in (bound, free) if not job.done])
     assert (bound.deferred, bound.tokens) == (9, [])
     assert (free.tokens, free.steps) == (free_alone.tokens, 9)
+    until = time.monotonic() + 60
+    while evens.made < 2 and time.monotonic() < until:  # A thread's, which comes when it comes.
+        time.sleep(0.01)
     assert evens.made == 2  # One each: the computation went on, and wasn't begun again.
     evens.open.set()
     driver.run([bound])
@@ -93,7 +96,7 @@ def test_a_late_mask_defers_its_slot_and_no_other(model: DecoderModel) -> None:
 def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     """One that was slow has a lane of its own, so that the other's masks are never late."""
     slow, quick = Evens(TINY.vocab_size), Evens(TINY.vocab_size)
-    grammars = Grammars(lambda definition: slow if definition.text == "slow" else quick, budget=0.2)
+    grammars = Grammars(lambda definition: slow if definition.text == "slow" else quick, budget=0.0)
     assert compile_now(grammars, 1, Grammar("lark", "slow")) is None
     assert compile_now(grammars, 2, Grammar("lark", "quick")) is None
     runner = make_runner(model, grammars=grammars)
@@ -106,6 +109,7 @@ def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     while any(not grammars._held[job.slot].mask.done() for job in waits):
         time.sleep(0.01)
     assert all(grammars._held[job.slot].slow for job in waits)
+    grammars._budget = 1000.0  # Longer than this test may take: a quick one is not late.
     slow.open.clear()
     driver._step(list(waits))
     for _ in range(8):
@@ -113,7 +117,7 @@ def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     slow.open.set()
     assert goes.done
     assert goes.deferred == 0
-    assert [len(job.tokens) for job in waits] == [1, 1]
+    assert [(len(job.tokens), job.error) for job in waits] == [(1, None)] * 2
 
 
 def test_nobody_waits_for_a_matcher_that_was_slow(model: DecoderModel) -> None:
@@ -122,7 +126,7 @@ def test_nobody_waits_for_a_matcher_that_was_slow(model: DecoderModel) -> None:
     driver = Driver(make(model, evens, budget=1000.0))
     slow, free = Job(PROMPTS[0], 9, GREEDY, grammar=1), Job(PROMPTS[3], 9, GREEDY)
     driver._step([slow, free])
-    driver.runner.grammars._held[slow.slot].mask.result(30)
+    driver.runner.grammars._held[slow.slot].mask.result(60)
     evens.open.clear()
     driver._step([slow, free])
     driver.runner.grammars._held[slow.slot].slow = True
@@ -171,7 +175,7 @@ def test_what_ends_a_sequence_is_held_back_unless_nothing_else_is_allowed(
 def test_grammars_that_fail_say_why_and_numbers_end_with_their_session(
     model: DecoderModel,
 ) -> None:
-    grammars = Grammars(Evens(TINY.vocab_size), budget=1.0)
+    grammars = Grammars(Evens(TINY.vocab_size), budget=60.0)
     assert compile_now(grammars, 1, Grammar("lark", "bad")) == "it is bad"
     assert "panic" in compile_now(grammars, 2, Grammar("lark", "panic"))
     assert compile_now(grammars, 3, EVEN) is None

@@ -208,7 +208,7 @@ def test_what_takes_long_to_compile_is_refused_and_holds_nobody_up(
     answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
     grammars.compile(2, HOSTILE[name], answers.put)
     grammars.compile(3, GRAMMARS[4], answers.put)
-    first, second = answers.get(timeout=60), answers.get(timeout=60)
+    first, second = answers.get(timeout=100), answers.get(timeout=100)
     assert first == GrammarReady(3)
     assert isinstance(second, GrammarFailed)
     assert "takes more than 2 s" in second.reason

@@ -17,7 +17,7 @@ from tests.worker.parity import run_with_logits
 from tests.worker.test_cpu_forward import BASE, prompts, variant
 from tests.worker.test_weights import write_gguf
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from penstock.model_config import WeightFiles
 from penstock_worker import cgroup, cpu, memory
 from penstock_worker.dtype import compute_dtype
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 GIB = 1 << 30
 

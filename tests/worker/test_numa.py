@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock_worker.numa import NODES, Placement, describe, nodes, parse_cpulist
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 NONE_OF_OURS = "4000-4003"
@@ -68,7 +68,7 @@ def child(root: Path, node: int, memory: str = "bind") -> tuple[dict, str]:
         [sys.executable, "-c", CHILD, str(root), str(node), memory],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout), run.stderr

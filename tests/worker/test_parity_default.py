@@ -26,7 +26,7 @@ def prompts(default_tokenizer: Tokenizer) -> list[list[int]]:
     return found
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_prompts_and_64_greedy_tokens(
     default_float32: DecoderModel, transformers_model: Any, prompts: list[list[int]]
 ) -> None:
@@ -39,7 +39,7 @@ def test_prompts_and_64_greedy_tokens(
     assert compared >= len(prompts) * WANTED // 2
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_same_on_cpu_kernels(
     default_model: PreparedModel, transformers_model: Any, prompts: list[list[int]]
 ) -> None:
@@ -50,7 +50,7 @@ def test_the_same_on_cpu_kernels(
     assert compared >= len(prompts) * 12
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_generate_gives_our_tokens(
     default_float32: DecoderModel, transformers_model: Any, prompts: list[list[int]]
 ) -> None:

@@ -101,7 +101,7 @@ def random_prompts() -> list[list[int]]:
     return [[choose.randrange(SIZES["vocab_size"]) for _ in range(n)] for n in lengths]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", CASES)
 def test_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs = make_theirs(*CASES[case])

@@ -27,12 +27,13 @@ class Part:
 
 
 def test_a_watched_part_does_what_it_did() -> None:
+    begun = time.perf_counter()
     phases, part = Phases(), Part()
     watched = phases.watch(part, "work", "forward")
     assert watched.work(0.03) == "done"
     assert watched.work(0.03, result="other") == "other"
     assert watched.layers_done == part.layers_done == 2
-    assert 0.06 <= phases.seconds["forward"] < 1
+    assert 0.06 <= phases.seconds["forward"] < time.perf_counter() - begun
     assert sum(phases.seconds.values()) == phases.seconds["forward"]
 
 

@@ -16,7 +16,7 @@ from penstock.protocol.common import Adjustments, TokenSampling
 from penstock_kernels import reference
 from penstock_worker.sampler import Ask, CPUSampler, ReferenceSampler, Sampler, rules_of
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 EDGE = 1e-9
 """How near to a boundary the order of a sum may decide."""

@@ -16,7 +16,7 @@ from penstock_worker.slots import PlanError
 from penstock_worker.steps import deal
 from tests.worker.driver import GREEDY, make_runner
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 PROMPT = [5, 6, 7, 8, 9]
 

@@ -17,7 +17,7 @@ from penstock_kernels.cpu.sampler import Row, sample, uniform
 from penstock_kernels.reference import SamplingCuts, sample_row, top_ids
 from penstock_worker.sampler import Ask, Choice, CPUSampler, ReferenceSampler, Sampler, choose
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(params=["cpu", "reference"])

@@ -19,7 +19,7 @@ from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 QUANTISED = [name for name in FORMATS if name.startswith("Q")]
 K_QUANTS = ["Q4_K", "Q5_K", "Q6_K"]

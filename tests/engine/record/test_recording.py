@@ -246,7 +246,8 @@ def test_salts_are_replaced_before_the_core_sees_them(monkeypatch: Any) -> None:
 
 
 def test_the_cost_per_step_is_small(tmp_path: Path) -> None:
-    """Prints a figure; the bound only says that nothing is grossly wrong."""
+    """Prints a figure; the bound only says that nothing is grossly wrong, and is of processor time:
+    the machine may be busy."""
     seconds = {}
     for name, settings in (
         ("plain", RecordSettings()),
@@ -270,9 +271,9 @@ def _seconds_per_step(settings: RecordSettings) -> float:
         times = []
         while harness.plans:
             result = harness.worker.execute(harness.plans.popleft()[0])  # type: ignore[union-attr]
-            begun = time.perf_counter()
+            begun = time.thread_time()
             core.worker_received(harness.worker_session, result, harness.now)  # type: ignore[arg-type]
             effects = core.step(harness.now)
-            times.append(time.perf_counter() - begun)
+            times.append(time.thread_time() - begun)
             harness.plans.extend((message, []) for _, message, _ in effects.to_workers)  # type: ignore[misc]
     return sorted(times)[len(times) // 2]

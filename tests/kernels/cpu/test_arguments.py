@@ -10,7 +10,7 @@ from penstock_kernels.cpu.decoder import Shape
 from penstock_kernels.cpu.matrix import Kind, pack, product
 from tests.kernels.cpu.sources import random_source
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("loaded")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("loaded")]
 
 
 def test_unknown_format() -> None:

@@ -11,7 +11,7 @@ from penstock_kernels.cpu.matrix import Kind
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 SHAPES = {
     "9 heads on 3": Sizes(heads=9, kv_heads=3, head_dim=64, hidden=576, inner=1536),

@@ -12,7 +12,7 @@ from penstock_kernels.cpu.memory import Scratch, zeroed
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 BASE = Sizes(hidden=96, inner=112, heads=6, kv_heads=2, positions=700, layers=2)
 MODELS = {

@@ -9,7 +9,7 @@ import pytest
 from penstock_kernels.cpu.matrix import PLAIN, SOURCES, Kind, product
 from tests.kernels.cpu.sources import K_BYTES, K_HALVES, Source, source_of
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 OUTPUTS, INPUTS = 21, 512
 HALVES = {"Q4_0": 1, "Q4_1": 2, "Q5_0": 1, "Q5_1": 2, "Q8_0": 1}

@@ -13,7 +13,7 @@ from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import WAYS, WIDTH, random_source
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
 
-pytestmark = [pytest.mark.timeout(100), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 
 @st.composite

@@ -10,7 +10,7 @@ from penstock_kernels.cpu.matrix import PLAIN, Kind, product
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)

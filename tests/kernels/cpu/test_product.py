@@ -9,7 +9,7 @@ from penstock_kernels.cpu.matrix import Kind, PackedMatrix, product
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import WAYS, WIDTH, Source, name_of, random_source
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 every_way = pytest.mark.parametrize("way", WAYS, ids=name_of)
 
 

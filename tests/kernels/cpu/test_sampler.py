@@ -16,7 +16,7 @@ from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu import slow_sampler
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("isa")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 kernels = settings.get_profile("kernels")
 
 VOCABULARIES = (1, 17, 129, 5000, 49_152, 151_936)

@@ -7,7 +7,7 @@ import torch
 
 from penstock_kernels.triton.block_copies import copy_blocks, gather_blocks, scatter_blocks
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 def cache(device: torch.device) -> torch.Tensor:

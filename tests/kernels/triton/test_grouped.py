@@ -17,7 +17,7 @@ from penstock_worker.weights.grouped import LAYOUTS, grouped
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.test_weights import stored_bytes
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 

@@ -8,7 +8,7 @@ import torch
 
 from penstock_kernels.triton.likeliest import likeliest
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("vocab", [1, 50, 2049, 8193, 20000])

@@ -9,7 +9,7 @@ from penstock_kernels import reference
 from penstock_kernels.triton.rank_sum import rank_sum
 from penstock_kernels.triton.tiles import RANK_SUM_BLOCK
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])

@@ -22,7 +22,7 @@ from tests.worker.cuda.small_models import GROUPED, queued
 from tests.worker.cuda.test_graphs import small
 from tests.worker.parallel.together import Formed
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 ROW = np.array([0])
 

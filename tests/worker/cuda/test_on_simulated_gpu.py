@@ -29,7 +29,7 @@ from tests.worker.driver import GREEDY, Job, make_runner
 from tests.worker.grammar_tools import EVEN, compile_now
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
 ]
 

@@ -28,7 +28,7 @@ from tests.worker.cuda.small_models import (
     small_model,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 BUCKETS = Buckets(SLOTS, POSITIONS, BLOCK)
 
 

@@ -14,7 +14,7 @@ from tests.worker.cuda.simulated.tensors import CUDA
 from tests.worker.cuda.simulated.torch_cuda import simulated
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
 ]
 

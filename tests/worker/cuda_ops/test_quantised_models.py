@@ -29,7 +29,7 @@ from penstock_worker.weights.stored import StoredTensor
 from tests.worker.cpu_model import CPUModel
 from tests.worker.test_weights import stored_bytes
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 SMALL = {
     "num_layers": 2,

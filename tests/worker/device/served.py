@@ -1,4 +1,4 @@
-"""A worker's `load` whose device computes beside the main thread, each step taking its time."""
+"""A worker's `load` whose device computes beside the main thread, a step when the test lets it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tests.worker.device.fake_device import (
     FakeSampler,
 )
 
-STEP_SECONDS = 0.3
 LARGE, POISON = 298, 299
 """Tokens that take more memory than there is, and that break the device."""
 
@@ -65,23 +64,31 @@ class SteadyDevice(FakeDevice):
 
 
 class ServedForward(FakeForward):
-    """Writes down what is queued and what is computed."""
+    """Writes down what is queued and what is computed: as many steps as the gate has bytes."""
 
-    def __init__(self, device: FakeDevice, forward: Forward, journal: Path) -> None:
+    def __init__(self, device: FakeDevice, forward: Forward, folder: Path) -> None:
         super().__init__(device, forward, BOUNDS.slots)
         self.obstacle = _refuse_large
-        self._journal = journal.open("a", buffering=1)
+        self._journal = (folder / "journal").open("a", buffering=1)
+        self._gate = gate(folder)
+        self._passed = 0
 
     def logits(self, batch: Batch, rows: np.ndarray) -> object:
         print("queued", len(batch.tokens), file=self._journal)
         return super().logits(batch, rows)
 
     def _compute(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        time.sleep(STEP_SECONDS)
+        while not self._gate.exists() or self._gate.stat().st_size <= self._passed:
+            time.sleep(0.001)
+        self._passed += 1
         if (batch.tokens == POISON).any():
             raise RuntimeError("an illegal memory access was encountered")
         print("computed", len(batch.tokens), file=self._journal)
         return super()._compute(batch, rows)
+
+
+def gate(folder: Path) -> Path:
+    return folder / "gate"
 
 
 def _refuse_large(batch: Batch) -> None:
@@ -94,7 +101,7 @@ def load(setup: Setup, phases: Phases, *more: object) -> Loaded:
     host = host_forward(load_model(TINY, load_manifest(folder).weights, torch.float32))
     device = SteadyDevice()
     runner = DeviceRunner(
-        ServedForward(device, host, folder / "journal"),
+        ServedForward(device, host, folder),
         FakeSampler(device),
         Slots(SlotBounds(8, BOUNDS.blocks, setup.block_size, TINY.vocab_size, 512)),
         copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 0)),

@@ -25,7 +25,7 @@ from tests.worker.device.test_device_runner import (
 )
 from tests.worker.driver import GREEDY
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def guilty(slot: int) -> Callable[[Batch], None]:

@@ -20,7 +20,7 @@ from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
 from tests.worker.grammar_tools import EVEN, Evens, compile_now
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 Make = Callable[..., Machine]
 MakePlain = Callable[..., Runner]

@@ -15,7 +15,7 @@ from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.pending import DeviceLost
 from penstock_worker.slots import SlotBounds, Slots
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(240)
 
 
 class Failing:

@@ -24,8 +24,9 @@ from penstock.transport.hub import Hub
 from penstock_worker.forward.interface import Batch
 from penstock_worker.process import FINAL, main
 
-SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=30.0)
+SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 SMALL = 3
+SHORT = 100
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["penstock_worker.loading", "penstock_worker.parallel.group"])
 """Importing torch once is enough for all ranks."""
@@ -55,6 +56,29 @@ def run_small_rank(endpoint: str, rank: int, log: str) -> None:
             return logits(self, batch, rows)
 
         ReferenceForward.logits = refuse_large  # type: ignore[method-assign]
+    run_rank(endpoint, rank, log)
+
+
+def run_held_rank(endpoint: str, rank: int, log: str) -> None:
+    """As `run_rank`; in a step of more than SHORT tokens, rank 1 stays until it is told to give up.
+    However late a rank hears that its session is over, no other ends itself for that."""
+    from penstock_worker.forward.interface import StepCancelled
+    from penstock_worker.forward.reference import ReferenceForward
+    from penstock_worker.parallel import membership
+
+    membership.STUCK_SECONDS = 60.0
+    if rank == 1:
+        logits = ReferenceForward.logits
+
+        def stay_in_long(self: ReferenceForward, batch: Batch, rows: np.ndarray) -> Tensor:
+            while len(batch.tokens) > SHORT:
+                self._ranks.check()
+                if self._cancelled:
+                    raise StepCancelled
+                time.sleep(0.01)
+            return logits(self, batch, rows)
+
+        ReferenceForward.logits = stay_in_long  # type: ignore[method-assign]
     run_rank(endpoint, rank, log)
 
 
@@ -116,7 +140,7 @@ class GroupEngine:
                     if session == event.session:
                         self.heard.append((rank, event.message))
 
-    def until(self, done: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, done: Callable[[], bool], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, f"nothing came; {self.heard}"
@@ -174,6 +198,6 @@ class GroupEngine:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.kill()
-            worker.join(10)
+            worker.join(60)
         self.hub.close()
         self._context.destroy(linger=0)

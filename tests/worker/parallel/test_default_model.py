@@ -9,7 +9,7 @@ from penstock_worker.models.decoder import DecoderModel
 from tests.worker.driver import Driver, Job, LogitsOf, make_runner
 from tests.worker.parallel.together import Formed, Together
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = pytest.mark.timeout(240)
 
 PROMPT = [504, 3575, 282, 4649, 314]
 RELATIVE_TOLERANCE = 1e-3

@@ -15,7 +15,7 @@ from tests.worker.driver import Driver, Job, make_runner
 from tests.worker.grammar_tools import EVEN, Evens, compile_now
 from tests.worker.parallel.together import Formed, Together
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def jobs() -> list[Job]:

@@ -14,7 +14,7 @@ from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf, make_runner
 from tests.worker.parallel.together import Formed, Together
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = pytest.mark.timeout(240)
 
 SPREAD = msgspec.structs.replace(
     TINY,

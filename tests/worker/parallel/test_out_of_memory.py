@@ -22,7 +22,7 @@ from tests.worker.parallel.group_engine import SMALL, GroupEngine, run_small_ran
 from tests.worker.parallel.test_group_process import PROMPT, SAMPLING
 from tests.worker.parallel.together import Formed, Together
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 files, setup, true = test_group_process.files, test_group_process.setup, test_group_process.true
 PLAN = Plan(1, 0, [], [NewSequence(0, PROMPT, 5, 0, GREEDY, [0])], [SlotWork(0, 0, 5)])
@@ -44,7 +44,7 @@ def outcomes(together: Together) -> Iterator[type[Exception] | None]:
         return None
 
     jobs = [together.formed.pool.submit(step, ranks) for ranks in together.formed.ranks]
-    return (job.result(20) for job in jobs)
+    return (job.result(100) for job in jobs)
 
 
 @pytest.mark.parametrize("rank", range(4))

@@ -14,7 +14,7 @@ from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
 from tests.worker.checkpoints import TINY
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def sized(**sizes: int) -> ModelConfig:

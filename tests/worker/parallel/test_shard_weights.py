@@ -22,7 +22,7 @@ from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 from tests.worker.test_weights import stored_bytes, write_gguf
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def whole_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
@@ -145,12 +145,13 @@ def test_tied_embeddings_are_at_both_ends(tmp_path: Path) -> None:
 def test_biases_of_sums_are_one_ranks(tmp_path: Path) -> None:
     config = msgspec.structs.replace(TINY, output_bias=True, mlp_bias=True)
     tensors = tiny_tensors(config)
+    generator = torch.Generator().manual_seed(1)
     for layer in range(2):
         at = f"model.layers.{layer}"
         for name, size in (("self_attn.o_proj", 60), ("mlp.down_proj", 60)):
-            tensors[f"{at}.{name}.bias"] = torch.randn(size)
+            tensors[f"{at}.{name}.bias"] = torch.randn(size, generator=generator)
         for name in ("mlp.gate_proj", "mlp.up_proj"):
-            tensors[f"{at}.{name}.bias"] = torch.randn(90)
+            tensors[f"{at}.{name}.bias"] = torch.randn(90, generator=generator)
     path = tmp_path / "biased.safetensors"
     save_file(tensors, path)
     files = WeightFiles(format="safetensors", files=(str(path),), dtype="float32")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from penstock_worker.parallel.report import report, sampled_hash
 from penstock_worker.slots import PlanError, SlotBounds, Slots
 from tests.worker.parallel.together import Formed
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def slots(*, told: bool) -> Slots:
@@ -107,8 +106,8 @@ def test_a_rendezvous_is_bound_and_serves_once() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, port), 5)
     with socket.socket(fileno=rendezvous.take(address)):
-        socket.create_connection((host, port), 5).close()
-    assert rendezvous.address() != address
+        socket.create_connection((host, port), 60).close()
+        assert rendezvous.address() != address
     with pytest.raises(GroupLost, match="earlier session"):
         rendezvous.take(address)
     rendezvous.close()
@@ -157,10 +156,10 @@ def test_who_leaves_frees_who_waits_and_all_can_form_again() -> None:
         formed.ranks[2].abandon()
         for each in waiting[:1]:
             with pytest.raises(GroupLost):
-                each.result(10)
+                each.result(60)
         formed.ranks[2].leave()
         with pytest.raises(GroupLost, match="another rank is gone"):
-            waiting[1].result(10)
+            waiting[1].result(60)
         for one in formed.ranks:
             one.leave()
         formed.form()
@@ -184,10 +183,15 @@ def test_a_send_that_nobody_takes_does_not_hold_up_who_leaves() -> None:
 def test_a_rank_that_looks_for_a_store_that_never_comes_gives_up_with_its_session() -> None:
     first, other = Rendezvous("127.0.0.1"), Rendezvous("127.0.0.1")
     named = RankGroup(tensor=2, pipeline=1, rank=1, rendezvous=first.address(), number=1)
-    until = time.monotonic() + 1
+    looked: list[bool] = []
+
+    def wanted() -> bool:
+        looked.append(len(looked) < 3)
+        return looked[-1]
+
     with pytest.raises(GroupLost, match="store was looked for"):
-        Group(named, other, torch.device("cpu"), lambda: time.monotonic() < until)
-    assert time.monotonic() < until + 8
+        Group(named, other, torch.device("cpu"), wanted)
+    assert looked == [True, True, True, False]
     first.close()
 
 
@@ -199,11 +203,11 @@ def test_a_store_that_goes_frees_who_waits_for_an_agreement() -> None:
             waiting.result(0.3)
         formed.ranks[0].leave()
         with pytest.raises(GroupLost):
-            waiting.result(10)
+            waiting.result(60)
 
 
 def test_a_session_that_ends_frees_who_waits_for_an_agreement() -> None:
     with Formed(2) as formed:
         formed.wanted = False
         with pytest.raises(GroupLost, match="the session ended while"):
-            formed.pool.submit(formed.ranks[1].least, [3]).result(10)
+            formed.pool.submit(formed.ranks[1].least, [3]).result(60)

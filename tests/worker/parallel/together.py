@@ -64,7 +64,7 @@ class Formed:
 
     def each(self, call: Callable[[Ranks], Any]) -> list[Any]:
         with torch.inference_mode(False):
-            return [job.result(60) for job in [self.pool.submit(call, one) for one in self.ranks]]
+            return [job.result(240) for job in [self.pool.submit(call, one) for one in self.ranks]]
 
     def close(self) -> None:
         for one in self.ranks:
