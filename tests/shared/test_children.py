@@ -32,7 +32,7 @@ def test_a_child_dies_with_a_killed_parent() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(child)
@@ -43,7 +43,7 @@ def test_a_child_whose_parent_died_first_does_not_outlive_it() -> None:
     child = subprocess.run(
         [sys.executable, "-c", CHILD, str(someone_else)],
         stdout=subprocess.PIPE,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert child.returncode == -signal.SIGKILL

@@ -31,7 +31,7 @@ from penstock.protocol.to_frontend import (
 from penstock.terms import Terms
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio]
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
 async def client(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
     client = EngineClient(endpoint, name="test", settings=FAST)
     await client.start()
-    await client.wait_connected(10)
+    await client.wait_connected(60)
     yield client
     await client.close()
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -216,7 +216,7 @@ async def test_a_stop_string_does_not_lose_the_engines_account(engine, client):
     assert client.open_requests == 1, "the engine has not spoken yet"
     told = engine_says(steps=6)
     engine.send(Outputs([SequenceOutput(submit.request, 0, finish="stop", timeline=told)]))
-    await generation.timing.wait(10)
+    await generation.timing.wait(60)
     assert generation.timing.sequences[0].steps == 6
     assert client.open_requests == 0
 
@@ -237,7 +237,10 @@ async def test_who_waits_for_an_account_only_is_not_submitted_again(engine, clie
     assert len(engine.submits) == 3
 
 
-async def test_who_comes_while_the_engine_is_away_for_a_moment_waits(engine, client, endpoint):
+async def test_who_comes_while_the_engine_is_away_for_a_moment_waits(
+    engine, client, endpoint, monkeypatch
+):
+    monkeypatch.setattr("penstock.client.engine_client.NEW_PATIENCE", 60.0)
     await engine.die()
     await until(lambda: not client.connected)
     assert client.takes_requests
@@ -294,7 +297,8 @@ async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypat
 
 
 async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, client):
-    terms = Terms.checked(tenant="t", priority=-3, deadline_ms=5000)
+    terms = Terms.checked(tenant="t", priority=-3, deadline_ms=500_000)
+    before = time.monotonic()
     generation = await client.submit(
         list(b"x"), SamplingParams(max_tokens=50), name="t", terms=terms
     )
@@ -303,18 +307,19 @@ async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, clien
     await until(lambda: len(engine.submits) == 2)
     first, second = engine.submits
     assert (first.tenant, first.priority) == (second.tenant, second.priority) == ("t", -3)
-    assert 4000 < second.time_left_ms <= first.time_left_ms - 90 < 5000
+    passed = 1000 * (time.monotonic() - before)
+    assert 499_900 - passed < second.time_left_ms <= first.time_left_ms - 90 < 500_000
     generation.abort()
 
 
 async def test_a_deadline_passes_although_no_engine_is_there(engine, client):
-    terms = Terms.checked(deadline_ms=300)
+    terms = Terms.checked(deadline_ms=1500)
     generation = await client.submit(
         list(b"x"), SamplingParams(max_tokens=50, n=2), name="d", terms=terms
     )
     waiting = asyncio.create_task(collect(generation))
     await engine.die()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         result = await waiting
     assert [result[index][2] for index in (0, 1)] == ["timeout", "timeout"]
     assert client.open_requests == 0

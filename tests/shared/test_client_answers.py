@@ -15,7 +15,7 @@ from penstock.text.tokenizer import Tokenizer
 from tests.shared.scripted_engine import ScriptedEngine, byte_tokenizer_json
 from tests.shared.test_client import client, collect, endpoint, engine, until  # noqa: F401
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(300)]
 
 
 def told(*values: float) -> list[TokenLogprobs]:

@@ -19,7 +19,7 @@ from tests.engine.harness import Harness
 from tests.engine.test_live import shown
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio]
 
 
 class ShowingEngine(ScriptedEngine):
@@ -53,7 +53,7 @@ async def client(endpoint: str) -> AsyncIterator[EngineClient]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -62,7 +62,7 @@ async def test_watchers_share_a_lease_which_ends_with_the_last(
     endpoint: str, client: EngineClient
 ) -> None:
     engine = ShowingEngine(endpoint)
-    await client.wait_connected(10)
+    await client.wait_connected(60)
     told: list[int] = []
     stops = [client.live.watch(lambda: told.append(1)), client.live.watch(lambda: told.append(2))]
     await until(lambda: engine.watches)
@@ -89,7 +89,7 @@ async def test_a_lease_is_asked_for_again_from_an_engine_that_came_back(
     endpoint: str, client: EngineClient
 ) -> None:
     first = ShowingEngine(endpoint)
-    await client.wait_connected(10)
+    await client.wait_connected(60)
     stop = client.live.watch(lambda: None)
     await until(lambda: first.watches)
     await first.die()
@@ -106,7 +106,7 @@ async def test_an_engine_that_does_not_know_it_is_never_asked(
     endpoint: str, client: EngineClient
 ) -> None:
     engine = ShowingEngine(endpoint, knows=False)
-    await client.wait_connected(10)
+    await client.wait_connected(60)
     stop = client.live.watch(lambda: None)
     client.live.tick(1e9)
     await asyncio.sleep(0.3)

@@ -22,7 +22,7 @@ from penstock.text.detokenizer import (
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _copy(backend: Backend) -> Backend:

@@ -82,7 +82,7 @@ async def test_a_name_is_asked_again_and_a_failure_says_nothing() -> None:
         told.append(endpoints)
 
     task = asyncio.create_task(follow(DnsName("name", 1), resolver, found, 0.01))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(told) < 2:
             await asyncio.sleep(0.01)
     task.cancel()
@@ -105,6 +105,6 @@ async def test_a_resolver_that_hangs_holds_up_nobody() -> None:
     task = asyncio.create_task(follow(DnsName("name", 1), resolver, found, 0.01))
     await asyncio.sleep(0.05)
     task.cancel()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         await asyncio.gather(task, return_exceptions=True)
     release.set()

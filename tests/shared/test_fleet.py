@@ -17,7 +17,7 @@ from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 from tests.shared.test_client import collect, until
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.asyncio]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio]
 
 LONG = SamplingParams(max_tokens=50, seed=1)
 BOOTS = (b"boot-one", b"boot-two", b"boot-thr")

@@ -16,7 +16,7 @@ from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_types import TENSOR_TYPES
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _string(text: str) -> bytes:

@@ -15,7 +15,7 @@ from penstock.prepare import load_manifest, prepare
 from penstock.prepare.carry import link_to
 from tests.shared.tiny_models import add_byte_level_vocabulary, write_gguf, write_hub_folder
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _gguf(path: Path) -> Path:

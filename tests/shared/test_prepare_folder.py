@@ -15,7 +15,7 @@ from penstock.prepare import folder as prepared_folder
 from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tests.shared.tiny_models import (
     write_gguf,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 TEXTS = [
     *CORPUS,

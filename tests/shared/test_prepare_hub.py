@@ -31,7 +31,7 @@ from tests.shared.tiny_models import (
     write_hub_folder,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _prepare(folder: Path) -> PreparedModel:

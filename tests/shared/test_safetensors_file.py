@@ -15,7 +15,7 @@ from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors, refuse_pickle
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _assert_same_as_safetensors_package(path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidRequest
 from penstock.text.stop import StopMatcher
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _expected(text: str, stops: list[str]) -> tuple[str, str | None, int]:

@@ -28,7 +28,7 @@ from tests.shared.tiny_models import (
     sentencepiece_tokenizer,
 )
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 # Written for these tests, after the shapes of widespread templates.
 LLAMA2 = """{% for m in messages %}{% if m.role == 'user' %}\

@@ -20,7 +20,7 @@ from tests.shared.tiny_models import (
     with_bos,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _ours(backend: Backend, *, add_bos: bool = False, bos: int | None = None) -> Tokenizer:

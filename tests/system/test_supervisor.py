@@ -33,7 +33,8 @@ def errors_in(stderr: str) -> list[str]:
 
 
 def fails_with(start_server: StartServer, *arguments: str, first: bool = False) -> str:
-    """The one line that a failed start ends with. first: before any process was started."""
+    """The one line that a failed start ends with. first: before any process was
+    started, but the one that prepares the model."""
     with pytest.raises(ServerFailed) as caught:
         start_server(*arguments)
     assert caught.value.code == 1
@@ -41,7 +42,8 @@ def fails_with(start_server: StartServer, *arguments: str, first: bool = False) 
     told = errors_in(caught.value.stderr)
     assert len(told) == 1, told
     assert told[0].startswith("penstock: error: ")
-    assert not first or "child started" not in caught.value.stderr
+    started = re.findall(r'event="child started" child=(\S+)', caught.value.stderr)
+    assert not first or set(started) <= {"prepare"}
     return told[0]
 
 

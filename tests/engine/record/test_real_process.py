@@ -43,7 +43,7 @@ def test_what_a_process_recorded_replays(engine: Engine, signum: signal.Signals)
     later = time.monotonic() + 2 * HAND_OVER_SECONDS
     engine.until(lambda: time.monotonic() > later)
     process.send_signal(signum)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     (path,) = log_files([str(engine.folder / "log")])
     done = replay(path)
     assert done.difference is None
@@ -71,7 +71,7 @@ def test_who_watches_is_no_part_of_a_recording(engine: Engine) -> None:
     later = time.monotonic() + 2 * HAND_OVER_SECONDS
     engine.until(lambda: time.monotonic() > later)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     (path,) = log_files([str(engine.folder / "log")])
     done = replay(path)
     assert done.difference is None
