@@ -98,7 +98,7 @@ async def interrupted(server: Server, pid: int, tokens: int = 60) -> tuple[Readi
 
 
 async def told_meanwhile(server: Server, pid: int) -> list[Any]:
-    """Sends SIGTERM to `pid`, and asks. A long stream keeps it from leaving until all have answered,
+    """Sends SIGTERM to `pid`, and asks. A long stream keeps it from leaving until all is answered,
     however long that takes; it is dropped then."""
     async with (
         open_client(server.url) as client,

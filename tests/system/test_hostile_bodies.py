@@ -12,7 +12,8 @@ from tests.system.serving import Server
 pytestmark = [pytest.mark.timeout(600)]
 
 PATIENCE = 200.0
-"""Seconds that a refusal may take here, on a machine that may have other work; loadtest/hostile_bodies.py measures what it takes."""
+"""Seconds that a refusal may take here, on a machine that may have other work;
+loadtest/hostile_bodies.py measures what it takes."""
 
 
 async def test_they_are_refused_and_others_go_on(server: Server) -> None:

@@ -34,7 +34,7 @@ def ask(server: Server, path: str, secret: str | None, body: Any = None) -> tupl
 
 
 def served(server: Server, secret: str, body: Any) -> Any:
-    """The completion, as soon as it is not refused for too many at once. Nothing else is excused."""
+    """The completion, once it is not refused for too many at once. Nothing else is excused."""
     answers: list[tuple[int, Any]] = []
 
     def taken() -> bool:

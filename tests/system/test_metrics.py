@@ -247,7 +247,9 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
     os.kill(server.child("engine"), signal.SIGKILL)
     # The same worker in another session.
     address = port_of(server, "worker 0")
-    wait_until(lambda: read_page(address).value("penstock:worker_sessions_total") == 2, 2 * PATIENCE)
+    wait_until(
+        lambda: read_page(address).value("penstock:worker_sessions_total") == 2, 2 * PATIENCE
+    )
     assert read_page(address).value("penstock:worker_step_seconds_count") >= 1
 
 

@@ -183,7 +183,8 @@ def test_a_step_without_progress_counts_and_a_long_one_does_not(stuck: StuckWork
     answers: list[int] = []
 
     def ask() -> None:
-        answers.append(httpx.post(f"{stuck.url}/v1/completions", json=body, timeout=240).status_code)
+        answer = httpx.post(f"{stuck.url}/v1/completions", json=body, timeout=240)
+        answers.append(answer.status_code)
 
     asking = threading.Thread(target=ask)
     asking.start()

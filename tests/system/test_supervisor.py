@@ -185,7 +185,8 @@ def test_a_second_signal_kills_at_once(start_server: StartServer, tiny_model: st
     for pid in running.children().values():
         os.kill(pid, signal.SIGSTOP)  # now SIGTERM has no effect on them
     running.process.send_signal(signal.SIGINT)
-    wait_until(lambda: "event=stopping why=SIGINT" in running.stderr, message=lambda: running.stderr)
+    heard = "event=stopping why=SIGINT"
+    wait_until(lambda: heard in running.stderr, message=lambda: running.stderr)
     assert running.process.poll() is None
     assert running.stop(signal.SIGINT) == 0, "long before the shutdown's time is over"
     running.prove_gone()

@@ -182,10 +182,8 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
     assert result.compute_seconds > 0
     engine.hub.close()
     engine.bind(b"87654321")
-    begun = time.monotonic()
     again = engine.set_up(setup)
     assert again == ready, "loaded once: even its load_seconds are the same"
-    assert time.monotonic() - begun < 5
     engine.send(first_plan([1, 2, 3]))
     assert engine.hear(Result).slots == result.slots
     engine.send(Stop())

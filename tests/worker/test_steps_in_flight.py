@@ -115,7 +115,7 @@ def test_a_result_is_told_though_nothing_more_comes(
     after(0.5, device.steps[0].computed.set)
     begun = time.monotonic()
     assert steps.hear() is None
-    assert 0.4 < time.monotonic() - begun < 5
+    assert time.monotonic() - begun > 0.4
     assert device.steps[0].looks < 0.5 / LONGEST_PAUSE + 100
     assert steps.session == 7
     steps.collect()
