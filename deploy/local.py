@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -22,8 +23,8 @@ import yaml
 FOLDER = Path(__file__).resolve().parent
 HAPROXY_CONFIG = FOLDER / "haproxy" / "haproxy.cfg"
 PROMETHEUS_CONFIG = FOLDER / "prometheus" / "prometheus.yml"
-PATIENCE = 30.0
-GRACE = 5.0
+PATIENCE = 120.0
+GRACE = 30.0
 
 
 class NotThere(Exception):
@@ -206,6 +207,12 @@ def answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has just now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """A port of loopback that nobody has just now, and that the kernel gives to nobody who asks for
+    any: below its range for outgoing connections, as Linux has it by default."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.system.serving import Server
+from tests.system.serving import PATIENCE, Server
 
 PORTS = ("--engine-metrics-port", "0", "--worker-metrics-port", "0")
 """Flags of a server whose ports `port_of` finds."""
@@ -44,7 +44,7 @@ class Page:
         return {has.get("model_name") for n, has, _ in self._samples if n.startswith(prefix)}
 
 
-def read_page(url: str, timeout: float = 10.0) -> Page:
+def read_page(url: str, timeout: float = PATIENCE) -> Page:
     """GET url/metrics. Raises OSError."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=timeout) as answer:
         return Page(answer.read().decode())
@@ -57,7 +57,7 @@ def port_of(server: Server, process: str) -> str:
     return str(found[-1])
 
 
-def health(url: str, path: str = "/health/ready", timeout: float = 5.0) -> tuple[int, Any]:
+def health(url: str, path: str = "/health/ready", timeout: float = PATIENCE) -> tuple[int, Any]:
     """Status and body. Raises OSError (TimeoutError is one)."""
     try:
         with urllib.request.urlopen(url + path, timeout=timeout) as answer:

@@ -99,7 +99,7 @@ class Collector:
             for scope in group.scope_spans:
                 self.spans += [Seen(span, resource) for span in scope.spans]
 
-    def wait(self, wanted: Callable[[list[Seen]], bool], timeout: float = 20.0) -> list[Seen]:
+    def wait(self, wanted: Callable[[list[Seen]], bool], timeout: float = 60.0) -> list[Seen]:
         """The spans, once they are as wanted."""
         deadline = time.monotonic() + timeout
         while not wanted(self.spans):
@@ -108,7 +108,7 @@ class Collector:
             time.sleep(0.02)
         return list(self.spans)
 
-    def request(self, name: str, timeout: float = 20.0) -> tuple[Seen, list[Seen]]:
+    def request(self, name: str, timeout: float = 60.0) -> tuple[Seen, list[Seen]]:
         """The server span of the request with this id, and its children in order of time."""
 
         def is_it(span: Seen) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 
 import uvicorn
@@ -62,7 +64,7 @@ class LiveGateway:
         trace: TracebackType | None,
     ) -> None:
         self.leave()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def leave(self, signum: int = signal.SIGTERM) -> None:
@@ -75,12 +77,33 @@ class LiveGateway:
     def connect(self) -> Connection:
         return Connection(self.port)
 
+    def turn(self) -> None:
+        """Returns when the loop has turned, and so has taken what was sent before."""
+        for _ in range(3):
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(60)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The loop stands still meanwhile: what is sent inside comes all at once."""
+        stands, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            stands.set()
+            over.wait(60)
+
+        self.loop.call_soon_threadsafe(hold)
+        try:
+            assert stands.wait(60)
+            yield
+        finally:
+            over.set()
+
 
 class Connection:
     """A raw HTTP/1.1 connection."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
 
     def __enter__(self) -> Connection:
         return self

@@ -18,9 +18,11 @@ from penstock_gateway.service import Patience
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live import LiveGateway
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 BOUND = 4096
+SOCKET_BUFFERS = 20_000_000
+"""Bytes that the kernel holds of one connection on the loopback, generously."""
 Start = Callable[..., LiveGateway]
 
 
@@ -99,7 +101,7 @@ def test_trailers_that_do_not_end_are_cut(start: Start, line: bytes) -> None:
             for _ in range(2000):
                 connection.socket.sendall(line)
                 sent += len(line)
-                time.sleep(0.001)
+                gateway.turn()  # Sent is read: no buffer between hides when it is cut.
         assert sent < 1_000_000
 
 
@@ -130,8 +132,9 @@ def memory() -> int:
 
 def test_slow_readers_cost_no_memory_and_are_cut(start: Start) -> None:
     """Twenty clients ask for endless answers and read nothing. What waits for each is bounded by
-    its socket's buffers, however much the engine would produce."""
-    produced = 0
+    its socket's buffers, however much the engine would produce: nothing more is even taken from
+    the engine, which the pressure reaches."""
+    produced, most = 0, 0
 
     def flood(prompt: Any, params: Any) -> Iterator[Any]:
         nonlocal produced
@@ -147,14 +150,14 @@ def test_slow_readers_cost_no_memory_and_are_cut(start: Start) -> None:
         before = memory()
         for connection in connections:
             connection.post("/v1/completions", body)
-        time.sleep(1.0)
-        halfway = produced
-        time.sleep(0.5)
-        # Nothing more is even taken from the engine: the pressure reaches it.
-        assert produced == halfway
-        assert memory() - before < 64 * 1024 * 1024
-        deadline = time.monotonic() + 30
-        while sum(g.aborted.is_set() for g in engine.generations) < 20:
+        deadline = time.monotonic() + 60
+        while (
+            sum(g.aborted.is_set() for g in engine.generations) < 20
+            or gateway.service.open_requests
+        ):
             assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert gateway.service.open_requests == 0
+            assert produced < 20 * SOCKET_BUFFERS, "more than the sockets take"
+            most = max(most, memory() - before)
+            time.sleep(0.01)
+        print(f"{produced:,} bytes, {most:,} of memory")
+        assert most < 64 * 1024 * 1024

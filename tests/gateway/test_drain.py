@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,16 +22,22 @@ def body(stream: bool) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
 
 
-def script(prompt, params):
-    """Says "a", is silent for a second, says "b"."""
-    yield [SequenceDelta(index=0, text="a", token_ids=[97])]
-    yield 1.0
-    yield [SequenceDelta(index=0, text="b", token_ids=[98], finish_reason="stop")]
+@pytest.fixture
+def go_on() -> threading.Event:
+    """Until it is set, every request stands still after its first token."""
+    return threading.Event()
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., LiveGateway]]:
+def start(go_on: threading.Event) -> Iterator[Callable[..., LiveGateway]]:
     opened: list[LiveGateway] = []
+
+    def script(prompt, params):
+        """Says "a", is silent until it may go on, says "b"."""
+        yield [SequenceDelta(index=0, text="a", token_ids=[97])]
+        while not go_on.is_set():
+            yield 0.01
+        yield [SequenceDelta(index=0, text="b", token_ids=[98], finish_reason="stop")]
 
     def start(**settings: float) -> LiveGateway:
         gateway = LiveGateway(FakeEngineClient(script), config=GatewayConfig(**settings))
@@ -37,6 +45,7 @@ def start() -> Iterator[Callable[..., LiveGateway]]:
         return gateway
 
     yield start
+    go_on.set()
     for gateway in opened:
         gateway.__exit__(None, None, None)
 
@@ -49,8 +58,10 @@ def get(gateway: LiveGateway, path: str) -> bytes:
         return connection.read_all()
 
 
-def test_new_work_is_refused_while_a_stream_goes_on(start: Callable[..., LiveGateway]) -> None:
-    gateway = start(shutdown_timeout=20)
+def test_new_work_is_refused_while_a_stream_goes_on(
+    start: Callable[..., LiveGateway], go_on: threading.Event
+) -> None:
+    gateway = start(shutdown_timeout=600)
     with gateway.connect() as old, gateway.connect() as kept:
         kept.socket.sendall(b"GET /health/live HTTP/1.1\r\nhost: g\r\n\r\n")
         kept.read_until(b"}")
@@ -71,6 +82,7 @@ def test_new_work_is_refused_while_a_stream_goes_on(start: Callable[..., LiveGat
                 assert b"retry-after: 1" in head.lower()
                 assert b"connection: close" in head.lower()
                 assert json.loads(data)["error"]["code"] == "shutting_down"
+        go_on.set()
         rest = old.read_all()
     assert b'"b"' in rest
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
@@ -78,11 +90,11 @@ def test_new_work_is_refused_while_a_stream_goes_on(start: Callable[..., LiveGat
 
 
 def test_a_second_signal_ends_the_wait(start: Callable[..., LiveGateway]) -> None:
-    gateway = start(shutdown_timeout=60)
+    gateway = start(shutdown_timeout=600)
     with gateway.connect() as connection:
         connection.post(CHAT, body(stream=False))
         while not gateway.engine.generations:
-            pass
+            time.sleep(0.01)
         gateway.leave()
         gateway.leave()
         answer = connection.read_all()
@@ -90,8 +102,10 @@ def test_a_second_signal_ends_the_wait(start: Callable[..., LiveGateway]) -> Non
     assert b"shutting_down" in answer
 
 
-def test_handing_over_closes_the_door_and_finishes(start: Callable[..., LiveGateway]) -> None:
-    gateway = start(shutdown_timeout=20)
+def test_handing_over_closes_the_door_and_finishes(
+    start: Callable[..., LiveGateway], go_on: threading.Event
+) -> None:
+    gateway = start(shutdown_timeout=600)
     with gateway.connect() as connection:
         connection.post(CHAT, body(stream=True))
         connection.read_until(b'"a"')
@@ -106,6 +120,7 @@ def test_handing_over_closes_the_door_and_finishes(start: Callable[..., LiveGate
                 return True
 
         while not refused():
-            pass
+            time.sleep(0.01)
+        go_on.set()
         rest = connection.read_all()
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")

@@ -121,7 +121,7 @@ def test_a_stream_is_whole_and_a_request_behind_it_in_the_pipe_is_answered(parse
     second = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
     with (
         LiveGateway(FakeEngineClient(script), parser=parser) as gateway,
-        socket.create_connection(("127.0.0.1", gateway.port), 10) as connection,
+        socket.create_connection(("127.0.0.1", gateway.port), 60) as connection,
     ):
         connection.sendall(first + second)
         got = b"".join(iter(lambda: connection.recv(65536), b""))

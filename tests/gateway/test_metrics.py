@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import httpx
@@ -151,16 +152,19 @@ async def test_responses_are_counted_by_status(http: httpx.AsyncClient) -> None:
 async def test_a_client_that_leaves_counts_as_aborted(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
+    turns = 0
+
     def endless(prompt: Any, params: Any) -> Any:
+        nonlocal turns
         while True:
+            turns += 1
             yield [SequenceDelta(index=0, text="a", token_ids=[97])]
             yield 0.01
 
     engine.script = endless
     asking = asyncio.create_task(http.post("/v1/completions", json={"prompt": "x"}))
-    while not engine.generations:
+    while turns < 3:  # The first has been taken.
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     found = await scrape(http)
@@ -174,11 +178,16 @@ async def test_times_are_those_that_went_by(
     token = [SequenceDelta(index=0, text="a", token_ids=[97])]
     last = [SequenceDelta(index=0, finish_reason="stop")]
     engine.script = lambda prompt, params: iter([0.2, token, 0.1, token, 0.05, last])
+    begun = time.monotonic()
     await http.post("/v1/completions", json={"prompt": "x"})
+    elapsed = time.monotonic() - begun
     found = await scrape(http)
-    assert 0.2 <= found["time_to_first_token_seconds_sum"] < 5
-    assert 0.1 <= found["inter_token_latency_seconds_sum"] < 5
-    assert 0.35 <= found["e2e_request_latency_seconds_sum"] < 10
+    first = found["time_to_first_token_seconds_sum"]
+    between = found["inter_token_latency_seconds_sum"]
+    assert first >= 0.2
+    assert between >= 0.1
+    whole = found["e2e_request_latency_seconds_sum"]
+    assert max(0.35, first + between) <= whole <= elapsed
 
 
 @pytest.mark.parametrize("bounds", [FIRST_TOKEN, BETWEEN_TOKENS, WHOLE_REQUEST, TOKENS])

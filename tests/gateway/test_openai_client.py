@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.fake_engine import HELLO, MODEL, FakeEngineClient
 from tests.gateway.live import LiveGateway
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 
 from tests.gateway import keyring
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 Started = tuple[subprocess.Popen[str], str]
 Start = Callable[..., Started]
@@ -63,7 +63,7 @@ def ask(url: str, body: Any = None, key: str | None = None) -> tuple[int, dict[s
     headers = {} if key is None else keyring.bearer(key)
     request = urllib.request.Request(url, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, dict(answer.headers), json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -85,12 +85,11 @@ def test_serves_without_an_engine(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_leaves_on_a_signal(start: Start, number: int) -> None:
-    process, url = start()
+    # Nothing is open, so nothing is waited for: nobody would see the end of this shutdown's time.
+    process, url = start("--shutdown-timeout", "600")
     assert ask(f"{url}/health/live")[0] == 200
-    begun = time.monotonic()
     process.send_signal(number)
-    assert process.wait(10) == 0
-    assert time.monotonic() - begun < 3
+    assert process.wait(60) == 0
     with pytest.raises(urllib.error.URLError):
         ask(f"{url}/health/live")
 
@@ -125,16 +124,16 @@ def test_the_admin_port_and_a_file_that_changes(start: Start, tmp_path: Path) ->
     assert ask(f"{url}/metrics", key=keyring.ADMIN)[0] == 403
     assert ask(f"{admin[0]}/metrics")[0] == 401
     request = urllib.request.Request(f"{admin[0]}/metrics", headers=keyring.bearer(keyring.ADMIN))
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert b"vllm:generation_tokens_total" in answer.read()
     keyring.write(tmp_path / "keys.json", keyring.key(keyring.ALICE))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while ask(f"{url}/version", key=keyring.ALICE)[0] != 200:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert ask(f"{url}/version", key=keyring.ADMIN)[0] == 401
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_the_key_of_the_environment(start: Start) -> None:
@@ -146,6 +145,6 @@ def test_the_key_of_the_environment(start: Start) -> None:
 def test_open_to_others_only_when_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "gateway", "--port", "0", "--host", "0.0.0.0"]
     command += ["--engine-endpoint", f"ipc://{tmp_path}/frontend"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1
     assert "--allow-open" in done.stderr

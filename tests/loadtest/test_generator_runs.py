@@ -29,6 +29,19 @@ async def load(server: ScriptedServer, **options: Any) -> tuple[Summary, list[Re
     return summarise(run.records), run.records
 
 
+class HeldServer(ScriptedServer):
+    """Answers nobody before so many have asked."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    async def _answer(self, *arguments: Any) -> None:
+        while len(self.bodies) < self._wanted:
+            await asyncio.sleep(0.001)
+        await super()._answer(*arguments)
+
+
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 @pytest.mark.parametrize("usage", ["end", "chunk", "none"])
 @pytest.mark.parametrize("tokens_per_chunk", [1, 4])
@@ -70,7 +83,7 @@ async def test_closed_loop_holds_its_concurrency() -> None:
 
 async def test_open_loop_does_not_wait_for_answers() -> None:
     """All 30 are sent although not one is answered before the last is due."""
-    async with ScriptedServer(lambda n, body: Script(first_delay=0.5)) as server:
+    async with HeldServer(30) as server:
         summary, records = await load(
             server, rate=300.0, arrivals="constant", requests=30, concurrency=1
         )
@@ -122,8 +135,9 @@ async def test_open_loop_counts_latency_from_the_intended_start() -> None:
 )
 async def test_each_error_is_counted_by_its_kind(script: Script, kind: str) -> None:
     """Every third request goes wrong; the others don't notice."""
+    timeout = 2.0 if script.fault == "hang" else 60.0
     async with ScriptedServer(lambda n, body: Script() if n % 3 else script) as server:
-        summary, _ = await load(server, requests=9, concurrency=3, timeout=1.0)
+        summary, _ = await load(server, requests=9, concurrency=3, timeout=timeout)
     assert summary.errors == {str(kind): 3}
     assert summary.completed == 6
     assert summary.error_examples[str(kind)]
@@ -144,7 +158,7 @@ async def test_the_time_limit_cuts_off_and_says_so() -> None:
 
     for mode in ({"concurrency": 4}, {"rate": 1000.0}):
         async with ScriptedServer(choose) as server:
-            summary, _ = await load(server, requests=8, max_time=1.0, **mode)
+            summary, _ = await load(server, requests=8, max_time=2.0, **mode)
         assert summary.completed == 4
         assert summary.cut_off == summary.requests - 4 > 0
         assert summary.failed == 0
@@ -161,7 +175,7 @@ async def test_duration_stops_new_requests_only() -> None:
 
 
 async def test_too_many_in_flight_are_counted_not_sent() -> None:
-    async with ScriptedServer(lambda n, body: Script(first_delay=0.5)) as server:
+    async with ScriptedServer(lambda n, body: Script(first_delay=2.0)) as server:
         summary, _ = await load(server, requests=10, rate=1000.0, max_in_flight=4)
     assert summary.errors == {"not_sent_too_many_in_flight": 6}
     assert len(server.bodies) == 4

@@ -38,7 +38,7 @@ FACTS = {
 
 def scripted(name: str, behaviour: str = "good", *, one_stream: bool = False) -> System:
     command = [sys.executable, str(RUNNER), "m.gguf", "1", behaviour]
-    return System(name, "1", command, one_stream=one_stream, start_timeout=20)
+    return System(name, "1", command, one_stream=one_stream, start_timeout=100)
 
 
 def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
@@ -46,7 +46,7 @@ def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
         systems,
         (DECODE, STREAMS, PREFILL),
         rounds=rounds,
-        budget=100,
+        budget=1000,
         logs=tmp_path,
         save=lambda _: None,
         roofline=False,
@@ -82,7 +82,7 @@ def test_what_is_measured_is_saved_at_once(tmp_path: Path) -> None:
         [scripted("a")],
         (DECODE, STREAMS),
         rounds=2,
-        budget=100,
+        budget=1000,
         logs=tmp_path,
         save=save,
         roofline=False,
@@ -130,7 +130,7 @@ def test_the_slow_does_it_once_and_says_so(tmp_path: Path) -> None:
         [scripted("slow")],
         [impatient],
         rounds=3,
-        budget=100,
+        budget=1000,
         logs=tmp_path,
         save=lambda _: None,
         roofline=False,

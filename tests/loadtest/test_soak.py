@@ -49,7 +49,7 @@ async def heard(answer: bytes) -> Soak:
     async with server:
         soak = Soak(server.sockets[0].getsockname()[1], Shape(1, TOKENS, TOKENS))
         await soak._begin()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while soak.open:
                 await asyncio.sleep(0.01)
     return soak

@@ -23,7 +23,7 @@ FACTS = {
 MOST_LAUNCHES = 10
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_plain_step_is_a_replay_and_few_launches() -> None:
     """In a process of its own: launches are replaced there, and Triton's interpreter has none."""
     cases = [

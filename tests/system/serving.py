@@ -20,8 +20,11 @@ from typing import Any
 
 import psutil
 
-START_TIMEOUT = 90.0
-STOP_TIMEOUT = 20.0
+START_TIMEOUT = 180.0
+STOP_TIMEOUT = 60.0
+PATIENCE = 60.0
+"""Seconds for what another process does in a moment: enough on a machine that is ten times slower,
+or that has other work. Tests wait for a state, and bound the wait by this."""
 
 
 class ServerFailed(Exception):
@@ -92,7 +95,7 @@ class Server:
             except queue.Empty:
                 raise TimeoutError(f"not ready in {timeout} s\n{self.stderr}") from None
             if line is None:
-                raise ServerFailed(self.process.wait(10), self.stdout, self.stderr)
+                raise ServerFailed(self.process.wait(STOP_TIMEOUT), self.stdout, self.stderr)
             match = re.match(r"Penstock is ready: (\S+) on (http://\S+)$", line)
             if match:
                 self.model, self.url = match.groups()
@@ -116,11 +119,11 @@ class Server:
         """The pid of `penstock: {title}`."""
         return self.children()[f"penstock: {title}"]
 
-    def get(self, path: str, timeout: float = 10.0) -> tuple[int, Any]:
+    def get(self, path: str, timeout: float = PATIENCE) -> tuple[int, Any]:
         """Status and JSON body (None if it is none) of a GET."""
         return self._ask(urllib.request.Request(self.url + path), timeout)
 
-    def post(self, path: str, body: Any, timeout: float = 60.0) -> tuple[int, Any]:
+    def post(self, path: str, body: Any, timeout: float = 4 * PATIENCE) -> tuple[int, Any]:
         """Status and JSON body of a POST of JSON."""
         headers = {"content-type": "application/json"}
         data = json.dumps(body).encode()
@@ -161,7 +164,7 @@ class Server:
         try:
             return self.process.wait(timeout)
         finally:
-            self._reader.join(5)
+            self._reader.join(PATIENCE)
 
     def close(self) -> None:
         """Stops the server, proves that nothing is left of it, and removes its folder.
@@ -178,7 +181,7 @@ class Server:
             self._end_by_force()
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def prove_gone(self, timeout: float = 5.0) -> None:
+    def prove_gone(self, timeout: float = PATIENCE) -> None:
         """No child is alive, no socket or runtime folder is left."""
         wait_until(lambda: not self._living(), timeout, lambda: f"still alive: {self._living()}")
         left = [str(path) for path in self.runtime_base.rglob("*")]
@@ -208,7 +211,7 @@ class Server:
         self.process.wait()
 
 
-def wait_until(condition: Any, timeout: float, message: Any = lambda: "") -> None:
+def wait_until(condition: Any, timeout: float = PATIENCE, message: Any = lambda: "") -> None:
     """Polls until `condition()` is true; fails with `message()` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

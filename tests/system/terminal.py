@@ -55,7 +55,7 @@ class Terminal:
         """Keys. Ctrl-C is \\x03, Ctrl-D is \\x04."""
         os.write(self._fd, text.encode())
 
-    def wait_for(self, pattern: str, timeout: float = 60.0, start: int = 0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = 120.0, start: int = 0) -> re.Match[str]:
         """Until the plain text from `start` on has the pattern. Raises AssertionError."""
         deadline = time.monotonic() + timeout
         while True:
@@ -66,7 +66,7 @@ class Terminal:
             if not self._read(0.2) and self.process.poll() is not None:
                 raise AssertionError(f"it left; no {pattern!r} in\n{self.plain[start:]}")
 
-    def wait_exit(self, timeout: float = 30.0) -> int:
+    def wait_exit(self, timeout: float = 120.0) -> int:
         """Its exit code; reads on meanwhile, or it could not write."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:

@@ -30,7 +30,7 @@ class Amount(NamedTuple):
 
 
 AMOUNTS = {
-    "short": Amount(2, 1, 40, 300),
+    "short": Amount(2, 1, 40, 900),
     "full": Amount(20, 10, 96, 2400),
     "long": Amount(200, 100, 96, 24000),
 }
@@ -68,7 +68,7 @@ def test_nothing_is_lost_whatever_dies(
     assert len(disturber.blows) == 2 * (amount.kills + amount.freezes)
     for title, pid in first.items():
         assert server.child(title) != pid, f"{title} was never killed"
-    wait_until(lambda: server.get("/status")[1]["engine"]["blocks_used"] == 0, 20)
+    wait_until(lambda: server.get("/status")[1]["engine"]["blocks_used"] == 0)
     assert server.get("/status")[1]["engine"]["waiting"] == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.system.serving import Server, wait_until
 from tests.system.terminal import Terminal
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 QUESTION = "What is the capital of France?"
 SYSTEM = "You are a helpful assistant."
 LONG = "Write a long story about a dragon."
@@ -28,7 +28,7 @@ def penstock(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[st
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
 
@@ -80,7 +80,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat: Terminal, server: Ser
     chat.wait_for(r"dragon\.\n.*\w{3}")
     chat.type("\x03")
     chat.wait_for(r"\(stopped\)")
-    wait_until(lambda: open_requests(server) == 0, 20)
+    wait_until(lambda: open_requests(server) == 0)
     seen = len(chat.plain)
     chat.type("\x03")  # at the prompt
     chat.wait_for("Ctrl-D or /exit leaves", start=seen)
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_run_with_what_there_is(server: Server) -> None:
         run.type("\x03")
         assert run.wait_exit() == 130
         assert "Traceback" not in run.plain
-    wait_until(lambda: open_requests(server) == 0, 20)
+    wait_until(lambda: open_requests(server) == 0)
 
 
 def test_status(server: Server, start_server) -> None:
@@ -145,12 +145,19 @@ def test_status(server: Server, start_server) -> None:
 def test_top_is_live_narrow_and_left_with_q(server: Server) -> None:
     with Terminal("top", "--url", server.url, "--interval", "0.3", columns=40, rows=16) as top:
         top.wait_for("q leaves")
-        working = threading.Thread(
-            target=server.complete, kwargs={"max_tokens": 400, "ignore_eos": True}
-        )
+        seen = threading.Event()
+
+        def work() -> None:
+            while not seen.is_set():
+                server.complete(max_tokens=100, ignore_eos=True)
+
+        working = threading.Thread(target=work)
         working.start()
-        top.wait_for(r"running    [1-9]")
-        top.wait_for(r"tokens/s   [1-9]")
+        try:
+            top.wait_for(r"running    [1-9]")
+            top.wait_for(r"tokens/s   [1-9]")
+        finally:
+            seen.set()
         top.type("q")
         assert top.wait_exit() == 0
         working.join()
@@ -217,7 +224,7 @@ def test_bench_says_when_the_context_is_too_short(tiny_model: str) -> None:
 def test_chat_with_an_engine_of_its_own_outlives_ctrl_c(state_home: dict[str, str]) -> None:
     arguments = ("chat", "smollm2-135m", *SMALL, "--system", SYSTEM, "--temperature", "0")
     with Terminal(*arguments, env=state_home) as chat:
-        chat.wait_for("/help lists what you can type", timeout=120)
+        chat.wait_for("/help lists what you can type", timeout=240)
         chat.type(LONG + "\r")
         chat.wait_for(r"dragon\.\n.*\w{3}")
         chat.type("\x03")
@@ -226,5 +233,5 @@ def test_chat_with_an_engine_of_its_own_outlives_ctrl_c(state_home: dict[str, st
         chat.type("/clear\r" + QUESTION + "\r")
         chat.wait_for(r"Paris[^\n]*\n\(\d+ tokens", start=seen)
         chat.type("/exit\r")
-        assert chat.wait_exit(60) == 0
+        assert chat.wait_exit() == 0
         assert "Traceback" not in chat.plain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.gateway import keyring
-from tests.system.serving import Server
+from tests.system.serving import PATIENCE, Server, wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 CAPPED, TWIN, FREE = "sk-capped", "sk-twin", "sk-free"
 PROMPTS = [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
@@ -27,11 +26,24 @@ def ask(server: Server, path: str, secret: str | None, body: Any = None) -> tupl
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(server.url + path, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def served(server: Server, secret: str, body: Any) -> Any:
+    """The completion, once it is not refused for too many at once. Nothing else is excused."""
+    answers: list[tuple[int, Any]] = []
+
+    def taken() -> bool:
+        answers.append(ask(server, "/v1/completions", secret, body))
+        return answers[-1][0] != 429
+
+    wait_until(taken)
+    assert answers[-1][0] == 200, answers[-1]
+    return answers[-1][1]
 
 
 def test_keys_in_a_whole_system(
@@ -52,7 +64,8 @@ def test_keys_in_a_whole_system(
     status, expected = ask(server, "/v1/completions", FREE, body)
     assert status == 200
     for secret in (CAPPED, TWIN):
-        assert ask(server, "/v1/completions", secret, body)[1]["choices"] == expected["choices"]
+        # What was refused before is aborted by one gateway; another may be quicker to ask.
+        assert served(server, secret, body)["choices"] == expected["choices"]
         # Three prompts are three requests to the engine core; it counts by tenant.
         status, reply = ask(server, "/v1/completions", secret, body | {"prompt": PROMPTS})
         assert status == 429
@@ -61,15 +74,13 @@ def test_keys_in_a_whole_system(
 
     # A rolling restart finds out by itself, without a key, who is ready.
     server.process.send_signal(signal.SIGUSR2)
-    deadline = time.monotonic() + 90
-    while 'event="gateways restarted"' not in server.stderr:
-        assert time.monotonic() < deadline, server.stderr[-5000:]
-        time.sleep(0.1)
+    wait_until(
+        lambda: 'event="gateways restarted"' in server.stderr,
+        2 * PATIENCE,
+        lambda: server.stderr[-5000:],
+    )
 
     keyring.write(tmp_path / "keys.json", keyring.key(CAPPED, tenant="acme", max_concurrent=3))
-    while ask(server, "/v1/completions", FREE, body)[0] != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(3.0)  # The other gateway has looked as well.
+    wait_until(lambda: ask(server, "/v1/completions", FREE, body)[0] == 401)
     # What the tenant may have has changed with the file; the engine core was not restarted.
-    assert ask(server, "/v1/completions", CAPPED, body | {"prompt": PROMPTS})[0] == 200
+    assert served(server, CAPPED, body | {"prompt": PROMPTS})["choices"]

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,9 @@ import pytest
 
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import StartupError
+from tests.system.serving import wait_until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 SMALL = {"max_model_len": 512, "num_kv_blocks": 128}
 
@@ -43,9 +43,16 @@ def llm() -> Iterator[LLM]:
 def test_a_deadline_ends_what_is_not_finished(llm):
     long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
     short = SamplingParams(temperature=0, max_tokens=1)
-    outputs = llm.generate(["Once", "Twice"], [long, short], use_tqdm=False, deadline_ms=1000)
-    first, second = (output.outputs[0] for output in outputs)
-    assert (first.finish_reason, second.finish_reason) == ("timeout", "length")
+    for attempt in range(8):  # How long one token takes is the machine's affair.
+        outputs = llm.generate(
+            ["Once", "Twice"], [long, short], use_tqdm=False, deadline_ms=500 * 2**attempt
+        )
+        first, second = (output.outputs[0] for output in outputs)
+        assert first.finish_reason == "timeout"
+        if second.finish_reason == "length":
+            break
+        assert second.finish_reason == "timeout"
+    assert second.finish_reason == "length"
     assert 0 < len(first.token_ids) < 400
     undisturbed = llm.generate(["Once"], long, use_tqdm=False)[0].outputs[0]
     assert undisturbed.token_ids[: len(first.token_ids)] == first.token_ids
@@ -197,13 +204,10 @@ def test_interpreter_exit_leaves_no_process_behind(tmp_path: Path, ending: str):
         "print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True)\n"
         f"{ending}\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=400)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) >= 3, done.stderr
-    deadline = time.monotonic() + 15
-    while alive := [pid for pid in pids if psutil.pid_exists(pid)]:
-        assert time.monotonic() < deadline, f"still alive: {alive}"
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), message=lambda: str(pids))
 
 
 def test_async_llm_streams_and_aborts():
@@ -212,10 +216,9 @@ def test_async_llm_streams_and_aborts():
             seen = []
             async for output in llm.generate("Count: one, two,", GREEDY):
                 seen.append(output.outputs[0].text)
-            assert len(seen) > 1
             assert all(b.startswith(a) for a, b in itertools.pairwise(seen))
             stream = llm.generate("Tell me", SamplingParams(max_tokens=400, ignore_eos=True))
-            await anext(stream)
+            assert not (await anext(stream)).finished, "it came as a whole"
             await stream.aclose()
             again = [o async for o in llm.generate("Count: one, two,", GREEDY)][-1]
             assert again.outputs[0].text == seen[-1]

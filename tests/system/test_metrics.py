@@ -18,9 +18,9 @@ import pytest
 from tests.gateway import keyring
 from tests.metrics_names import ENGINE, GATEWAY, LABELS, PROCESS, WORKER
 from tests.metrics_page import PORTS, Page, port_of, read_page
-from tests.system.serving import Server, wait_until
+from tests.system.serving import PATIENCE, Server, wait_until
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 ASK = {"x-penstock-timeline": "1"}
 
@@ -45,10 +45,13 @@ def pages(server: Server) -> dict[str, Page]:
     def idle() -> bool:
         page = read_page(engine)
         running = page.value("vllm:num_requests_running")
-        return running + page.value("vllm:num_requests_waiting") == 0
+        waiting = page.value("vllm:num_requests_waiting")
+        # What a step in flight refers to is free when that step is over.
+        return running + waiting + page.value("penstock:kv_blocks", state="used") == 0
 
-    time.sleep(0.3)
-    wait_until(idle, 20)
+    time.sleep(0.3)  # A state that was made before is too old now to be shown again.
+    wait_until(idle)
+    wait_until(lambda: server.get("/status")[1]["gateway"]["open_requests"] == 0)
     worker = port_of(server, "worker 0")
     return {
         "engine": read_page(engine),
@@ -95,7 +98,7 @@ async def ask_all(server: Server, bodies: list[dict[str, Any]]) -> list[dict[str
     """All at once."""
     import asyncio
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=240) as client:
         asking = [client.post("/v1/completions", json=body, headers=ASK) for body in bodies]
         return [answer.json() for answer in await asyncio.gather(*asking)]
 
@@ -146,7 +149,7 @@ async def test_counts_are_those_of_the_clients(system: Server) -> None:
         grown("worker", "penstock:worker_phase_seconds_total", phase=phase)
         for phase in ("forward", "sample", "masks", "copies")
     )
-    assert 0.3 * busy < phases <= 1.05 * busy
+    assert 0 < phases <= 1.05 * busy
     for part in ("plan", "apply", "dispatch"):
         assert grown("engine", "penstock:step_part_seconds_total", part=part) > 0
     assert grown("gateway", "vllm:generation_tokens_total") == output
@@ -159,6 +162,21 @@ async def test_counts_are_those_of_the_clients(system: Server) -> None:
     assert engine.value("penstock:frontends") >= 1
     assert engine.value("penstock:workers") == engine.value("penstock:engine_ready") == 1
     assert engine.value("penstock:tenant_open_requests", tenant="anonymous") == 0
+
+
+async def test_the_phases_are_much_of_a_steps_time(system: Server) -> None:
+    """In the best of ten rounds: a busy machine may stop a worker between two phases."""
+    shares: list[float] = []
+    while max(shares, default=0.0) <= 0.3:
+        assert len(shares) < 10, shares
+        before = pages(system)["worker"]
+        await ask_all(system, [{"prompt": "one two", "max_tokens": 30, "ignore_eos": True}] * 4)
+        after = pages(system)["worker"]
+        spent = [
+            sum(page.values("penstock:worker_phase_seconds_total")) for page in (before, after)
+        ]
+        busy = [page.value("penstock:worker_busy_seconds_total") for page in (before, after)]
+        shares.append((spent[1] - spent[0]) / (busy[1] - busy[0]))
 
 
 def test_what_runs_and_waits_is_seen_while_it_does(system: Server) -> None:
@@ -174,10 +192,11 @@ def test_what_runs_and_waits_is_seen_while_it_does(system: Server) -> None:
         for thread in asking:
             thread.start()
         wait_until(
+            # The tenant may not be known yet.
             lambda: (
-                read_page(engine).value("penstock:tenant_open_requests", tenant="anonymous") == 3
-            ),
-            10,
+                sum(read_page(engine).values("penstock:tenant_open_requests", tenant="anonymous"))
+                == 3
+            )
         )
         page = read_page(engine)
         assert (
@@ -186,7 +205,7 @@ def test_what_runs_and_waits_is_seen_while_it_does(system: Server) -> None:
     finally:
         os.kill(pids[0], signal.SIGCONT)
     for thread in asking:
-        thread.join(60)
+        thread.join(4 * PATIENCE)
     assert len(answers) == 3
 
 
@@ -203,12 +222,16 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
         texts.append(server.complete(max_tokens=100, ignore_eos=True))
 
     asking = threading.Thread(target=ask)
+    begun = time.monotonic()
     os.kill(victim, signal.SIGSTOP)  # So that it dies under the request for sure.
     asking.start()
-    wait_until(lambda: read_page(engine).value("vllm:num_requests_running") == 1, 10)
+    # It may wait again already, where the worker has been silent for too long.
+    wait_until(
+        lambda: sum(read_page(engine).values("penstock:tenant_open_requests")) == 1,
+        message=lambda: texts,
+    )
     os.kill(victim, signal.SIGKILL)
-    begun = time.monotonic()
-    asking.join(90)
+    asking.join(4 * PATIENCE)
     elapsed = time.monotonic() - begun
     assert texts == [undisturbed]
     page = read_page(engine)
@@ -224,7 +247,9 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
     os.kill(server.child("engine"), signal.SIGKILL)
     # The same worker in another session.
     address = port_of(server, "worker 0")
-    wait_until(lambda: read_page(address).value("penstock:worker_sessions_total") == 2, 30)
+    wait_until(
+        lambda: read_page(address).value("penstock:worker_sessions_total") == 2, 2 * PATIENCE
+    )
     assert read_page(address).value("penstock:worker_step_seconds_count") >= 1
 
 
@@ -240,7 +265,7 @@ def test_tenants_are_called_by_their_keys_digests(
                 f"{server.url}/v1/completions",
                 json=body,
                 headers=keyring.bearer(secret),
-                timeout=60,
+                timeout=240,
             )
             assert answer.status_code == 200
     found = read_page(port_of(server, "engine"))

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from penstock.prepare import prepare
-from tests.metrics_page import PORTS, health, port_of, read_page
-from tests.system.serving import Server, ServerFailed, wait_until
+from tests.metrics_page import PORTS, Page, health, port_of, read_page
+from tests.system.serving import PATIENCE, Server, ServerFailed, wait_until
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def freeze(server: Server, victim: str) -> None:
     """Freezes a process until the other has noticed; both must be ready again after that."""
     frozen = port_of(server, victim)
     other = port_of(server, "engine" if victim == "worker 0" else "worker 0")
-    wait_until(lambda: health(frozen)[0] == health(other)[0] == 200, 20)
+    wait_until(lambda: health(frozen)[0] == health(other)[0] == 200)
     assert health(frozen, "/health/live")[0] == 200
     pid = server.child(victim)
     os.kill(pid, signal.SIGSTOP)
@@ -32,15 +32,19 @@ def freeze(server: Server, victim: str) -> None:
         for path in ("/health/ready", "/health/live", "/metrics"):
             with pytest.raises(OSError):
                 health(frozen, path, timeout=0.5)
-        wait_until(lambda: health(other)[0] == 503, 10)
+        wait_until(lambda: health(other)[0] == 503)
         assert health(other)[1]["reason"], "it says why"
         assert health(other, "/health/live")[0] == 200
         if victim == "worker 0":
-            assert read_page(other).value("penstock:engine_ready") == 0
-            assert read_page(other).value("penstock:workers") == 0
+            wait_until(lambda: gone(read_page(other)))
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: health(frozen)[0] == health(other)[0] == 200, 20)
+    wait_until(lambda: health(frozen)[0] == health(other)[0] == 200)
+
+
+def gone(page: Page) -> bool:
+    """Whether the engine core has no worker, as it says."""
+    return page.value("penstock:engine_ready") == page.value("penstock:workers") == 0
 
 
 def test_health_of_what_is_frozen_and_of_what_depends_on_it(
@@ -69,7 +73,7 @@ class Lone:
     def end(self) -> int:
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
             assert self.process.stderr is not None
@@ -84,7 +88,7 @@ def test_alone_they_live_and_are_not_ready(tiny_model: str, tmp_path: Path) -> N
     )
     try:
         url = engine.url()
-        wait_until(lambda: health(url)[1]["reason"] == "no worker is connected", 10)
+        wait_until(lambda: health(url)[1]["reason"] == "no worker is connected")
         assert health(url)[0] == 503
         assert health(url, "/health/live") == (
             200,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.system.serving import Server, wait_until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 CAPITAL = [
     {"role": "system", "content": "You are a helpful assistant."},
@@ -166,7 +166,7 @@ def test_closing_a_stream_ends_its_request(sdk: openai.OpenAI, server: Server) -
             and engine["blocks_free"] == engine["blocks_total"]
         )
 
-    wait_until(idle, 30, lambda: server.get("/status")[1])
+    wait_until(idle, message=lambda: server.get("/status")[1])
 
 
 def test_models(sdk: openai.OpenAI, server: Server) -> None:

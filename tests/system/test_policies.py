@@ -13,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.serving import Server
+from tests.system.serving import PATIENCE, Server
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(900)]
 
 BUDGET = 256
+FEW_STEPS = 12
+COUNTED = 600
+"""Tokens of the lesser tenant, at least: what a round of its requests adds makes no odds then."""
 GOLD = hashlib.sha256(b"gold").hexdigest()[:32]
 CAPPED = hashlib.sha256(b"capped").hexdigest()[:32]
 
@@ -37,7 +40,7 @@ def fair_server() -> Iterator[Server]:
 
 def client_of(url: str) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=100)
-    return httpx.AsyncClient(base_url=url, limits=limits, timeout=120)
+    return httpx.AsyncClient(base_url=url, limits=limits, timeout=400)
 
 
 async def events_of(
@@ -75,24 +78,26 @@ def test_a_deadline_ends_an_answer_that_is_not_streamed(fair_server):
     status, reply = fair_server.post("/v1/completions", body)
     assert status == 408, reply
     assert reply["error"]["code"] == "request_timeout"
-    assert 0.6 < time.monotonic() - before < 5
+    # Before its end: 900 tokens take longer on any machine, and would be a 200.
+    assert time.monotonic() - before > 0.6
 
 
 def test_a_deadline_ends_an_open_stream_and_frees_its_blocks(fair_server):
     async def run() -> None:
         async with client_of(fair_server.url) as client:
-            events = [
-                event async for event in events_of(client, "k", ids(20, 2), 900, deadline_ms=1500)
-            ]
-            *chunks, last = events
+            for attempt in range(6):  # How much comes in that time is the machine's affair.
+                given = 1000 * 2**attempt
+                stream = events_of(client, "k", ids(20, 2), 900, deadline_ms=given)
+                *chunks, last = [event async for event in stream]
+                if len(chunks) > 2:
+                    break
             assert len(chunks) > 2
             assert all("choices" in chunk for chunk in chunks)
             assert last["error"]["code"] == "request_timeout"
             await asyncio.sleep(0.5)
-            deadline = time.monotonic() + 10
-            while (await client.get("/status")).json()["engine"]["blocks_used"]:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.1)
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get("/status")).json()["engine"]["blocks_used"]:
+                    await asyncio.sleep(0.1)
 
     asyncio.run(run())
 
@@ -111,29 +116,41 @@ def test_a_tenants_second_request_at_once_is_a_429(fair_server):
 
 
 def test_a_flood_does_not_keep_a_light_tenant_waiting(fair_server):
-    """Its waits stay within those alone + 2 x the bound on a step's time, which is what a whole
-    budget's prompt takes by itself. One wait is left out: the machine may have other work."""
+    """Its waits are of a few steps, where first come, first served would be thousands. Counted by
+    the stream that got most tokens meanwhile, one a step, so that the machine's speed is out of it;
+    one wait is left out, for what this client itself may have been late to read."""
+    heard: Counter[int] = Counter()
 
     async def run() -> None:
         async with client_of(fair_server.url) as client:
-            alone = [await wait_of(client, "light", ids(30, 10 + i)) for i in range(6)]
-            bound = max([await wait_of(client, "light", ids(BUDGET, 20 + i)) for i in range(3)])
             flood = [asyncio.create_task(heavy(client, number)) for number in range(40)]
-            await asyncio.sleep(2)
+            await waits(client)
             beside = []
             for i in range(8):
-                beside.append(await wait_of(client, "light", ids(30, 40 + i)))
+                before = Counter(heard)
+                await wait_of(client, "light", ids(30, 40 + i))
+                beside.append(max((heard - before).values(), default=0))
                 await asyncio.sleep(0.3)
-            status = (await client.get("/status")).json()["engine"]
+            await waits(client)
             for task in flood:
                 task.cancel()
             await asyncio.gather(*flood, return_exceptions=True)
-            assert status["waiting"] > 10, "there was no flood"
-            assert sorted(beside)[-2] <= max(alone) + 2 * bound
+            print(f"steps waited: {beside}")
+            assert sorted(beside)[-2] <= FEW_STEPS
+
+    async def waits(client: httpx.AsyncClient) -> None:
+        """Until there is a flood."""
+        async with asyncio.timeout(PATIENCE):
+            while (await client.get("/status")).json()["engine"]["waiting"] <= 10:
+                await asyncio.sleep(0.1)
 
     async def heavy(client: httpx.AsyncClient, number: int) -> None:
-        async for event in events_of(client, "heavy", ids(200, 100 + number), 300):
-            assert "error" not in event, event
+        """Asks without end: the flood lasts until it has been seen."""
+        while True:
+            number += 100
+            async for event in events_of(client, "heavy", ids(200, number), 300):
+                assert "error" not in event, event
+                heard[number] += 1
 
     asyncio.run(run())
 
@@ -156,15 +173,19 @@ def test_three_to_one(fair_server):
                 for number in range(12)
                 for key in ("gold", "plain")
             ]
-            await asyncio.sleep(5)
+            await until_each_has(100)
             before = Counter(got)
-            await asyncio.sleep(15)
+            await until_each_has(before["plain"] + COUNTED)
             gained = {key: got[key] - before[key] for key in got}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             return gained
 
+    async def until_each_has(tokens: int) -> None:
+        while min(got["gold"], got["plain"]) < tokens:
+            await asyncio.sleep(0.01)
+
     gained = asyncio.run(run())
-    assert gained["plain"] > 30
+    print(f"tokens: {gained}")
     assert 2.6 <= gained["gold"] / gained["plain"] <= 3.4

@@ -6,7 +6,6 @@ import base64
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ import pytest
 import torch
 
 from penstock import LLM, PoolingParams, SamplingParams
-from tests.system.serving import Server
+from tests.system.serving import Server, wait_until
 from tests.worker.pooling_models import VOCAB, cosine_distance, save
+
+pytestmark = [pytest.mark.timeout(600)]
 
 TEXTS = [
     "A kitten sleeps on the sofa.",
@@ -158,10 +159,10 @@ def test_a_death_under_load_changes_no_bit(minilm: Server, title: str) -> None:
     ]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    wait_until(lambda: answers or minilm.get("/status")[1]["gateway"]["open_requests"] == 4)
     os.kill(minilm.child(title), signal.SIGKILL)
     for thread in threads:
-        thread.join(100)
+        thread.join(400)
     assert len(answers) == 4
     assert all(answer == undisturbed for answer in answers)
     alone = [_vectors(minilm, {**body, "input": text})[0] for text in inputs[:5]]
@@ -169,7 +170,7 @@ def test_a_death_under_load_changes_no_bit(minilm: Server, title: str) -> None:
 
 
 def _vectors(server: Server, body: dict[str, Any]) -> list[str]:
-    status, answer = server.post("/v1/embeddings", body, timeout=110)
+    status, answer = server.post("/v1/embeddings", body, timeout=400)
     assert status == 200, answer
     return [item["embedding"] for item in answer["data"]]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import LLM, SamplingParams
-from tests.system.serving import Server, ServerFailed, wait_until
+from tests.system.serving import PATIENCE, Server, ServerFailed, wait_until
 from tests.system.test_drain import Reading, open_client, read
 
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.timeout(900)]
 
 SMALL = ("--max-model-len", "256", "--num-kv-blocks", "96", "--dtype", "float32")
 PATIENT = ("--peer-timeout", "10")
@@ -50,25 +50,24 @@ def answers(server: Server) -> list[str]:
 async def streams(url: str, kill: Any = None) -> list[Reading]:
     """Several at once; `kill` is called when each of them has begun."""
     async with open_client(url) as client:
-        tasks = [asyncio.create_task(read(client, n, TOKENS)) for n in range(STREAMS)]
+        readings = [Reading() for _ in range(STREAMS)]
+        tasks = [
+            asyncio.create_task(read(client, n, TOKENS, reading))
+            for n, reading in enumerate(readings)
+        ]
         if kill is not None:
-            async with asyncio.timeout(60):
-                while not await all_run(client):
-                    await asyncio.sleep(0.02)
+            async with asyncio.timeout(2 * PATIENCE):
+                while not all(reading.chunks for reading in readings):
+                    await asyncio.sleep(0.001)
             kill()
         return await asyncio.gather(*tasks)
-
-
-async def all_run(client: Any) -> bool:
-    engine = (await client.get("/status")).json()["engine"]
-    return engine["running"] == STREAMS
 
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Server]:
     server = Server("smollm2-135m", *SMALL, *PATIENT, *arguments, wait=False)
     try:
-        server.wait_ready(150)
+        server.wait_ready(300)
         yield server
     finally:
         server.close()
@@ -130,7 +129,7 @@ def test_a_killed_rank_breaks_no_stream(
     pid = before[f"penstock: {victim}"]
     disturbed = asyncio.run(streams(ranks.url, lambda: os.kill(pid, signal.SIGKILL)))
     assert disturbed == alone[1]
-    wait_until(ranks.ready, 60, lambda: ranks.get("/status")[1])
+    wait_until(ranks.ready, 2 * PATIENCE, lambda: ranks.get("/status")[1])
     after = ranks.children()
     # The others left their group, and kept their weights.
     assert {name for name in before if before[name] != after[name]} == {f"penstock: {victim}"}

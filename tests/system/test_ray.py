@@ -92,7 +92,7 @@ def test_two_ranks_on_two_nodes_say_what_one_worker_says(
     nodes = {next(p.pid for p in one.parents() if p.name() == "raylet") for one in found.values()}
     assert len(nodes) == 2
     server.close()
-    wait_until(lambda: not workers(), 10, workers)
+    wait_until(lambda: not workers(), message=workers)
 
 
 def test_a_rank_that_dies_is_started_again(
@@ -104,7 +104,7 @@ def test_a_rank_that_dies_is_started_again(
     for victim in (lambda worker: worker, lambda worker: worker.parent()):
         worker = workers()["penstock: worker 0"]
         os.kill(victim(worker).pid, signal.SIGKILL)
-        wait_until(lambda pid=worker.pid: not psutil.pid_exists(pid), 10)
+        wait_until(lambda pid=worker.pid: not psutil.pid_exists(pid))
         assert answers(server) == undisturbed
     assert not [title for title in server.children() if title.startswith("penstock: worker")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,10 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deploy.local import free_port
 from penstock.prepare import prepare
 from penstock.transport.curve_keys import make_folders
+from tests.system.serving import PATIENCE
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -52,18 +53,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.send_signal(signal.SIGTERM)
     for process in running:
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)
 
 
 def ready(port: int, seconds: float) -> bool:
@@ -88,16 +88,16 @@ def test_with_keys_over_tcp(start: Start, keys: Path, tiny_model: str) -> None:
     start("worker", "--engine-endpoint", for_workers, *own)
     own = ("--curve-dir", str(keys / "gateway"))
     start("gateway", "--engine-endpoint", for_frontends, "--port", str(http), *own)
-    assert ready(http, 60)
+    assert ready(http, 2 * PATIENCE)
     body = {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
-    answer = httpx.post(f"http://127.0.0.1:{http}/v1/completions", json=body, timeout=60)
+    answer = httpx.post(f"http://127.0.0.1:{http}/v1/completions", json=body, timeout=240)
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 4
     # A gateway with a worker's key is not let in; the others don't notice.
     start("gateway", "--engine-endpoint", for_frontends, "--port", str(other),
           "--curve-dir", str(keys / "worker"))  # fmt: skip
     assert not ready(other, 4)
-    assert ready(http, 5)
+    assert ready(http, PATIENCE)
 
 
 @pytest.mark.parametrize("role", ["engine", "worker", "gateway"])
@@ -114,7 +114,7 @@ def test_a_network_in_plain_is_one_clear_line(role: str, tiny_model: str) -> Non
         [sys.executable, "-m", "penstock", role, *arguments, which, endpoint],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode != 0
     assert f"{endpoint} is open to other machines" in done.stderr

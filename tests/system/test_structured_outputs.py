@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 from penstock import AsyncLLM, SamplingParams, StructuredOutputs
 from penstock.llm import RequestOutput
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 SMALL = {"max_model_len": 1024, "num_kv_blocks": 256}
 SCHEMA = {
     "type": "object",
@@ -65,11 +66,13 @@ def check_record(text: str) -> None:
 
 def processes(title: str) -> set[int]:
     """This process's descendants with that word in their titles."""
-    return {
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if title in " ".join(child.cmdline()) and "serve" not in " ".join(child.cmdline())
-    }
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if title in command and "serve" not in command:
+                found.add(child.pid)
+    return found
 
 
 def test_outputs_conform_alone_and_in_a_crowd() -> None:

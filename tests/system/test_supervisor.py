@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from penstock.supervisor.runtime_dir import remove_abandoned
-from tests.system.serving import Server, ServerFailed, wait_until
+from tests.system.serving import PATIENCE, Server, ServerFailed, wait_until
+
+pytestmark = [pytest.mark.timeout(400)]
 
 StartServer = Callable[..., Server]
 
@@ -30,8 +32,9 @@ def errors_in(stderr: str) -> list[str]:
     return [line for line in stderr.splitlines() if not LOG_LINE.match(line)]
 
 
-def fails_with(start_server: StartServer, *arguments: str) -> str:
-    """The one line that a failed start ends with."""
+def fails_with(start_server: StartServer, *arguments: str, first: bool = False) -> str:
+    """The one line that a failed start ends with. first: before any process was
+    started, but the one that prepares the model."""
     with pytest.raises(ServerFailed) as caught:
         start_server(*arguments)
     assert caught.value.code == 1
@@ -39,23 +42,21 @@ def fails_with(start_server: StartServer, *arguments: str) -> str:
     told = errors_in(caught.value.stderr)
     assert len(told) == 1, told
     assert told[0].startswith("penstock: error: ")
+    started = re.findall(r'event="child started" child=(\S+)', caught.value.stderr)
+    assert not first or set(started) <= {"prepare"}
     return told[0]
 
 
 def test_a_taken_port_is_one_clear_line(start_server: StartServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        begun = time.monotonic()
-        line = fails_with(start_server, "--port", str(port))
+        line = fails_with(start_server, "--port", str(port), first=True)
     assert f"port {port} " in line
     assert "taken" in line
-    assert time.monotonic() - begun < 5
 
 
 def test_a_model_that_does_not_exist_is_one_clear_line(start_server: StartServer) -> None:
-    begun = time.monotonic()
-    assert "/no/such/model" in fails_with(start_server, "/no/such/model")
-    assert time.monotonic() - begun < 10
+    assert "/no/such/model" in fails_with(start_server, "/no/such/model", first=True)
 
 
 def test_a_worker_that_can_never_start_stops_everything_and_says_why(
@@ -123,11 +124,10 @@ def test_ps_shows_what_each_process_is(start_server: StartServer, tiny_model: st
 def test_a_signal_stops_everything_within_seconds(
     start_server: StartServer, tiny_model: str, signum: signal.Signals
 ) -> None:
-    running = start_server(tiny_model, *SMALL)
+    # Nothing is open, so nothing is waited for: nobody would see the end of this shutdown's time.
+    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600")
     running.complete()
-    begun = time.monotonic()
     assert running.stop(signum) == 0
-    assert time.monotonic() - begun < 5
     running.prove_gone()
     with pytest.raises(OSError, match="refused"):
         running.get("/health/live")
@@ -151,21 +151,20 @@ def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_m
         before = running.children()
         os.kill(before[f"penstock: {title}"], signal.SIGKILL)
         # The supervisor keeps the socket: a connection made meanwhile waits, it isn't refused.
-        assert running.get("/health/live", timeout=30)[0] == 200
+        assert running.get("/health/live", timeout=PATIENCE)[0] == 200
         wait_until(
             lambda title=title, before=before: (
                 running.children().get(f"penstock: {title}")
                 not in (None, before[f"penstock: {title}"])
-            ),
-            10,
+            )
         )
-        wait_until(running.ready, 30, lambda: running.stderr[-5000:])
+        wait_until(running.ready, message=lambda: running.stderr[-5000:])
         assert running.complete() == expected
         after = running.children()
         for other in before.keys() - {f"penstock: {title}"}:
             assert after[other] == before[other], f"{other} was restarted when {title} died"
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(10) == 0
+    assert running.process.wait(PATIENCE) == 0
 
 
 def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_model: str) -> None:
@@ -174,7 +173,7 @@ def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_mo
     assert len(pids) == 3
     running.process.kill()
     running.process.wait()
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 5, lambda: str(pids))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), message=lambda: str(pids))
     # Nobody was left to remove the runtime folder; the next start does.
     (abandoned,) = running.runtime_base.iterdir()
     remove_abandoned(running.runtime_base)
@@ -182,15 +181,14 @@ def test_a_killed_supervisor_leaves_no_orphan(start_server: StartServer, tiny_mo
 
 
 def test_a_second_signal_kills_at_once(start_server: StartServer, tiny_model: str) -> None:
-    running = start_server(tiny_model, *SMALL)
+    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600")
     for pid in running.children().values():
         os.kill(pid, signal.SIGSTOP)  # now SIGTERM has no effect on them
     running.process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    heard = "event=stopping why=SIGINT"
+    wait_until(lambda: heard in running.stderr, message=lambda: running.stderr)
     assert running.process.poll() is None
-    begun = time.monotonic()
-    assert running.stop(signal.SIGINT) == 0
-    assert time.monotonic() - begun < 2
+    assert running.stop(signal.SIGINT) == 0, "long before the shutdown's time is over"
     running.prove_gone()
 
 
@@ -199,9 +197,7 @@ def test_frozen_processes_do_not_keep_it_from_stopping(
 ) -> None:
     running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "1")
     os.kill(running.child("engine"), signal.SIGSTOP)
-    begun = time.monotonic()
     assert running.stop() == 0
-    assert time.monotonic() - begun < 8
     running.prove_gone()
 
 
@@ -216,12 +212,12 @@ def test_without_http_it_reports_over_a_pipe_and_leaves_with_its_reader(
         pass_fds=(writing,),
     )
     os.close(writing)
-    assert select.select([reading], [], [], 60)[0], running.stderr
+    assert select.select([reading], [], [], 2 * PATIENCE)[0], running.stderr
     assert json.loads(os.read(reading, 4096)) == {"ready": True}
     assert sorted(running.children()) == ["penstock: engine", "penstock: worker 0"]
     assert running.stdout == ""
     os.close(reading)
-    assert running.process.wait(10) == 0
+    assert running.process.wait(PATIENCE) == 0
     running.prove_gone()
 
 
@@ -233,6 +229,6 @@ def test_without_http_a_failure_is_reported_over_the_pipe(start_server: StartSer
         pass_fds=(writing,),
     )
     os.close(writing)
-    assert running.process.wait(30) == 1
+    assert running.process.wait(2 * PATIENCE) == 1
     with os.fdopen(reading) as report:
         assert "/no/such/model" in json.loads(report.read())["error"]
