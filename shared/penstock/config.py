@@ -35,7 +35,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     dtype: Annotated[
         Dtype,
-        Meta(description="Type of weights, activations and KV cache; auto: the checkpoint's."),
+        Meta(
+            description="Type of weights, activations and KV cache; auto: the checkpoint's"
+            " (bfloat16 for a GGUF file in F16 on CUDA)."
+        ),
     ] = "auto"
     quantization: Annotated[
         Quantization,
