@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.commands import COMMANDS, Command
+from penstock.cli.commands import BY_NAME, COMMANDS, Command
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
@@ -65,6 +66,40 @@ def test_every_command_says_what_it_does(command: Command, monkeypatch) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     for line in examples.splitlines():
         assert not line.strip() or "penstock" in line or command.name == "completion"
+
+
+def example_words(command: Command) -> list[list[str]]:
+    """What the examples of its help give to the command, as a shell would split them."""
+    text = command.parser().format_help().partition("Examples:")[2]
+    found = []
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        while "penstock" in words:
+            words = words[words.index("penstock") + 1 :]
+            ends = (place for place, word in enumerate(words) if re.match(r"[|;>]|>/", word))
+            found.append([word.rstrip(";") for word in words[: next(ends, len(words))]])
+    return found
+
+
+EXAMPLES = [words for command in COMMANDS for words in example_words(command)]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+def test_examples_can_be_typed(words: list[str]) -> None:
+    name, *rest = words
+    BY_NAME[name].parser().parse_args(rest)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) > 20
+
+
+def test_words_may_stand_behind_flags_and_begin_with_a_dash() -> None:
+    parser = BY_NAME["run"].parser()
+    for words in (["m", "--raw", "1, 2"], ["--raw", "m", "--seed", "1", "1, 2"], ["m", "1, 2"]):
+        assert parser.parse_args(words).words == ["m", "1, 2"]
+    for words in (["m", "--raw", "--", "-5 is"], ["--", "m", "-5 is"]):
+        assert parser.parse_args(words).words == ["m", "-5 is"]
 
 
 def test_help_of_a_command_in_both_ways() -> None:

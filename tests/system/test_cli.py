@@ -114,7 +114,13 @@ def test_run_against_a_system_reads_stdin_and_writes_json(server: Server) -> Non
     assert told["text"] == "The capital of France is Paris."
     assert (told["finish_reason"], told["completion_tokens"]) == ("stop", 8)
     raw = penstock("run", "--url", server.url, "--raw", "--max-tokens", "4", "--json", "1, 2, 3,")
-    assert json.loads(raw.stdout)["finish_reason"] == "length"
+    told = json.loads(raw.stdout)
+    assert (told["finish_reason"], told["completion_tokens"]) == ("length", 4)
+    # Without --max-tokens to its end, which is beyond the API's 16.
+    arguments = ("--raw", "--temperature", "0", "--json", "The opposite of hot is")
+    told = json.loads(penstock("run", "--url", server.url, *arguments).stdout)
+    assert told["finish_reason"] == "stop"
+    assert told["completion_tokens"] > 16
     refused = penstock("run", "--url", server.url, "--model", "nobody", "Hello")
     assert refused.returncode == 1
     assert "nobody" in refused.stderr
@@ -122,8 +128,17 @@ def test_run_against_a_system_reads_stdin_and_writes_json(server: Server) -> Non
 
 
 def test_ctrl_c_ends_run_with_what_there_is(server: Server) -> None:
-    with Terminal("run", "--url", server.url, "--raw", "One, two, three,", "--seed", "1") as run:
-        run.wait_for(r"\w{3}")
+    # It counts on until the context ends.
+    arguments = (
+        "--url",
+        server.url,
+        "--raw",
+        "--temperature",
+        "0",
+        "1, 2, 3, 4, 5, 6, 7, 8, 9, 10,",
+    )
+    with Terminal("run", *arguments) as run:
+        run.wait_for(r"\d{3}")
         run.type("\x03")
         assert run.wait_exit() == 130
         assert "Traceback" not in run.plain

@@ -78,8 +78,8 @@ class RemoteModel:
             "model": self.name,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **({"messages": question.messages} if chat else self._whole(question.prompt or "")),
             **question.sampling,
-            **({"messages": question.messages} if chat else {"prompt": question.prompt}),
         }
         path = "/v1/chat/completions" if chat else "/v1/completions"
         for event in self._server.events(path, body):
@@ -95,6 +95,16 @@ class RemoteModel:
                 facts.completion_tokens = usage.get("completion_tokens", 0)
         if facts.finish_reason is None:
             raise RequestFailed("the server ended the answer without saying why")
+
+    def _whole(self, prompt: str) -> dict[str, Any]:
+        """The prompt, and max_tokens: all that the context leaves. /v1/completions takes silence
+        for 16; a server that doesn't count tokens has its own default."""
+        _, answer = self._server.post("/tokenize", {"model": self.name, "prompt": prompt})
+        try:
+            room = int(answer["max_model_len"]) - int(answer["count"])
+        except (LookupError, TypeError, ValueError):
+            room = 0
+        return {"prompt": prompt, **({"max_tokens": room} if room > 0 else {})}
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -67,9 +67,15 @@ class HttpClient:
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and decoded JSON (None if it is none). Raises Unreachable."""
-        with _Exchange(self, "GET", path, None) as response:
-            raw = response.read(MAX_ANSWER)
-            return response.status, _json(raw)
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """As `get`."""
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        with _Exchange(self, method, path, body) as response:
+            return response.status, _json(response.read(MAX_ANSWER))
 
     def first_model(self) -> str:
         """The first model's name. Raises Unreachable and Refused."""

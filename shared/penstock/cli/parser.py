@@ -43,7 +43,10 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        arguments, unknown = self.parse_known_args(args, namespace)
+        # The plain way takes all words from before the first flag: `run MODEL --raw PROMPT` had one
+        # too many. It is for subcommands only, which the other can't do.
+        parse = self.parse_known_args if self._subparsers else self.parse_known_intermixed_args
+        arguments, unknown = parse(args, namespace)
         if unknown:
             self.error(self._unknown(unknown))
         return arguments
