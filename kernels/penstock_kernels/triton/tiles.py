@@ -20,7 +20,9 @@ ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""
 
 SAMPLING_BLOCK = 2048
-"""Logits of a row that its program reads at once, for sampling and log-probabilities."""
+"""Logits of a row that a program reads at once, for sampling and log-probabilities."""
+SAMPLING_PART = 8192
+"""Logits of a row that one program of sampling goes through."""
 SAMPLING_WARPS = 16
 
 EDIT_BLOCK = 2048
