@@ -7,20 +7,30 @@ exact cut is then among tens or hundreds of tokens as a rule, not among all.  (A
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from penstock_kernels.triton.sampling_parts import (
     FINENESS,
     FINITE,
     LAST,
+    LEVELS,
     LISTED,
     PEAK,
+    STATS,
     depth,
     fold,
     level_scale,
     weight_of,
 )
+from penstock_kernels.triton.tiles import PartTiles
+
+if TYPE_CHECKING:
+    from penstock_kernels.triton.sampling import SamplingRows
 
 
 @triton.jit
@@ -75,7 +85,7 @@ def _list_candidates(
     logits += row.to(tl.int64) * vocab
     ids += row.to(tl.int64) * vocab
     weights += row.to(tl.int64) * vocab
-    stats += row.to(tl.int64) * 5 * parts
+    stats += row.to(tl.int64) * STATS * parts
     counts += row.to(tl.int64) * parts * LEVELS
     temperature = tl.load(temperatures + row)
     top_k, top_p, min_p = tl.load(top_ks + row), tl.load(top_ps + row), tl.load(min_ps + row)
@@ -112,3 +122,33 @@ def _list_candidates(
                 place += tl.sum(kept.to(tl.int32), 0)
         if part == 0:
             tl.store(stats + LISTED * parts, tl.sum(listed, 0).to(tl.float64))
+
+
+def list_candidates(
+    logits: Tensor, rows: SamplingRows, stats: Tensor, counts: Tensor, tiles: PartTiles
+) -> tuple[Tensor, Tensor]:
+    """(ids, weights): [rows, vocab] int32 and float64, of which a row's first are set: so many as
+    stats then tells.  stats, counts: of weigh_parts."""
+    count, vocab = logits.shape
+    ids = torch.empty(count, vocab, dtype=torch.int32, device=logits.device)
+    weights = torch.empty(count, vocab, dtype=torch.float64, device=logits.device)
+    parts = tiles.parts(vocab)
+    _list_candidates[(count, parts)](
+        logits,
+        rows.temperature,
+        rows.top_k,
+        rows.top_p,
+        rows.min_p,
+        stats,
+        counts,
+        ids,
+        weights,
+        vocab,
+        parts,
+        PART=tiles.part,
+        PARTS=tiles.part_block(vocab),
+        BLOCK=tiles.block,
+        LEVELS=LEVELS,
+        num_warps=tiles.warps,
+    )
+    return ids, weights

@@ -16,19 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.candidates import _list_candidates, is_cut
+from penstock_kernels.triton.candidates import is_cut, list_candidates
 from penstock_kernels.triton.philox import draw_uniform
 from penstock_kernels.triton.sampling_parts import (
-    LEVELS,
     LISTED,
     NO_ID,
     STATS,
-    _weigh_parts,
     fold,
+    weigh_parts,
     weight_of,
 )
 from penstock_kernels.triton.selection import kept_entries, key_value, order_key, threshold
-from penstock_kernels.triton.tiles import SAMPLING_BLOCK, SAMPLING_PART, SAMPLING_WARPS
+from penstock_kernels.triton.tiles import SAMPLING_TILES, PartTiles
 
 CUT_ROWS = 128
 """Rows whose candidates are listed at once: the lists take 12 bytes for each of their logits."""
@@ -189,13 +188,14 @@ def _sample(
 ):
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocab
-    stats += row.to(tl.int64) * 5 * parts
+    stats += row.to(tl.int64) * STATS * parts
     temperature = tl.load(temperatures + row)
     best, token, totals = fold(stats, parts, temperature, PARTS)
     if (token >= 0) & (temperature > 0.0):
         draw = draw_uniform(tl.load(seeds + row), tl.load(sequences + row), tl.load(indices + row))
         if CUTS:
-            top_k, top_p, min_p = tl.load(top_ks + row), tl.load(top_ps + row), tl.load(min_ps + row)
+            top_k = tl.load(top_ks + row)
+            top_p, min_p = tl.load(top_ps + row), tl.load(min_ps + row)
             if is_cut(top_k, top_p, min_p, vocab):
                 top_k = tl.where(top_k < vocab, top_k, 0)
                 token = _draw_of_listed(
@@ -217,9 +217,7 @@ def _sample(
                     logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK
                 )
         else:
-            token = _draw_of_all(
-                logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK
-            )
+            token = _draw_of_all(logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK)
     tl.store(tokens + row, token.to(tl.int64))
 
 
@@ -229,85 +227,36 @@ def sample_rows(
     *,
     holes: bool = True,
     cuts: bool = True,
-    part: int = SAMPLING_PART,
-    block: int = SAMPLING_BLOCK,
-    warps: int = SAMPLING_WARPS,
+    tiles: PartTiles = SAMPLING_TILES,
 ) -> Tensor:
     """reference.sample_row of every row, with the draw of reference.uniform.
 
     logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn, or without
     holes a row that isn't finite.  cuts: whether a row may ask for top_k, top_p or min_p; without,
-    they are not read.  part, a multiple of block: logits that a program goes through, and reads at
-    once; sums of weights are added in the order of both.
+    none is heeded.
     Returns [rows] int64; -1 where a logit is NaN or +inf, or none is finite.
     """
-    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    step = CUT_ROWS if cuts else max(1, len(tokens))
-    for first in range(0, len(tokens), step):
-        if len(tokens) <= step:
-            given, asked, out = logits, rows, tokens
-        else:
-            of = slice(first, first + step)
-            given, out = logits[of], tokens[of]
-            asked = SamplingRows(*(each[of] for each in vars(rows).values()))
-        _sample_some(given, asked, out, holes, cuts, part, block, warps)
+    count = len(logits)
+    tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
+    if not cuts or count <= CUT_ROWS:
+        if count:
+            _sample_into(tokens, logits, rows, holes, cuts, tiles)
+        return tokens
+    for first in range(0, count, CUT_ROWS):
+        some = slice(first, first + CUT_ROWS)
+        asked = SamplingRows(*(each[some] for each in vars(rows).values()))
+        _sample_into(tokens[some], logits[some], asked, holes, cuts, tiles)
     return tokens
 
 
-def _sample_some(
-    logits: Tensor,
-    rows: SamplingRows,
-    tokens: Tensor,
-    holes: bool,
-    cuts: bool,
-    part: int,
-    block: int,
-    warps: int,
+def _sample_into(
+    tokens: Tensor, logits: Tensor, rows: SamplingRows, holes: bool, cuts: bool, tiles: PartTiles
 ) -> None:
-    """Into tokens."""
     count, vocab = logits.shape
-    device, parts = logits.device, triton.cdiv(vocab, part)
-    whole = max(2, triton.next_power_of_2(parts))
-    stats = torch.empty(count, STATS, parts, dtype=torch.float64, device=device)
-    counts = ids = weights = stats  # Without cuts none of them is touched.
-    if cuts:
-        counts = torch.empty(count, parts, LEVELS, dtype=torch.int32, device=device)
-        ids = torch.empty(count, vocab, dtype=torch.int32, device=device)
-        weights = torch.empty(count, vocab, dtype=torch.float64, device=device)
-    _weigh_parts[(count, parts)](
-        logits,
-        rows.temperature,
-        rows.top_k,
-        stats,
-        counts,
-        vocab,
-        parts,
-        HOLES=holes,
-        CUTS=cuts,
-        PART=part,
-        BLOCK=block,
-        LEVELS=LEVELS,
-        num_warps=warps,
-    )
-    if cuts:
-        _list_candidates[(count, parts)](
-            logits,
-            rows.temperature,
-            rows.top_k,
-            rows.top_p,
-            rows.min_p,
-            stats,
-            counts,
-            ids,
-            weights,
-            vocab,
-            parts,
-            PART=part,
-            PARTS=whole,
-            BLOCK=block,
-            LEVELS=LEVELS,
-            num_warps=warps,
-        )
+    stats, counts = weigh_parts(logits, rows, tiles, holes=holes, cuts=cuts)
+    ids = weights = stats  # Without cuts they aren't touched.
+    if counts is not None:
+        ids, weights = list_candidates(logits, rows, stats, counts, tiles)
     _sample[(count,)](
         logits,
         stats,
@@ -322,10 +271,10 @@ def _sample_some(
         rows.sequence,
         rows.token,
         vocab,
-        parts,
+        tiles.parts(vocab),
         CUTS=cuts,
-        PART=part,
-        PARTS=whole,
-        BLOCK=block,
-        num_warps=warps,
+        PART=tiles.part,
+        PARTS=tiles.part_block(vocab),
+        BLOCK=tiles.block,
+        num_warps=tiles.warps,
     )

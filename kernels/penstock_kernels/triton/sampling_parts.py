@@ -6,8 +6,17 @@ folded in the parts' order: a row's result depends on nothing but the row.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.tiles import PartTiles
+
+if TYPE_CHECKING:
+    from penstock_kernels.triton.sampling import SamplingRows
 
 NO_ID = tl.constexpr(0x7FFFFFFF)
 BAD = tl.constexpr(-1)
@@ -16,10 +25,10 @@ ID = tl.constexpr(1)
 TOTAL = tl.constexpr(2)
 FINITE = tl.constexpr(3)
 LISTED = tl.constexpr(4)
-STATS = 5
+STATS = tl.constexpr(5)
 """Numbers of each part, float64 [rows, STATS, parts]: the largest logit; the lowest id of it, or
-BAD; the sum of the weights relative to the part's own largest; how many logits aren't -inf.  LISTED,
-of a row's first part only: how many candidates the row has."""
+BAD; the sum of the weights relative to the part's own largest; how many logits aren't -inf.
+LISTED, of a row's first part only: how many candidates the row has."""
 
 LEVELS = 256
 """Levels that a part's logits are counted in, downwards from that of its largest.  The last one is
@@ -71,7 +80,7 @@ def _weigh_parts(
     """counts: [rows, parts, LEVELS] int32, written with CUTS only."""
     row, part = tl.program_id(0), tl.program_id(1)
     logits += row.to(tl.int64) * vocab
-    stats += row.to(tl.int64) * 5 * parts + part
+    stats += row.to(tl.int64) * STATS * parts + part
     start = part * PART
     end = tl.minimum(start + PART, vocab)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -128,3 +137,31 @@ def fold(stats, parts, temperature, PARTS: tl.constexpr):
     total = tl.load(stats + TOTAL * parts + part, mask=some, other=0.0)
     total = tl.where(some, total * weight_of(peak, best, temperature), 0.0)
     return best, tl.where(bad, BAD, chosen), total
+
+
+def weigh_parts(
+    logits: Tensor, rows: SamplingRows, tiles: PartTiles, *, holes: bool, cuts: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(stats, counts): see STATS; and with cuts, [rows, parts, LEVELS] int32."""
+    (count, vocab), device = logits.shape, logits.device
+    parts = tiles.parts(vocab)
+    stats = torch.empty(count, STATS.value, parts, dtype=torch.float64, device=device)
+    counts = None
+    if cuts:
+        counts = torch.empty(count, parts, LEVELS, dtype=torch.int32, device=device)
+    _weigh_parts[(count, parts)](
+        logits,
+        rows.temperature,
+        rows.top_k,
+        stats,
+        stats if counts is None else counts,
+        vocab,
+        parts,
+        HOLES=holes,
+        CUTS=cuts,
+        PART=tiles.part,
+        BLOCK=tiles.block,
+        LEVELS=LEVELS,
+        num_warps=tiles.warps,
+    )
+    return stats, counts

@@ -18,6 +18,7 @@ from penstock_kernels.triton.gated import silu_mul
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.rms_norm import rms_norm
 from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_kernels.triton.tiles import PartTiles
 
 TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.95
 COMPARED = 16
@@ -97,7 +98,7 @@ def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
         return Bench(
             lambda tiles: (
                 lambda: sample_rows(
-                    logits, asked, part=tiles.part, block=tiles.block, warps=tiles.warps
+                    logits, asked, tiles=PartTiles(tiles.part, tiles.block, tiles.warps)
                 )
             ),
             lambda: drawn_tokens(logits[:COMPARED].cpu()).to(device),

@@ -64,7 +64,7 @@ class SlotTable:
     def cuts(self, slots: np.ndarray) -> bool:
         """Whether one of them draws from less than the whole vocabulary."""
         top_k = self._top_k[slots]
-        cut = (0 < top_k) & (top_k < self._vocab)
+        cut = (top_k > 0) & (top_k < self._vocab)
         cut |= (self._floats[_TOP_P, slots] < 1.0) | (self._floats[_MIN_P, slots] > 0.0)
         return bool((cut & (self._floats[_TEMPERATURE, slots] > 0.0)).any())
 
