@@ -62,7 +62,7 @@ def _log_probs(
     tl.store(own + row, (chosen - peak) - log_total)
     if count > 0:
         wanted = tl.full((), 0.0, tl.float64) + count  # A count of 1 comes as a constant.
-        limit, above = threshold(logits, logits, vocab, wanted, True, BLOCK)
+        limit, above = threshold(logits, logits, logits, vocab, wanted, True, False, BLOCK)
         ties = count - above.to(tl.int32)
         seen = tl.full((), 0, tl.int32)
         stored = tl.full((), 0, tl.int32)

@@ -31,11 +31,21 @@ def key_value(key):
 
 
 @triton.jit
-def threshold(logits, weights, vocab, wanted, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+def threshold(
+    logits,
+    ids,
+    weights,
+    size,
+    wanted,
+    COUNT: tl.constexpr,
+    LISTED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """(key, above): the largest key such that the weights of entries at or above it sum to at least
     `wanted`, and the sum of those above it.  COUNT: every entry weighs 1, and weights isn't read.
 
-    logits: a row, float32.  weights: a row, float64, none negative.
+    logits: a row, float32.  LISTED: the entries are the logits of `ids`, [size] int32; else the
+    first `size` logits, and ids isn't read.  weights: [size] float64, none negative.
     """
     prefix = tl.full((), 0, tl.int64)
     above = tl.full((), 0.0, tl.float64)
@@ -48,10 +58,13 @@ def threshold(logits, weights, vocab, wanted, COUNT: tl.constexpr, BLOCK: tl.con
         from5 = tl.zeros([BLOCK], tl.float64)
         from6 = tl.zeros([BLOCK], tl.float64)
         from7 = tl.zeros([BLOCK], tl.float64)
-        for base in range(0, vocab, BLOCK):
+        for base in range(0, size, BLOCK):
             at = base + tl.arange(0, BLOCK)
-            inside = at < vocab
-            rest = order_key(tl.load(logits + at, mask=inside, other=0.0)) >> shift
+            inside = at < size
+            entry = at
+            if LISTED:
+                entry = tl.load(ids + at, mask=inside, other=0)
+            rest = order_key(tl.load(logits + entry, mask=inside, other=0.0)) >> shift
             among = inside & ((rest >> DIGIT_BITS) == prefix)
             if COUNT:
                 weight = tl.where(among, 1.0, 0.0).to(tl.float64)

@@ -20,8 +20,30 @@ ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""
 
 SAMPLING_BLOCK = 2048
-"""Logits of a row that its program reads at once, for sampling and log-probabilities."""
+"""Logits of a row that a program reads at once, for sampling and log-probabilities."""
+SAMPLING_PART = 8192
 SAMPLING_WARPS = 16
+
+
+@dataclass(frozen=True)
+class PartTiles:
+    """Of kernels with a program for each part of a row. part: elements that it goes through, a
+    multiple of block.  block: that it reads at once, at least one for each thread."""
+
+    part: int
+    block: int
+    warps: int
+
+    def parts(self, size: int) -> int:
+        """Of a row of so many elements."""
+        return triton.cdiv(size, self.part)
+
+    def part_block(self, size: int) -> int:
+        """The block that holds a number for each part."""
+        return max(2, triton.next_power_of_2(self.parts(size)))
+
+
+SAMPLING_TILES = PartTiles(SAMPLING_PART, SAMPLING_BLOCK, SAMPLING_WARPS)
 
 EDIT_BLOCK = 2048
 EDIT_WARPS = 4

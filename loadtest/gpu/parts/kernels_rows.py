@@ -122,7 +122,7 @@ def draws(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
         yield Case(
             f"sample, {name}",
             f"{rows} x {vocab}",
-            lambda asked=asked: sampling.sample_rows(logits, asked),
+            lambda asked=asked, cuts=top_p < 1.0: sampling.sample_rows(logits, asked, cuts=cuts),
             size=4 * rows * vocab,
             torch={0.0: "argmax", 1.0: "softmax, multinomial"}.get(
                 temperature if temperature == 0.0 else top_p, "sort, softmax, multinomial"

@@ -18,6 +18,7 @@ from penstock_kernels.triton.gated import silu_mul
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.rms_norm import rms_norm
 from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_kernels.triton.tiles import PartTiles
 
 TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.95
 COMPARED = 16
@@ -95,17 +96,21 @@ def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
         logits = 4 * torch.randn(rows, vocab, device=device)
         asked = asking(rows, device)
         return Bench(
-            lambda tiles: lambda: sample_rows(logits, asked, block=tiles.block, warps=tiles.warps),
+            lambda tiles: (
+                lambda: sample_rows(
+                    logits, asked, tiles=PartTiles(tiles.part, tiles.block, tiles.warps)
+                )
+            ),
             lambda: drawn_tokens(logits[:COMPARED].cpu()).to(device),
             lambda tokens: tokens[:COMPARED],
             exact=True,
         )
 
     return Setting(
-        "SAMPLING_BLOCK, SAMPLING_WARPS",
+        "SAMPLING_PART, SAMPLING_BLOCK, SAMPLING_WARPS",
         "_sample",
-        Block(present.SAMPLING_BLOCK, present.SAMPLING_WARPS),
-        {"block": (1024, 2048, 4096, 8192), "warps": (4, 8, 16, 32)},
+        Part(present.SAMPLING_PART, present.SAMPLING_BLOCK, present.SAMPLING_WARPS),
+        {"part": (4096, 8192, 16_384), "block": (1024, 2048, 4096), "warps": (4, 8, 16, 32)},
         (Case(f"top-k, top-p, {rows} x {vocab}", make, size=4 * rows * vocab),),
     )
 

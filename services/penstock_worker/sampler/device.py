@@ -127,11 +127,13 @@ class DeviceSampler:
             arrays["told"] = told
         sent = self._send(arrays)
         draws = None if greedy else _draws(sent)
+        cuts = not greedy and self._table.cuts(places)
         if step is None:
-            tokens = _chosen(logits, draws, holes=False)
+            tokens = _chosen(logits, draws, holes=False, cuts=cuts)
         else:
             raw = likeliest(logits)
-            tokens = _chosen(edit_rows(logits, step.rows(sent)), draws, holes=True)
+            edited_logits = edit_rows(logits, step.rows(sent))
+            tokens = _chosen(edited_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
         if not len(told):
@@ -168,10 +170,12 @@ class DeviceSampler:
         """
         slots = list(range(len(logits)))
         greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
-        changed = TokenSampling(0, top_p=0.5, logprobs=0, adjustments=Adjustments(presence=1.0))
+        counted = Adjustments(presence=1.0)
+        changed = TokenSampling(0, top_p=0.5, logprobs=0, adjustments=counted)
+        whole = [TokenSampling(0), TokenSampling(0, adjustments=counted)]
         held = TokenSampling(0, temperature=0.0, min_tokens=1, held_back=(0,))
         some = [TokenSampling(0, temperature=0.0, logprobs=count) for count in (1, 20, 64)]
-        for sampling in (greedy, drawn, changed, held, *some):
+        for sampling in (greedy, drawn, changed, held, *whole, *some):
             rules = rules_of(sampling, [0], 1, self._vocab)
             asks = [Ask(sampling, 0, 0, rules=rules) for _ in slots]
             self.launch(logits, asks, slots).choices()
@@ -184,11 +188,11 @@ class DeviceSampler:
         return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
 
 
-def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool) -> Tensor:
-    """draws: None: the likeliest.  holes: see sample_rows."""
+def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool) -> Tensor:
+    """draws: None: the likeliest.  holes, cuts: see sample_rows."""
     if draws is None:
         return likeliest(logits, holes=holes)
-    return sample_rows(logits, draws, holes=holes)
+    return sample_rows(logits, draws, holes=holes, cuts=cuts)
 
 
 def _draws(sent: dict[str, Tensor]) -> SamplingRows:

@@ -61,6 +61,13 @@ class SlotTable:
         """Whether all of them take the likeliest token."""
         return not self._wide[_TEMPERATURE, slots].any()
 
+    def cuts(self, slots: np.ndarray) -> bool:
+        """Whether one of them draws from less than the whole vocabulary."""
+        top_k = self._top_k[slots]
+        cut = (top_k > 0) & (top_k < self._vocab)
+        cut |= (self._floats[_TOP_P, slots] < 1.0) | (self._floats[_MIN_P, slots] > 0.0)
+        return bool((cut & (self._floats[_TEMPERATURE, slots] > 0.0)).any())
+
     def top_k(self, slots: np.ndarray) -> np.ndarray:
         """[rows] int32, 0: off."""
         return self._top_k[slots]

@@ -129,8 +129,10 @@ def logits() -> None:
     biases = torch.zeros(3, dtype=torch.int32), half, row
     edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
     edits.count_tokens(seen, half, number)
-    sampling.sample_rows(raw, sampling.SamplingRows(row, half, row, row, number, number, number))
+    asked = sampling.SamplingRows(row, half, row, row, number, number, number)
     for holes in (False, True):
+        for cuts in (False, True):
+            sampling.sample_rows(raw, asked, holes=holes, cuts=cuts)
         likeliest.likeliest(raw, holes=holes)
     for count in (0, 1, 20):
         log_probs.log_probs(raw, number, count)

@@ -10,7 +10,8 @@ from tests.interpreted_triton import DEVICE, quiet_numpy
 if DEVICE.type == "cpu":
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        import tests.kernels.triton.rounding_kernels  # noqa: F401
+        import tests.kernels.triton.rounding_kernels
+        import tests.kernels.triton.sampling_kernels  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
