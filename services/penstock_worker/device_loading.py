@@ -52,7 +52,9 @@ def load_on_device(
 
     use_device(recipe.device)
     try:
-        sampler = DeviceSampler(recipe.device, vocab, setup.max_num_seqs)
+        sampler = DeviceSampler(
+            recipe.device, vocab, setup.max_num_seqs, batch_invariant=setup.batch_invariant
+        )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
     rehearsal = Rehearsal(sampler, setup, vocab, ranks)

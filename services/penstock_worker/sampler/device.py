@@ -81,12 +81,18 @@ class DeviceSampler:
 
     The same tokens as the reference's, as far as the device's exp is the host's.  Keeps
     4 * max_slots * vocab bytes on the device, for the counts of penalties.
+
+    batch_invariant: a row is drawn from by the same compiled code whatever the others ask for; else
+    a step in which none asks for top_k, top_p or min_p takes a shorter way through the same sums.
     """
 
     numerics = "triton"
 
-    def __init__(self, device: torch.device, vocab: int, max_slots: int) -> None:
+    def __init__(
+        self, device: torch.device, vocab: int, max_slots: int, *, batch_invariant: bool = False
+    ) -> None:
         self._vocab = vocab
+        self._one_way = batch_invariant
         self._transfers = transfers(device)
         self._table = SlotTable(max_slots, vocab)
         self._counts = SlotCounts(device, vocab, max_slots)
@@ -127,7 +133,7 @@ class DeviceSampler:
             arrays["told"] = told
         sent = self._send(arrays)
         draws = None if greedy else _draws(sent)
-        cuts = not greedy and self._table.cuts(places)
+        cuts = not greedy and (self._one_way or self._table.cuts(places))
         if step is None:
             tokens = _chosen(logits, draws, holes=False, cuts=cuts)
         else:

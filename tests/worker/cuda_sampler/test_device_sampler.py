@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock_kernels.triton.sampling import sample_rows
 from penstock_worker.sampler import Ask, Choice, ReferenceSampler
+from penstock_worker.sampler import device as module
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.sampler.interface import NOT_FINITE
 from penstock_worker.sampler.masks import Masks
@@ -103,6 +105,27 @@ def test_a_slot_alone_has_its_tokens(device: torch.device) -> None:
         alone = DeviceSampler(device, 257, 9)
         launched = alone.launch(logits[row : row + 1].to(device), asks[row : row + 1], [8 - row])
         check(launched.choices()[0], choice)
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_batch_invariant_draws_go_one_way(
+    invariant: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = []
+
+    def watched(*given: object, cuts: bool, **more: object) -> torch.Tensor:
+        ways.append(cuts)
+        return sample_rows(*given, cuts=cuts, **more)
+
+    monkeypatch.setattr(module, "sample_rows", watched)
+    logits = logits_of(np.random.default_rng(10), 2, 257)
+    free, cut = TokenSampling(3), TokenSampling(4, top_p=0.5)
+    asks = [Sequence(wish, row, [1], 257).ask() for row, wish in enumerate((free, cut))]
+    sampler = DeviceSampler(device, 257, 2, batch_invariant=invariant)
+    (alone,) = sampler.launch(logits[:1].to(device), asks[:1], [0]).choices()
+    beside, _ = sampler.launch(logits.to(device), asks, [0, 1]).choices()
+    assert ways == [invariant, True]
+    check(alone, beside)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
