@@ -187,7 +187,8 @@ async def test_prompts_that_begin_alike_meet(scene):
 async def test_own_submissions_count_until_the_next_status(scene):
     first, second, client = await scene.two()
     first.telling = second.telling = False
-    first.tell(preemptions=1), second.tell(preemptions=1)
+    for engine in (first, second):
+        engine.tell(preemptions=1)
     # None that was said before is on its way any more.
     await until(lambda: [each.status.preemptions for each in client.engines] == [1, 1])
     for _ in range(10):

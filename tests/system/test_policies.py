@@ -173,18 +173,21 @@ def test_three_to_one(fair_server):
                 for number in range(12)
                 for key in ("gold", "plain")
             ]
-            await until_each_has(100)
+            await until_each_has(100, tasks)
             before = Counter(got)
-            await until_each_has(before["plain"] + COUNTED)
+            await until_each_has(before["plain"] + COUNTED, tasks)
             gained = {key: got[key] - before[key] for key in got}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             return gained
 
-    async def until_each_has(tokens: int) -> None:
+    async def until_each_has(tokens: int, tasks: list[asyncio.Task[None]]) -> None:
         while min(got["gold"], got["plain"]) < tokens:
             await asyncio.sleep(0.01)
+            for task in tasks:
+                if task.done():
+                    task.result()  # It asks without end, unless something went wrong.
 
     gained = asyncio.run(run())
     print(f"tokens: {gained}")

@@ -1,7 +1,7 @@
 """Readiness proves progress: it fails soon after a process freezes, and comes back by itself.
 
-How soon follows from times that are set; here it is only seen that it does, for the machine may be
-slow.
+How soon follows from times that are set; a machine that has other work may be late to see it, so
+the best of some tries is held against the promise.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.timeout(600)]
 
 NOTICED_WITHIN = 3.0
 """Seconds from the freeze to the first 503: the promise."""
+TRIES = 6
 STUCK = 3.0
 """Seconds without progress that StuckWorker's engine core lets pass."""
 
@@ -85,11 +86,14 @@ def test_a_frozen_process_is_noticed(
     pid = server.child(victim)
     try:
         for moment in (0.0, 0.3):
-            time.sleep(moment)
-            seconds = noticed_after(server.url, pid)
-            print(f"{victim} noticed after {seconds:.2f} s")
-            wait_until(lambda: ready(server.url))
-            assert httpx.get(f"{server.url}/health/live", timeout=PATIENCE).status_code == 200
+            seconds: list[float] = []
+            while min(seconds, default=NOTICED_WITHIN) >= NOTICED_WITHIN:
+                assert len(seconds) < TRIES, seconds
+                time.sleep(moment)
+                seconds.append(noticed_after(server.url, pid))
+                print(f"{victim} noticed after {seconds[-1]:.2f} s")
+                wait_until(lambda: ready(server.url))
+                assert httpx.get(f"{server.url}/health/live", timeout=PATIENCE).status_code == 200
     finally:
         over.set()
     if busy:

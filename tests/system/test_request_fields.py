@@ -110,7 +110,8 @@ def test_a_hostile_grammar_is_a_400_and_another_request_goes_on(
     response = refused.result()
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == "guided_json"
-    assert done >= 2
+    # One may be over before the grammar is there, and one ends when it has been refused.
+    assert done >= 4
 
 
 def test_responses(server: Server) -> None:

@@ -23,6 +23,7 @@ from penstock_engine.record.recorder import recording
 from tests.engine.harness import Harness
 
 WAIT = 0.125
+"""Seconds between two turns of an idle loop, as Health is told."""
 PATIENT = 60.0
 """Likewise, where the loop does turn: in another thread, which may not run for a while."""
 

@@ -62,7 +62,6 @@ def run_small_rank(endpoint: str, rank: int, log: str) -> None:
 def run_held_rank(endpoint: str, rank: int, log: str) -> None:
     """As `run_rank`; in a step of more than SHORT tokens, rank 1 stays until it is told to give up.
     However late a rank hears that its session is over, no other ends itself for that."""
-    from penstock_worker.forward.interface import StepCancelled
     from penstock_worker.forward.reference import ReferenceForward
     from penstock_worker.parallel import membership
 
@@ -72,9 +71,8 @@ def run_held_rank(endpoint: str, rank: int, log: str) -> None:
 
         def stay_in_long(self: ReferenceForward, batch: Batch, rows: np.ndarray) -> Tensor:
             while len(batch.tokens) > SHORT:
-                self._ranks.check()
-                if self._cancelled:
-                    raise StepCancelled
+                self._go_on()
+                self._check()
                 time.sleep(0.01)
             return logits(self, batch, rows)
 
