@@ -119,7 +119,7 @@ def test_candidates_are_compiled_for_a_gpu_that_is_not_there(tmp_path: Path) -> 
     command = [sys.executable, "-m", "loadtest.gpu.tune.ahead", "--kernels", "rms-norm"]
     take(tmp_path, 0)  # As another process would have.
     done = subprocess.run(
-        [*command, "--work", str(tmp_path), "--arch", "90"],
+        [*command, "--work", str(tmp_path), "--arch", "90", "--seconds", "100"],
         cwd=ROOT,
         env=environment(TRITON_CACHE_DIR=str(tmp_path / "cache")),
         capture_output=True,

@@ -30,6 +30,7 @@ from loadtest.gpu.tune.candidates import Candidate, all_candidates
 from loadtest.gpu.tune.families import NAMES
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.settings import Bench, Case, Setting, Tiles
+from penstock.children import die_with_parent
 
 TOLERANCE = 0.01
 """Of a row's norm: bfloat16's rounding is a quarter of it, a missing tile more."""
@@ -217,6 +218,8 @@ def measure_limits(work: Path, timer: Timer, *, dry: bool) -> None:
 
 def main() -> int:
     flags = _parser().parse_args()
+    if flags.parent is not None:
+        die_with_parent(flags.parent)
     ends = time.monotonic() + flags.seconds
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     candidates = all_candidates(flags.kernels, dry=flags.dry)
@@ -250,6 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", nargs="+", default=NAMES)
     parser.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--parent", type=int, help="ends with this process")
     return parser
 
 
