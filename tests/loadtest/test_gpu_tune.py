@@ -16,13 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
 from loadtest.gpu.tune import advice
 from loadtest.gpu.tune.ahead import compiled, take
 from loadtest.gpu.tune.candidates import Candidate, ordered
-from loadtest.gpu.tune.families import NAMES, Family
+from loadtest.gpu.tune.families import NAMES, Family, settings
 from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.settings import Bench, Case, Setting
+from loadtest.gpu.tune.products import GroupedTiles, parts_of
+from loadtest.gpu.tune.settings import DRY, Bench, Case, Setting
 from loadtest.gpu.tune.sweep import Sweep
 from loadtest.gpu.tune.tables import to_markdown
 
@@ -246,15 +248,49 @@ ROWS = [
 
 
 def test_what_is_faster_everywhere_is_advised() -> None:
-    (change,) = advice.changes(ROWS)
+    (change,) = advice.changes(ROWS, {})
     assert (change["present"], change["tiles"]) == ({"size": 4}, {"size": 8})
     assert change["mean"] == pytest.approx(1.25)
     assert advice.sentences([change]) == [
         "change SIZE from (size=4) to (size=8): 25.0 % faster (25.0 % to 25.0 %)"
     ]
     slower = [row for row in ROWS if row["number"] in (0, 2, 3, 4, 5)]
-    assert advice.changes(slower) == []
+    assert advice.changes(slower, {}) == []
     assert "change nothing" in advice.sentences([])[0]
+
+
+def test_what_else_a_change_moves_is_said() -> None:
+    moves = {"size": "size is of another kernel too", "warps": "warps is not changed"}
+    rows = [{**row, "tiles": {**row["tiles"], "warps": 4}} for row in ROWS]
+    found = advice.changes(rows, {"SIZE": moves, "OTHER": {"size": "of another setting"}})
+    assert advice.sentences(found)[1:] == ["mind, of SIZE: size is of another kernel too"]
+
+
+def test_what_a_setting_moves_are_fields_of_its_tiles() -> None:
+    chosen = settings(NAMES, MODELS["tiny-llama"], DRY)
+    for _, each in chosen:
+        assert each.moves.keys() <= each.choices.keys(), each.name
+    told = {each.name.split("(")[0]: each.moves for _, each in chosen}
+    assert "KEY_SPLIT" in told["attention_choice"]["split"]
+    assert "layer_norm" in told["row_warps"]["warps"]
+    assert "grouped_parts" in told["GROUPED_FEW"]["parts"]
+
+
+def test_gguf_tiles_are_timed_with_the_cut_that_they_would_have() -> None:
+    def cut(name: str, rows: int, *, own: int, columns: int, parts: int = 0) -> int:
+        tiles = GroupedTiles(own, columns, 32, 4, 3, parts)
+        return parts_of(name, tiles, rows, outputs=14_336, inputs=4096)
+
+    # 224 programs of 64 columns, 448 of 32, 112 of 128.
+    wanted = {32: 2, 64: 4, 128: 8}
+    for columns, parts in wanted.items():
+        assert cut("GROUPED_FEW", 1, own=16, columns=columns) == parts
+        # GROUPED_FEW's columns count for it too.
+        assert cut("GROUPED_MANY", 32, own=64, columns=columns) == wanted[64]
+    assert cut("GROUPED_MANY", 64, own=32, columns=64) == 1
+    assert cut("GROUPED_MANY", 128, own=64, columns=64) == 1
+    assert cut("GROUPED_MANY", 128, own=128, columns=64) == wanted[64]
+    assert cut("GROUPED_MANY", 128, own=64, columns=64, parts=8) == 8
 
 
 def test_the_report_has_every_figure() -> None:
@@ -270,7 +306,7 @@ def test_the_report_has_every_figure() -> None:
             "limits": {"rows": [{"name": "copy", "per_s": 4e12}, {"name": "matrix", "per_s": 8e14}]}
         },
         "rows": ROWS,
-        "changes": advice.changes(ROWS),
+        "changes": advice.changes(ROWS, {}),
         "candidates": 7,
         "compiled_late": 0,
         "left_out": [{"setting": "SIZE", "compiled": False}],

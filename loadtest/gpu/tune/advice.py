@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 Row = dict[str, Any]
@@ -45,9 +46,12 @@ def shapes_of(found: dict[int, list[Row]]) -> list[str]:
     return [row["shape"] for row in max(found.values(), key=len)]
 
 
-def changes(rows: list[Row]) -> list[dict[str, Any]]:
+def changes(rows: list[Row], moves: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     """Of each setting, the fastest candidate that is worth it: setting, kind, present, tiles (all
-    fields by name), mean, worst, best (speeds)."""
+    fields by name), mean, worst, best (speeds), and of `moves` what is said of fields that change.
+
+    moves: setting to field to what else a change of it moves.
+    """
     made = []
     for setting in settings_of(rows):
         found = by_candidate(rows, setting)
@@ -71,6 +75,11 @@ def changes(rows: list[Row]) -> list[dict[str, Any]]:
                 "mean": mean,
                 "worst": min(speeds),
                 "best": max(speeds),
+                "moves": [
+                    told
+                    for name, told in moves.get(setting, {}).items()
+                    if some[0]["tiles"][name] != now[name]
+                ],
             }
         )
     return made
@@ -79,11 +88,14 @@ def changes(rows: list[Row]) -> list[dict[str, Any]]:
 def sentences(found: list[dict[str, Any]]) -> list[str]:
     if not found:
         return ["change nothing: no candidate was worth it"]
-    return [
-        f"change {each['setting']} from {written(each['present'])} to {written(each['tiles'])}: "
-        f"{gain(each['mean'])} faster ({gain(each['worst'])} to {gain(each['best'])})"
-        for each in found
-    ]
+    lines = []
+    for each in found:
+        change = f"from {written(each['present'])} to {written(each['tiles'])}"
+        speeds = f"{gain(each['mean'])} faster ({gain(each['worst'])} to {gain(each['best'])})"
+        lines.append(f"change {each['setting']} {change}: {speeds}")
+        if each["moves"]:
+            lines.append(f"mind, of {each['setting']}: {'; '.join(each['moves'])}")
+    return lines
 
 
 def written(tiles: dict[str, int]) -> str:

@@ -12,8 +12,8 @@ def lines_file(work: Path) -> Path:
 
 
 class Lines:
-    """The file of what was measured: all candidates, and for each that had its turn a line
-    {"trying": number}, one for each shape, and {"done": number}."""
+    """The file of what was measured: all candidates and what their settings move, and for each
+    that had its turn a line {"trying": number}, one for each shape, and {"done": number}."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

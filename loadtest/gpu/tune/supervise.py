@@ -62,7 +62,7 @@ def tune(flags: argparse.Namespace) -> int:
     document = gathered(flags, lines.rows) | {"starts": starts}
     document |= run_facts("", [], started) | {"command": told(flags)}
     document |= {"dry": flags.dry, "device": device(), "versions": versions()}
-    document["changes"] = advice.changes(document["rows"])
+    document["changes"] = advice.changes(document["rows"], document["moves"])
     document["charts"] = plot.draw(document, flags.output / f"{NAME}.png")
     write_json(flags.output / f"{NAME}.json", document)
     text = to_markdown(document)
@@ -173,10 +173,10 @@ def architecture() -> int:
 
 
 def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """rows, left_out: candidates that had no turn, in order; parts: the machine's limits."""
-    everything: list[dict[str, Any]] = next(
-        (line["candidates"] for line in lines if "candidates" in line), []
-    )
+    """rows, left_out: candidates that had no turn, in order; moves: as `advice.changes` takes it;
+    parts: the machine's limits."""
+    first = next((line for line in lines if "candidates" in line), {"candidates": [], "moves": {}})
+    everything: list[dict[str, Any]] = first["candidates"]
     done = {line["done"] for line in lines if "done" in line}
     left_out = [
         each | {"compiled": compiled(flags.work, each["number"]) is not None}
@@ -189,6 +189,7 @@ def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str
         "compiled_late": sum("missed" in line for line in lines),
         "rows": [line for line in lines if "status" in line],
         "left_out": left_out,
+        "moves": first["moves"],
         "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},
     }
 

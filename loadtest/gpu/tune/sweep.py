@@ -237,7 +237,8 @@ def main() -> int:
         measure_limits(flags.work, timer, dry=flags.dry)
         lines = Lines(lines_file(flags.work))
         if not lines.rows:
-            lines.add(candidates=[each.facts() for each in candidates])
+            moves = {each.setting.name: each.setting.moves for each in candidates}
+            lines.add(candidates=[each.facts() for each in candidates], moves=moves)
         hear_compiling(lines)
         try:
             Sweep(lines, device, timer, found, ends).run(candidates)
