@@ -28,6 +28,10 @@ def settings_of(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(row["setting"] for row in rows))
 
 
+def present_failures(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.get("present") and row["status"] != TIMED]
+
+
 def speed(row: Row) -> float:
     """Times as fast as the present choice, timed in turns with it."""
     return float(row["present_seconds"] / row["seconds"])
@@ -42,8 +46,10 @@ def mean_speed(rows: list[Row], shapes: int) -> float | None:
 
 
 def shapes_of(found: dict[int, list[Row]]) -> list[str]:
-    """As the candidates that came through all of them had them."""
-    return [row["shape"] for row in max(found.values(), key=len)]
+    """As the candidates that came through all of them had them. A present choice may have failed
+    after it was timed."""
+    timed = ([row["shape"] for row in rows if row["status"] == TIMED] for rows in found.values())
+    return max(timed, key=len)
 
 
 def changes(rows: list[Row], moves: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -95,6 +101,18 @@ def sentences(found: list[dict[str, Any]]) -> list[str]:
         lines.append(f"change {each['setting']} {change}: {speeds}")
         if each["moves"]:
             lines.append(f"mind, of {each['setting']}: {'; '.join(each['moves'])}")
+    return lines
+
+
+def failures(document: dict[str, Any]) -> list[str]:
+    """Of present choices, and how many candidates were not tried for them."""
+    lines = []
+    for row in present_failures(document["rows"]):
+        setting, shape = row["setting"], f" in {row['shape']}" if row["shape"] else ""
+        lines.append(
+            f"{setting}, the present choice {written(row['tiles'])}: {row['status']}{shape}: "
+            f"{row['reason']}; {document['dropped'][setting]} candidates were not tried"
+        )
     return lines
 
 

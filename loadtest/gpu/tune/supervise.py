@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def tune(flags: argparse.Namespace) -> int:
     text = to_markdown(document)
     (flags.output / f"{NAME}.md").write_text(text)
     print(text)
-    print("\n".join(advice.sentences(document["changes"])))
+    print("\n".join([*advice.sentences(document["changes"]), *advice.failures(document)]))
     if flags.dry:
         print(TRIAL)
     return 0 if any(row["status"] == "timed" for row in document["rows"]) else 1
@@ -173,21 +174,27 @@ def architecture() -> int:
 
 
 def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """rows, left_out: candidates that had no turn, in order; moves: as `advice.changes` takes it;
+    """rows, left_out: candidates that had no turn, in order; dropped: by setting, how many of them
+    for its present choice's failure; moves: as `advice.changes` takes it;
     parts: the machine's limits."""
     first = next((line for line in lines if "candidates" in line), {"candidates": [], "moves": {}})
     everything: list[dict[str, Any]] = first["candidates"]
     done = {line["done"] for line in lines if "done" in line}
+    rows = [line for line in lines if "status" in line]
+    failed = {row["setting"] for row in advice.present_failures(rows)}
     left_out = [
         each | {"compiled": compiled(flags.work, each["number"]) is not None}
         for each in everything
-        if each["number"] not in done
+        if each["number"] not in done and each["setting"] not in failed
     ]
+    tried = {row["number"] for row in rows}
+    untried = Counter(each["setting"] for each in everything if each["number"] not in tried)
     path = part_file(flags.work, "limits")
     return {
         "candidates": len(everything),
         "compiled_late": sum("missed" in line for line in lines),
-        "rows": [line for line in lines if "status" in line],
+        "rows": rows,
+        "dropped": {setting: untried[setting] for setting in sorted(failed)},
         "left_out": left_out,
         "moves": first["moves"],
         "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},
