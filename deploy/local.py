@@ -25,6 +25,7 @@ HAPROXY_CONFIG = FOLDER / "haproxy" / "haproxy.cfg"
 PROMETHEUS_CONFIG = FOLDER / "prometheus" / "prometheus.yml"
 PATIENCE = 120.0
 GRACE = 30.0
+PORT_TRIES = 100
 
 
 class NotThere(Exception):
@@ -208,11 +209,18 @@ def answers(url: str) -> bool:
 
 def free_port() -> int:
     """A port of loopback that nobody has just now, and that the kernel gives to nobody who asks for
-    any: below its range for outgoing connections, as Linux has it by default."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
+    any: below its range for outgoing connections, as Linux has it by default.
+
+    Raises OSError where PORT_TRIES ports can't be had.
+    """
+    for _ in range(PORT_TRIES - 1):
+        with contextlib.suppress(OSError):
+            return _some_port()
+    return _some_port()
+
+
+def _some_port() -> int:
+    """Raises OSError where it can't be bound."""
+    port = random.randrange(20_000, 32_000)
+    socket.create_server(("127.0.0.1", port)).close()
+    return port

@@ -17,6 +17,7 @@ from typing import Any
 from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu import plots
 from loadtest.gpu.job import FAILED, OUT_OF_TIME, part_file, write_json
+from loadtest.gpu.leaving import leave_at_signals
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
 from penstock.bench.machine import version_of
@@ -32,9 +33,7 @@ DISTRIBUTIONS = ("torch", "triton", "transformers", "numpy", "pyzmq", "msgspec",
 def main() -> int:
     """Exit status: 0, 1 where a part failed."""
     flags = _parser().parse_args()
-    # So that what runs is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    leave_at_signals()  # So that what runs is ended too.
     chosen = [part for part in PARTS if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
     started = now()

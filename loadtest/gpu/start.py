@@ -77,6 +77,8 @@ def wait_for(command: list[str], environment: dict[str, str]) -> int:
         process.send_signal(signum)
 
     signal.signal(signal.SIGTERM, pass_on)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # As nohup has it.
+        signal.signal(signal.SIGHUP, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
     return process.wait()
 

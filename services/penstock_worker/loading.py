@@ -26,7 +26,7 @@ from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
 from penstock_worker.grammar import Grammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.memory import free_memory, kv_blocks
-from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.stage_runner import StageRunner
 from penstock_worker.pooling.loading import choose_pooling
@@ -51,9 +51,6 @@ class Loaded:
     runner: Runner | DeviceRunner | StageRunner | PoolingRunner | DevicePoolingRunner
     ready: Ready
     kv_bytes: int
-
-
-UNWATCHED = Unwatched()
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:

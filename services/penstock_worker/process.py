@@ -26,7 +26,7 @@ from penstock.protocol.to_worker import (
 from penstock_worker import collector
 from penstock_worker.engine_session import EngineSession, Heard
 from penstock_worker.metrics.counts import Counts
-from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.numa import Placement
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
@@ -89,7 +89,7 @@ def main(
     membership.address()  # Now, so that a bad host is told here.
     session = EngineSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
-    worker = Worker(session, Unwatched() if port is None else Phases(), model_dir, membership)
+    worker = Worker(session, UNWATCHED if port is None else Phases(), model_dir, membership)
     with _observing(worker, session, transport, metrics, rank):
         _work(worker, session)
     log.info("worker stopped")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +17,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
 from loadtest.gpu.tune import advice
 from loadtest.gpu.tune.ahead import compiled, take
 from loadtest.gpu.tune.candidates import Candidate, ordered
-from loadtest.gpu.tune.families import NAMES, Family
+from loadtest.gpu.tune.families import NAMES, Family, settings
 from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.settings import Bench, Case, Setting
+from loadtest.gpu.tune.products import GroupedTiles, parts_of
+from loadtest.gpu.tune.settings import DRY, Bench, Case, Setting
+from loadtest.gpu.tune.supervise import gathered
 from loadtest.gpu.tune.sweep import Sweep
 from loadtest.gpu.tune.tables import to_markdown
 
@@ -119,7 +123,7 @@ def test_candidates_are_compiled_for_a_gpu_that_is_not_there(tmp_path: Path) -> 
     command = [sys.executable, "-m", "loadtest.gpu.tune.ahead", "--kernels", "rms-norm"]
     take(tmp_path, 0)  # As another process would have.
     done = subprocess.run(
-        [*command, "--work", str(tmp_path), "--arch", "90"],
+        [*command, "--work", str(tmp_path), "--arch", "90", "--seconds", "100"],
         cwd=ROOT,
         env=environment(TRITON_CACHE_DIR=str(tmp_path / "cache")),
         capture_output=True,
@@ -169,6 +173,49 @@ def test_what_a_candidate_does_is_a_row_and_never_the_end(tmp_path: Path) -> Non
 def test_a_present_choice_that_is_wrong_takes_its_candidates_along(tmp_path: Path) -> None:
     rows = run(everything({4: one_value_wrong}), Lines(lines_file(tmp_path)))
     assert {row["status"] for some in rows.values() for row in some} == {"wrong"}
+    # Not one of them is blamed for it, nor is it tried again.
+    assert rows.keys() == {4}
+    assert len(rows[4]) == 1
+
+
+def test_a_present_choice_that_ends_the_process_does_so_once(tmp_path: Path) -> None:
+    candidates = everything({})
+    before = Lines(lines_file(tmp_path))
+    before.add(trying=0)
+    before.add(building="2 x 4")  # And then it ended.
+    rows = run(candidates, Lines(lines_file(tmp_path)))
+    assert rows.keys() == {4}
+    assert [(row["number"], row["status"]) for row in rows[4]] == [(0, "failed")]
+
+
+def test_a_present_choice_that_ends_a_later_process_is_to_blame(tmp_path: Path) -> None:
+    candidates = everything({})
+    before = Lines(lines_file(tmp_path))
+    run(candidates[:1], before)
+    before.add(trying=1)
+    before.add(building="2 x 4")  # And then it ended.
+    rows = run(candidates, Lines(lines_file(tmp_path)))
+    assert rows.keys() == {4}
+    assert [row["status"] for row in rows[4]] == ["timed", "timed", "failed"]
+
+
+def test_a_present_choice_that_fails_in_a_later_process_is_to_blame(tmp_path: Path) -> None:
+    run(everything({})[:1], Lines(lines_file(tmp_path)))
+    rows = run(everything({4: does_not_fit}), Lines(lines_file(tmp_path)))
+    assert rows.keys() == {4}
+    assert [row["status"] for row in rows[4]] == ["timed", "timed", "failed"]
+
+
+def test_the_report_says_that_a_present_choice_failed(tmp_path: Path) -> None:
+    lines, candidates = Lines(lines_file(tmp_path)), everything({4: one_value_wrong})
+    lines.add(candidates=[each.facts() for each in candidates], moves={})
+    run(candidates, lines)
+    document = gathered(Namespace(work=tmp_path), lines.rows)
+    (told,) = advice.failures(document)
+    assert told.startswith("SIZE, the present choice (size=4, warps=1): wrong in 2 x 4: Wrong: off")
+    assert told.endswith("; 4 candidates were not tried")
+    assert document["left_out"] == []
+    assert f"- {told}\n" in to_markdown(DOCUMENT | document)
 
 
 def test_what_compiling_said_is_kept(tmp_path: Path) -> None:
@@ -245,37 +292,74 @@ ROWS = [
 ]
 
 
+DOCUMENT: dict[str, Any] = {
+    "command": "python -m loadtest.gpu.tune",
+    "started": "2026-11-20T10:00:00+00:00",
+    "machine": {"cpu": "a CPU", "cores": 16.0, "memory_bytes": 2**37, "python": "3.12.3"},
+    "dry": False,
+    "device": "NVIDIA H200",
+    "versions": {"triton": "3.6.0"},
+    "charts": {"files": [], "reason": "no matplotlib"},
+    "parts": {
+        "limits": {"rows": [{"name": "copy", "per_s": 4e12}, {"name": "matrix", "per_s": 8e14}]}
+    },
+    "rows": ROWS,
+    "changes": advice.changes(ROWS, {}),
+    "candidates": 7,
+    "compiled_late": 0,
+    "dropped": {},
+    "left_out": [{"setting": "SIZE", "compiled": False}],
+}
+
+
 def test_what_is_faster_everywhere_is_advised() -> None:
-    (change,) = advice.changes(ROWS)
+    (change,) = advice.changes(ROWS, {})
     assert (change["present"], change["tiles"]) == ({"size": 4}, {"size": 8})
     assert change["mean"] == pytest.approx(1.25)
     assert advice.sentences([change]) == [
         "change SIZE from (size=4) to (size=8): 25.0 % faster (25.0 % to 25.0 %)"
     ]
     slower = [row for row in ROWS if row["number"] in (0, 2, 3, 4, 5)]
-    assert advice.changes(slower) == []
+    assert advice.changes(slower, {}) == []
     assert "change nothing" in advice.sentences([])[0]
 
 
+def test_what_else_a_change_moves_is_said() -> None:
+    moves = {"size": "size is of another kernel too", "warps": "warps is not changed"}
+    rows = [{**row, "tiles": {**row["tiles"], "warps": 4}} for row in ROWS]
+    found = advice.changes(rows, {"SIZE": moves, "OTHER": {"size": "of another setting"}})
+    assert advice.sentences(found)[1:] == ["mind, of SIZE: size is of another kernel too"]
+
+
+def test_what_a_setting_moves_are_fields_of_its_tiles() -> None:
+    chosen = settings(NAMES, MODELS["tiny-llama"], DRY)
+    for _, each in chosen:
+        assert each.moves.keys() <= each.choices.keys(), each.name
+    told = {each.name.split("(")[0]: each.moves for _, each in chosen}
+    assert "KEY_SPLIT" in told["attention_choice"]["split"]
+    assert "layer_norm" in told["row_warps"]["warps"]
+    assert "grouped_parts" in told["GROUPED_FEW"]["parts"]
+
+
+def test_gguf_tiles_are_timed_with_the_cut_that_they_would_have() -> None:
+    def cut(name: str, rows: int, *, own: int, columns: int, parts: int = 0) -> int:
+        tiles = GroupedTiles(own, columns, 32, 4, 3, parts)
+        return parts_of(name, tiles, rows, outputs=14_336, inputs=4096)
+
+    # 224 programs of 64 columns, 448 of 32, 112 of 128.
+    wanted = {32: 2, 64: 4, 128: 8}
+    for columns, parts in wanted.items():
+        assert cut("GROUPED_FEW", 1, own=16, columns=columns) == parts
+        # GROUPED_FEW's columns count for it too.
+        assert cut("GROUPED_MANY", 32, own=64, columns=columns) == wanted[64]
+    assert cut("GROUPED_MANY", 64, own=32, columns=64) == 1
+    assert cut("GROUPED_MANY", 128, own=64, columns=64) == 1
+    assert cut("GROUPED_MANY", 128, own=128, columns=64) == wanted[64]
+    assert cut("GROUPED_MANY", 128, own=64, columns=64, parts=8) == 8
+
+
 def test_the_report_has_every_figure() -> None:
-    document = {
-        "command": "python -m loadtest.gpu.tune",
-        "started": "2026-11-20T10:00:00+00:00",
-        "machine": {"cpu": "a CPU", "cores": 16.0, "memory_bytes": 2**37, "python": "3.12.3"},
-        "dry": False,
-        "device": "NVIDIA H200",
-        "versions": {"triton": "3.6.0"},
-        "charts": {"files": [], "reason": "no matplotlib"},
-        "parts": {
-            "limits": {"rows": [{"name": "copy", "per_s": 4e12}, {"name": "matrix", "per_s": 8e14}]}
-        },
-        "rows": ROWS,
-        "changes": advice.changes(ROWS),
-        "candidates": 7,
-        "compiled_late": 0,
-        "left_out": [{"setting": "SIZE", "compiled": False}],
-    }
-    text = to_markdown(document)
+    text = to_markdown(DOCUMENT)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     # 0.8 ms of the least 0.5.
     figures = ["800.0; 1.25; 62.5 %"] * 2

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
 from penstock_kernels.triton.numerics import LOG2_E, LOWEST, round_to, tanh, tile_dot
-from penstock_kernels.triton.online_softmax import soften
+from penstock_kernels.triton.online_softmax import online_softmax_step
 from penstock_kernels.triton.rope_write import UNSCALED, KVScales, check_caches
 from penstock_kernels.triton.tiles import AttentionTiles
 
@@ -71,7 +71,7 @@ def _fold(top, total, mixed, peak, weight, values):
 
 
 @triton.jit
-def _tile_of(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
+def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
     """(its sequence, its first query there, the sequence's new tokens, and those before them)."""
     sequence = tl.load(tile_sequences + tile)
     first = tl.load(tile_firsts + tile)
@@ -128,7 +128,7 @@ def _attend_split(
         if WINDOW:
             seen = seen & (at[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        top, keep, weights, total = soften(scores, top, total)
+        top, keep, weights, total = online_softmax_step(scores, top, total)
         value = _operand(tl.load(value_head + place, mask=mask, other=0.0), q.dtype)
         mixed = tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
     return top, total, mixed
@@ -172,7 +172,7 @@ def _attend(
     all splits."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
-    sequence, first, queries, before = _tile_of(
+    sequence, first, queries, before = _query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
     )
     row = tl.arange(0, ROWS)
@@ -250,7 +250,7 @@ def _combine(
     """Folds the partial results of one row of a tile, in the order of its splits.  A decode's
     padding becomes zero here, which is a kernel less in each layer than zeros everywhere before."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence, first, queries, before = _tile_of(
+    sequence, first, queries, before = _query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
     )
     within = first + row // GROUP

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.numerics import LOG2_E, LOWEST, round_to, tile_dot
-from penstock_kernels.triton.online_softmax import soften
+from penstock_kernels.triton.online_softmax import online_softmax_step
 from penstock_kernels.triton.tiles import AttentionTiles
 
 
@@ -96,7 +96,7 @@ def _attend_inputs(
             added = tl.load(bias + head * bias_stride + apart, mask=near, other=0.0)
             scores += added.to(tl.float32) * LOG2_E
         scores = tl.where(held[None, :], scores, float("-inf"))
-        top, keep, weights, total = soften(scores, top, total)
+        top, keep, weights, total = online_softmax_step(scores, top, total)
         values = tl.load(value + from_row, mask=there, other=0.0)
         mixed = tile_dot(round_to(weights, q.dtype), values, mixed * keep[:, None])
     to_row = (start + within)[:, None] * (tl.num_programs(1) * HEAD_DIM)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.norm_rows import launch_rows, row_sum
+from penstock_kernels.triton.norm_rows import add_residual, launch_rows
 from penstock_kernels.triton.numerics import round_to
 
 
@@ -15,7 +15,7 @@ def _layer_norm(x, residual, weight, bias, out, eps, size, ADD: tl.constexpr, BL
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    wide = row_sum(x + row, residual + row, column, inside, ADD)
+    wide = add_residual(x + row, residual + row, column, inside, ADD)
     mean = tl.sum(wide, 0) / size
     apart = tl.where(inside, wide - mean, 0.0)
     variance = tl.sum(apart * apart, 0) / size

@@ -17,7 +17,7 @@ from penstock_kernels.triton.tiles import row_block, row_warps
 
 
 @triton.jit
-def row_sum(x, residual, column, inside, ADD: tl.constexpr):
+def add_residual(x, residual, column, inside, ADD: tl.constexpr):
     """x, or residual + x rounded to residual's dtype, in float32. Both begin at the row."""
     wide = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def soften(scores, top, total):
+def online_softmax_step(scores, top, total):
     """(top, keep, weights, total) with a further tile of scores, in powers of two.
 
     scores: [rows, keys] float32.  top: [rows], the largest score so far.  total: [rows], the sum of

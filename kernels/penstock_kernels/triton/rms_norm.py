@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.norm_rows import launch_rows, row_sum
+from penstock_kernels.triton.norm_rows import add_residual, launch_rows
 from penstock_kernels.triton.numerics import round_to
 
 
@@ -19,7 +19,7 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     # the row: without the barrier the compiler puts that off until the row is there.
     gain = tl.load(weight + column, mask=inside, other=0.0)
     tl.debug_barrier()
-    wide = row_sum(x + row, residual + row, column, inside, ADD)
+    wide = add_residual(x + row, residual + row, column, inside, ADD)
     if ADD:
         tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
     mean = tl.sum(wide * wide, 0) / size

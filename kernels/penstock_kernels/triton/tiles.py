@@ -175,9 +175,10 @@ _LEAST_PART = 16
 """Groups of 32 inputs that a part has at least."""
 
 
-def grouped_parts(outputs: int, inputs: int) -> int:
-    """Into how many parts a sum over the inputs is cut where there are few rows: 1, 2, 4 or 8."""
-    programs, groups = -(-outputs // GROUPED_FEW.columns), inputs // GROUPED_FEW.inner
+def grouped_parts(outputs: int, inputs: int, columns: int = GROUPED_FEW.columns) -> int:
+    """Into how many parts a sum over the inputs is cut where there are few rows: 1, 2, 4 or 8.
+    columns: instead of GROUPED_FEW's, for measuring."""
+    programs, groups = -(-outputs // columns), inputs // GROUPED_FEW.inner
     parts = 1
     while parts < 8 and parts * programs < _PROGRAMS and groups >= 2 * parts * _LEAST_PART:
         parts *= 2

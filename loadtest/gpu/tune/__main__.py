@@ -7,6 +7,7 @@ Standard library only, as in start.py: what is missing is installed before anyth
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -36,6 +37,8 @@ def main() -> int:
             folder,
             "--seconds",
             f"{left:.0f}",
+            "--parent",
+            str(os.getpid()),
         ]
         command += ["--kernels", *flags.kernels, *(["--dry"] if flags.dry else [])]
         changes = {"TRITON_CACHE_DIR": str(Path(folder) / "triton")}

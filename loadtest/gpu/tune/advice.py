@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 Row = dict[str, Any]
@@ -27,6 +28,10 @@ def settings_of(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(row["setting"] for row in rows))
 
 
+def present_failures(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.get("present") and row["status"] != TIMED]
+
+
 def speed(row: Row) -> float:
     """Times as fast as the present choice, timed in turns with it."""
     return float(row["present_seconds"] / row["seconds"])
@@ -41,13 +46,18 @@ def mean_speed(rows: list[Row], shapes: int) -> float | None:
 
 
 def shapes_of(found: dict[int, list[Row]]) -> list[str]:
-    """As the candidates that came through all of them had them."""
-    return [row["shape"] for row in max(found.values(), key=len)]
+    """As the candidates that came through all of them had them. A present choice may have failed
+    after it was timed."""
+    timed = ([row["shape"] for row in rows if row["status"] == TIMED] for rows in found.values())
+    return max(timed, key=len)
 
 
-def changes(rows: list[Row]) -> list[dict[str, Any]]:
+def changes(rows: list[Row], moves: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     """Of each setting, the fastest candidate that is worth it: setting, kind, present, tiles (all
-    fields by name), mean, worst, best (speeds)."""
+    fields by name), mean, worst, best (speeds), and of `moves` what is said of fields that change.
+
+    moves: setting to field to what else a change of it moves.
+    """
     made = []
     for setting in settings_of(rows):
         found = by_candidate(rows, setting)
@@ -71,6 +81,11 @@ def changes(rows: list[Row]) -> list[dict[str, Any]]:
                 "mean": mean,
                 "worst": min(speeds),
                 "best": max(speeds),
+                "moves": [
+                    told
+                    for name, told in moves.get(setting, {}).items()
+                    if some[0]["tiles"][name] != now[name]
+                ],
             }
         )
     return made
@@ -79,11 +94,26 @@ def changes(rows: list[Row]) -> list[dict[str, Any]]:
 def sentences(found: list[dict[str, Any]]) -> list[str]:
     if not found:
         return ["change nothing: no candidate was worth it"]
-    return [
-        f"change {each['setting']} from {written(each['present'])} to {written(each['tiles'])}: "
-        f"{gain(each['mean'])} faster ({gain(each['worst'])} to {gain(each['best'])})"
-        for each in found
-    ]
+    lines = []
+    for each in found:
+        change = f"from {written(each['present'])} to {written(each['tiles'])}"
+        speeds = f"{gain(each['mean'])} faster ({gain(each['worst'])} to {gain(each['best'])})"
+        lines.append(f"change {each['setting']} {change}: {speeds}")
+        if each["moves"]:
+            lines.append(f"mind, of {each['setting']}: {'; '.join(each['moves'])}")
+    return lines
+
+
+def failures(document: dict[str, Any]) -> list[str]:
+    """Of present choices, and how many candidates were not tried for them."""
+    lines = []
+    for row in present_failures(document["rows"]):
+        setting, shape = row["setting"], f" in {row['shape']}" if row["shape"] else ""
+        lines.append(
+            f"{setting}, the present choice {written(row['tiles'])}: {row['status']}{shape}: "
+            f"{row['reason']}; {document['dropped'][setting]} candidates were not tried"
+        )
+    return lines
 
 
 def written(tiles: dict[str, int]) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.job import shortened, write_json
 from loadtest.gpu.tune.families import NAMES
+from penstock.children import die_with_parent
 
 if TYPE_CHECKING:
     from loadtest.gpu.tune.candidates import Candidate
@@ -125,9 +126,12 @@ def take(work: Path, number: int) -> bool:
     return True
 
 
-def compile_all(candidates: list[Candidate], work: Path, arch: int) -> None:
+def compile_all(candidates: list[Candidate], work: Path, arch: int, ends: float) -> None:
+    """Those that none has taken. ends: as time.monotonic() has it; none is begun after."""
     compiler = Compiler(arch)
     for candidate in candidates:
+        if time.monotonic() >= ends:
+            return
         if not take(work, candidate.number):
             continue
         begun = time.monotonic()
@@ -151,10 +155,15 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--arch", type=int, required=True)
     parser.add_argument("--kernels", nargs="+", default=NAMES)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--parent", type=int, help="ends with this process")
     flags = parser.parse_args()
+    ends = time.monotonic() + flags.seconds
+    if flags.parent is not None:
+        die_with_parent(flags.parent)
     from loadtest.gpu.tune.candidates import all_candidates
 
-    compile_all(all_candidates(flags.kernels, dry=False), flags.work, flags.arch)
+    compile_all(all_candidates(flags.kernels, dry=False), flags.work, flags.arch, ends)
     return 0
 
 

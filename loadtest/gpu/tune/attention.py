@@ -18,6 +18,39 @@ from penstock_kernels.triton.attention import paged_attention
 from penstock_kernels.triton.attention_plan import AttentionPlan
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 
+_KEYS = "keys is shared by few, many and batch_invariant of every head_dim <= 128"
+_SPLIT = (
+    "split is KEY_SPLIT, shared by few, many and batch_invariant of every head_dim, and the least "
+    "context of a decode graph"
+)
+_WARPS = "warps is the same for every head_dim"
+MOVES = {
+    "few": {
+        "rows": "rows is the same for every head_dim",
+        "keys": _KEYS,
+        "split": _SPLIT,
+        "warps": _WARPS,
+        "stages": "stages is two more than what many and batch_invariant have, for every "
+        "head_dim <= 128",
+    },
+    "many": {
+        "rows": "rows is the same for every head_dim <= 128",
+        "keys": _KEYS,
+        "split": _SPLIT,
+        "warps": _WARPS,
+        "stages": "stages is shared with batch_invariant, few has two more, for every "
+        "head_dim <= 128",
+    },
+    "invariant": {
+        "rows": "rows is the same for every head_dim",
+        "keys": _KEYS,
+        "split": _SPLIT,
+        "warps": _WARPS,
+        "stages": "stages is shared with many, few has two more, for every head_dim <= 128",
+    },
+}
+"""Of `attention_choice`, where head_dim <= 128."""
+
 COMPARED = 64
 """Queries of a prompt that are held against the reference."""
 
@@ -39,6 +72,7 @@ def decode(config: ModelConfig, sizes: Sizes) -> Setting:
             *(decode_case(config, *each) for each in sizes.decode[1:]),
         ),
         sensible=sensible,
+        moves=MOVES["few"],
     )
 
 
@@ -58,6 +92,7 @@ def prefill(config: ModelConfig, sizes: Sizes) -> Setting:
         tuple(chunk_case(config, *each) for each in sizes.chunks),
         (replace(present, rows=64, keys=64, warps=4, stages=2),),
         sensible,
+        MOVES["many"],
     )
 
 
@@ -75,6 +110,7 @@ def invariant(config: ModelConfig, sizes: Sizes) -> Setting:
         },
         (decode_case(config, *sizes.decode[0]), chunk_case(config, *sizes.chunks[0])),
         sensible=sensible,
+        moves=MOVES["invariant"],
     )
 
 

@@ -53,7 +53,8 @@ _OTHERS = tuple(
 
 
 def sensible(tiles: Tiles) -> bool:
-    """Sums that fit the registers, operands that fit the shared memory, work for every warp."""
+    """Sums that fit the registers, and some for every thread. Operands that don't fit the shared
+    memory fail when they are compiled or launched."""
     sums = tiles.rows * tiles.columns / (32 * tiles.warps)
     return 4 <= sums <= 128
 
@@ -123,10 +124,28 @@ def fp8(config: ModelConfig, sizes: Sizes) -> Setting:
     return Setting("FP8", "_fp8_linear", present.FP8, choices, cases, others, sensible)
 
 
+_PARTS = (
+    "parts is no field of a constant: `grouped_parts` decides it, for GROUPED_FEW and GROUPED_MANY "
+    "alike; 0 is what it says"
+)
+MOVES = {
+    "GROUPED_FEW": {
+        "rows": "rows is up to how many rows GROUPED_FEW is taken, and the batch-invariant mode "
+        "takes it for any",
+        "columns": "columns is what `grouped_parts` counts programs by, for GROUPED_MANY too",
+        "parts": _PARTS,
+    },
+    "GROUPED_MANY": {
+        "rows": "rows is up to how many rows sums are cut into parts",
+        "parts": _PARTS,
+    },
+}
+
+
 @dataclass(frozen=True)
 class GroupedTiles:
-    """MatmulTiles, and into how many parts the sum over the inputs is cut; 0: as many as
-    `grouped_parts` says."""
+    """MatmulTiles, and into how many parts the sum over the inputs is cut; 0: as many as it would
+    be, were these tiles the present choice."""
 
     rows: int
     columns: int
@@ -157,7 +176,7 @@ def grouped(
         for matrix in sizes.gguf_matrices
         for kind in KINDS
         for case in products(
-            config, rows, kept(config, kind, matrix), f"{kind}, ", gguf_bytes(kind), matrix
+            config, rows, kept(config, kind, matrix, name), f"{kind}, ", gguf_bytes(kind), matrix
         )
     ]
     now: MatmulTiles = getattr(present, name)
@@ -170,17 +189,39 @@ def grouped(
         "parts": (0, 1, 2, 4, 8),
     }
     return Setting(
-        name, "_grouped_product", GroupedTiles(*values), choices, tuple(cases), sensible=sensible
+        name,
+        "_grouped_product",
+        GroupedTiles(*values),
+        choices,
+        tuple(cases),
+        sensible=sensible,
+        moves=MOVES[name],
     )
 
 
-def kept(config: ModelConfig, kind: str, matrix: str) -> Callable[[torch.device], Multiplication]:
+def parts_of(name: str, tiles: GroupedTiles, rows: int, outputs: int, inputs: int) -> int:
+    """As `grouped_linear` would choose them, were these tiles what `name` is."""
+    if tiles.parts:
+        return tiles.parts
+    many = tiles.rows if name == "GROUPED_MANY" else present.GROUPED_MANY.rows
+    columns = tiles.columns if name == "GROUPED_FEW" else present.GROUPED_FEW.columns
+    return present.grouped_parts(outputs, inputs, columns) if rows <= many else 1
+
+
+def kept(
+    config: ModelConfig, kind: str, matrix: str, name: str
+) -> Callable[[torch.device], Multiplication]:
+    outputs, inputs = matrices(config)[matrix]
+
     @cache
     def multiplication(device: torch.device) -> Multiplication:
-        weights = of_a_gguf(kind, *matrices(config)[matrix], device)
+        weights = of_a_gguf(kind, outputs, inputs, device)
         return (
             lambda x, tiles: grouped_linear(
-                x, weights, tiles=tiles.tiles, parts=tiles.parts or None
+                x,
+                weights,
+                tiles=tiles.tiles,
+                parts=parts_of(name, tiles, len(x), outputs, inputs),
             ),
             lambda x: x.float() @ grouped_rows(weights, None, torch.float32).T,
         )

@@ -64,6 +64,10 @@ def norm(config: ModelConfig, sizes: Sizes) -> Setting:
         now,
         {"warps": (1, 2, 4, 8, 16)},
         tuple(map(case, sizes.rows)),
+        moves={
+            "warps": f"row_warps({block}) serves layer_norm and quantise_fp8 too, and a change of "
+            "its rule other rows"
+        },
     )
 
 
@@ -86,6 +90,10 @@ def gate(config: ModelConfig, sizes: Sizes) -> Setting:
         Block(present.GATE_BLOCK, present.GATE_WARPS),
         {"block": (256, 512, 1024, 2048, 4096), "warps": (1, 2, 4, 8)},
         tuple(map(case, sizes.rows)),
+        moves={
+            "block": "GATE_BLOCK serves gelu_mul and the activations without a gate too",
+            "warps": "GATE_WARPS serves gelu_mul and the activations without a gate too",
+        },
     )
 
 

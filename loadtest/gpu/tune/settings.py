@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -82,7 +82,8 @@ class Case:
 class Setting:
     """name: what `tiles.py` calls it.  kernel: the one whose registers are told.  choices: values
     of each field to try, in order.  others: whole candidates that differ in many fields at once.
-    sensible: whether a combination is worth trying."""
+    sensible: whether a combination is worth trying.  moves: of a field, for people, what else a
+    change of it moves than this choice, or where it is decided."""
 
     name: str
     kernel: str
@@ -91,6 +92,7 @@ class Setting:
     cases: tuple[Case, ...]
     others: tuple[Tiles, ...] = ()
     sensible: Callable[[Tiles], bool] = lambda tiles: True
+    moves: Mapping[str, str] = field(default_factory=dict)
 
     def candidates(self, most: int) -> list[Tiles]:
         """The present choice, what differs from it in one field, others, what differs in two."""
@@ -119,4 +121,4 @@ class Setting:
 
 
 def numbers(tiles: Tiles) -> dict[str, int]:
-    return {field.name: getattr(tiles, field.name) for field in fields(tiles)}
+    return {each.name: getattr(tiles, each.name) for each in fields(tiles)}

@@ -6,22 +6,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu.__main__ import device, versions
 from loadtest.gpu.job import part_file, write_json
+from loadtest.gpu.leaving import leave_at_signals
 from loadtest.gpu.report import TRIAL
 from loadtest.gpu.tune import advice, plot
 from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.families import NAMES
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.tables import to_markdown
+from penstock.children import die_with_parent
 
 REPORT_SECONDS = 8.0
 STILL = 45.0
@@ -35,9 +39,19 @@ NAME = "tune"
 def main() -> int:
     """Exit status: 0, 1 where nothing was timed."""
     flags = _parser().parse_args()
-    # So that what runs is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    leave_at_signals()  # So that what runs is ended too.
+    if flags.parent is not None:
+        die_with_parent(flags.parent, signal.SIGTERM)
+    try:
+        return tune(flags)
+    finally:
+        # Who would have removed it is gone.
+        if flags.parent not in (None, os.getppid()):
+            shutil.rmtree(flags.work, ignore_errors=True)
+
+
+def tune(flags: argparse.Namespace) -> int:
+    """As `main`."""
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
     started = now()
     flags.output.mkdir(parents=True, exist_ok=True)
@@ -49,13 +63,13 @@ def main() -> int:
     document = gathered(flags, lines.rows) | {"starts": starts}
     document |= run_facts("", [], started) | {"command": told(flags)}
     document |= {"dry": flags.dry, "device": device(), "versions": versions()}
-    document["changes"] = advice.changes(document["rows"])
+    document["changes"] = advice.changes(document["rows"], document["moves"])
     document["charts"] = plot.draw(document, flags.output / f"{NAME}.png")
     write_json(flags.output / f"{NAME}.json", document)
     text = to_markdown(document)
     (flags.output / f"{NAME}.md").write_text(text)
     print(text)
-    print("\n".join(advice.sentences(document["changes"])))
+    print("\n".join([*advice.sentences(document["changes"]), *advice.failures(document)]))
     if flags.dry:
         print(TRIAL)
     return 0 if any(row["status"] == "timed" for row in document["rows"]) else 1
@@ -68,32 +82,32 @@ class Measuring:
         self._flags = flags
         self._ends = ends
         self._log = log
+        self._running: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
         """How often the measuring process was started. None of its processes is left."""
-        ahead = [] if self._flags.dry else self._compilers()
         try:
+            ahead = [] if self._flags.dry else self._compilers()
             for start in range(1, STARTS + 1):
                 if self._measure(ahead) or time.monotonic() >= self._ends:
                     return start
             return STARTS
         finally:
-            for process in ahead:
-                end(process)
+            for process in list(self._running):
+                self._end(process)
 
     def _compilers(self) -> list[subprocess.Popen[bytes]]:
         """One for each core but one, which is for the process with the GPU."""
         cores = len(os.sched_getaffinity(0))
-        arch = ["--arch", str(architecture())]
+        options = [*self._left(), "--arch", str(architecture())]
         # Nothing of a GPU is touched, and no time goes into starting its driver.
         without = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        return [self._start("ahead", arch, without) for _ in range(max(1, cores - 1))]
+        return [self._start("ahead", options, without) for _ in range(max(1, cores - 1))]
 
     def _measure(self, ahead: list[subprocess.Popen[bytes]]) -> bool:
         """Whether it came to its end."""
-        seconds = ["--seconds", f"{max(self._ends - time.monotonic(), 0):.1f}"]
         kind = ["--dry"] if self._flags.dry else ["--ahead"]
-        process = self._start("sweep", [*seconds, *kind], {})
+        process = self._start("sweep", [*self._left(), *kind], {})
         try:
             while process.poll() is None:
                 time.sleep(0.2)
@@ -104,8 +118,11 @@ class Measuring:
                     break
         finally:
             status = process.poll()
-            end(process)
+            self._end(process)
         return status == 0
+
+    def _left(self) -> list[str]:
+        return ["--seconds", f"{max(self._ends - time.monotonic(), 0):.1f}"]
 
     def _stands_still(self) -> bool:
         path = lines_file(self._flags.work)
@@ -119,7 +136,8 @@ class Measuring:
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"loadtest.gpu.tune.{module}", *options]
         command += ["--work", str(self._flags.work), "--kernels", *self._flags.kernels]
-        return subprocess.Popen(
+        command += ["--parent", str(os.getpid())]
+        process = subprocess.Popen(
             command,
             cwd=ROOT,
             env=os.environ | changes,
@@ -128,6 +146,12 @@ class Measuring:
             stderr=self._log,
             start_new_session=True,
         )
+        self._running.append(process)
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        end(process)
+        self._running.remove(process)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -150,22 +174,29 @@ def architecture() -> int:
 
 
 def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """rows, left_out: candidates that had no turn, in order; parts: the machine's limits."""
-    everything: list[dict[str, Any]] = next(
-        (line["candidates"] for line in lines if "candidates" in line), []
-    )
+    """rows, left_out: candidates that had no turn, in order; dropped: by setting, how many of them
+    for its present choice's failure; moves: as `advice.changes` takes it;
+    parts: the machine's limits."""
+    first = next((line for line in lines if "candidates" in line), {"candidates": [], "moves": {}})
+    everything: list[dict[str, Any]] = first["candidates"]
     done = {line["done"] for line in lines if "done" in line}
+    rows = [line for line in lines if "status" in line]
+    failed = {row["setting"] for row in advice.present_failures(rows)}
     left_out = [
         each | {"compiled": compiled(flags.work, each["number"]) is not None}
         for each in everything
-        if each["number"] not in done
+        if each["number"] not in done and each["setting"] not in failed
     ]
+    tried = {row["number"] for row in rows}
+    untried = Counter(each["setting"] for each in everything if each["number"] not in tried)
     path = part_file(flags.work, "limits")
     return {
         "candidates": len(everything),
         "compiled_late": sum("missed" in line for line in lines),
-        "rows": [line for line in lines if "status" in line],
+        "rows": rows,
+        "dropped": {setting: untried[setting] for setting in sorted(failed)},
         "left_out": left_out,
+        "moves": first["moves"],
         "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},
     }
 
@@ -183,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--kernels", nargs="+", default=NAMES)
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--parent", type=int, help="ends with this process")
     return parser
 
 

@@ -30,6 +30,7 @@ from loadtest.gpu.tune.candidates import Candidate, all_candidates
 from loadtest.gpu.tune.families import NAMES
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.settings import Bench, Case, Setting, Tiles
+from penstock.children import die_with_parent
 
 TOLERANCE = 0.01
 """Of a row's norm: bfloat16's rounding is a quarter of it, a missing tile more."""
@@ -112,12 +113,19 @@ class Sweep:
         self._found = found
         self._ends = ends
         self._shapes: dict[tuple[str, int], Shape] = {}
+        self._presents: dict[str, Candidate] = {}
 
     def run(self, candidates: list[Candidate]) -> None:
-        """In order, as they are compiled, until all are done or the time is over."""
+        """In order, as they are compiled, until all are done or the time is over. Nothing more of
+        a setting whose present choice fails."""
+        self._presents = {each.setting.name: each for each in candidates if each.present}
         self._settle_broken_off(candidates)
         left = [each for each in candidates if each.number not in self._lines.done]
-        while left and time.monotonic() < self._ends:
+        while time.monotonic() < self._ends:
+            dropped = self._lines.dropped
+            left = [each for each in left if each.setting.name not in dropped]
+            if not left:
+                return
             ready = next((each for each in left if self._is_ready(each, left)), None)
             if ready is None:
                 time.sleep(PAUSE)
@@ -131,9 +139,11 @@ class Sweep:
         return (candidate.present or not waits) and self._found(candidate.number) is not None
 
     def _settle_broken_off(self, candidates: list[Candidate]) -> None:
+        building = self._lines.building
         for candidate in candidates:
             if candidate.number in self._lines.broken_off:
-                self._fail(candidate, FAILED, "the process ended, or stood still, in its turn")
+                blamed = self._presents[candidate.setting.name] if building else candidate
+                self._fail(blamed, FAILED, "the process ended, or stood still, in its turn")
                 self._lines.add(done=candidate.number)
 
     def _try(self, candidate: Candidate) -> None:
@@ -150,15 +160,18 @@ class Sweep:
 
     def _measure(self, candidate: Candidate, resources: dict[str, int]) -> None:
         for place, case in enumerate(candidate.setting.cases):
+            blamed = self._presents[candidate.setting.name]
             try:
                 shape = self._shape(candidate.setting, place)
+                blamed = candidate
                 of_present = candidate.present
                 figures = shape.time_present() if of_present else shape.time(candidate.tiles)
             except Exception as error:
                 traceback.print_exc()
                 status = WRONG if isinstance(error, Wrong) else FAILED
                 reason = f"{type(error).__name__}: {shortened(str(error))}"
-                self._fail(candidate, status, reason, case.shape, **resources)
+                used = resources if blamed is candidate else {}
+                self._fail(blamed, status, reason, case.shape, **used)
                 self._still_there()
                 return
             self._lines.add(
@@ -172,7 +185,11 @@ class Sweep:
         key = (setting.name, place)
         if key not in self._shapes:
             case = setting.cases[place]
-            self._shapes[key] = Shape(case, setting.present, self._device, self._timer)
+            self._lines.add(building=case.shape)
+            try:
+                self._shapes[key] = Shape(case, setting.present, self._device, self._timer)
+            finally:
+                self._lines.add(built=case.shape)
         return self._shapes[key]
 
     def _fail(
@@ -217,6 +234,8 @@ def measure_limits(work: Path, timer: Timer, *, dry: bool) -> None:
 
 def main() -> int:
     flags = _parser().parse_args()
+    if flags.parent is not None:
+        die_with_parent(flags.parent)
     ends = time.monotonic() + flags.seconds
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     candidates = all_candidates(flags.kernels, dry=flags.dry)
@@ -234,7 +253,8 @@ def main() -> int:
         measure_limits(flags.work, timer, dry=flags.dry)
         lines = Lines(lines_file(flags.work))
         if not lines.rows:
-            lines.add(candidates=[each.facts() for each in candidates])
+            moves = {each.setting.name: each.setting.moves for each in candidates}
+            lines.add(candidates=[each.facts() for each in candidates], moves=moves)
         hear_compiling(lines)
         try:
             Sweep(lines, device, timer, found, ends).run(candidates)
@@ -250,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", nargs="+", default=NAMES)
     parser.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--parent", type=int, help="ends with this process")
     return parser
 
 

@@ -35,7 +35,8 @@ def to_markdown(document: dict[str, Any]) -> str:
 
 
 def _changes(document: dict[str, Any]) -> str:
-    lines = [f"- {sentence}\n" for sentence in advice.sentences(document["changes"])]
+    sentences = [*advice.sentences(document["changes"]), *advice.failures(document)]
+    lines = [f"- {sentence}\n" for sentence in sentences]
     return "## To be changed in tiles.py\n" + "".join(lines)
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic
 
 import msgspec
 import torch
 
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
-from penstock_worker.device.guard import guarded
+from penstock_worker.device.guard import Value, guarded
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.device.step import DeviceStep, Works
 from penstock_worker.device.timeline import Timeline
@@ -26,8 +26,6 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.plan_runner import Computer
 from penstock_worker.slots import Slots
 from penstock_worker.steps import Order, answer
-
-Value = TypeVar("Value")
 
 
 class DevicePlanRunner(ABC, Generic[Works]):

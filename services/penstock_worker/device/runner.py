@@ -15,7 +15,6 @@ The charter of `penstock_worker.runner` holds here too; how a step is begun and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +25,7 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.block_copies import Copies
+from penstock_worker.device.guard import Value
 from penstock_worker.device.interface import DeviceSampler
 from penstock_worker.device.launch import Launch
 from penstock_worker.device.plan_runner import DevicePlanRunner
@@ -35,7 +35,7 @@ from penstock_worker.device.timeline import Timeline
 from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.gather import gather
 from penstock_worker.grammar import Grammars
-from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.pending import StepLost
 from penstock_worker.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.sampler import Ask, Choice
@@ -44,9 +44,6 @@ from penstock_worker.steps import attempt, computable, failure
 from penstock_worker.work import ask_of, sampling_rows
 
 log = logs.get(__name__)
-
-Value = TypeVar("Value")
-UNWATCHED = Unwatched()
 
 
 class DeviceRunner(DevicePlanRunner[Launch]):

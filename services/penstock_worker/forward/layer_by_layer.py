@@ -33,5 +33,9 @@ class LayerByLayer:
         """Raises StepCancelled, and what `check` does."""
         self._go_on()
         self._check()
+        self._count_layers(1)
+
+    def _count_layers(self, count: int) -> None:
+        """Of layers that are queued together: nothing is asked."""
         with self._lock:
-            self.layers_done += 1
+            self.layers_done += count

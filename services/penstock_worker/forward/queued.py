@@ -108,7 +108,7 @@ class TritonForward(LayerByLayer):
         self._go_on()
         hidden = self._graphs.hidden(batch, rows)
         if hidden is not None:
-            self.layers_done += len(self._model.layers)
+            self._count_layers(len(self._model.layers))
         return hidden
 
     def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:

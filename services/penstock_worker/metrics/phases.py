@@ -43,6 +43,9 @@ class Unwatched(Phases):
         return part
 
 
+UNWATCHED = Unwatched()
+
+
 class _Timed:
     """In place of a part; whatever is not its one method is the part's own."""
 

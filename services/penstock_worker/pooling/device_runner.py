@@ -20,7 +20,7 @@ from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.device.step import DeviceStep
 from penstock_worker.device.timeline import Timeline
 from penstock_worker.grammar import Grammars
-from penstock_worker.metrics.phases import Phases, Unwatched
+from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.pooling.device_body import DeviceBody
 from penstock_worker.pooling.device_launch import PoolingLaunch
 from penstock_worker.pooling.heads import Head
@@ -28,13 +28,12 @@ from penstock_worker.sampler.transfers import Transfers, transfers
 from penstock_worker.slots import Slots
 from penstock_worker.steps import able, attempt
 
-UNWATCHED = Unwatched()
-
 
 class DevicePoolingRunner(DevicePlanRunner[PoolingLaunch]):
     """body, head and copies work on one queue; without KV there are no copies.
 
-    queue, ways: None: torch's own for the device.  No grammar is ever compiled here.
+    queue, ways: None: torch's own for the device.  phases: are told the device's own seconds.  No
+    grammar is ever compiled here.
     """
 
     def __init__(
