@@ -120,6 +120,10 @@ def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
         Part(present.SAMPLING_PART, present.SAMPLING_BLOCK, present.SAMPLING_WARPS),
         {"part": (4096, 8192, 16_384), "block": (1024, 2048, 4096), "warps": (4, 8, 16, 32)},
         (Case(f"top-k, top-p, {rows} x {vocab}", make, size=4 * rows * vocab),),
+        moves={
+            "block": "SAMPLING_BLOCK also is log_probs'",
+            "warps": "SAMPLING_WARPS also is log_probs'",
+        },
     )
 
 
