@@ -50,24 +50,40 @@ def chat(server: Server, state_home: dict[str, str]) -> Iterator[Terminal]:
         yield terminal
 
 
+def prompted(chat: Terminal, start: int = 0) -> None:
+    """Waits for the prompt: before it and between two the terminal takes what is typed for itself,
+    and may lose some of it."""
+    chat.wait_for(r"\n[>…] \Z", start=start)
+
+
+def say(chat: Terminal, *lines: str) -> None:
+    """Types each line when it is asked for."""
+    start = 0
+    for line in lines:
+        prompted(chat, start)
+        start = len(chat.plain)
+        chat.type(line + "\r")
+
+
 def test_chat_answers_and_remembers(chat: Terminal, tmp_path: Path, state_home) -> None:
-    chat.type(QUESTION.replace("capital ", "capital\\\r") + "\r")
+    say(chat, *QUESTION.replace("capital ", "capital\\\n").split("\n"))
     chat.wait_for(r"\(\d+ tokens, [\d.]+/s\)")
     assert "Paris" in chat.plain
     seen = len(chat.plain)
-    chat.type('"""And of\rItaly?"""\r')
+    say(chat, '"""And of', 'Italy?"""')
     chat.wait_for(r"\(\d+ tokens", start=seen)
     file = tmp_path / "talk.json"
-    chat.type(f"/save {file}\r")
+    say(chat, f"/save {file}")
     chat.wait_for("written: ")
     messages = json.loads(file.read_text())["messages"]
     assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert messages[1]["content"] == "What is the capital\nof France?"
     assert messages[3]["content"] == "And of\nItaly?"
-    chat.type("/clear\r")
+    say(chat, "/clear")
     chat.wait_for("forgotten")
-    chat.type("/sav\r")
-    chat.wait_for(r"did you mean /save\?\s+> $")  # Between prompts the terminal eats a Ctrl-D.
+    say(chat, "/sav")
+    chat.wait_for(r"did you mean /save\?")
+    prompted(chat)
     chat.type("\x04")
     assert chat.wait_exit() == 0
     history = Path(state_home["XDG_STATE_HOME"]) / "penstock" / "chat_history"
@@ -76,17 +92,18 @@ def test_chat_answers_and_remembers(chat: Terminal, tmp_path: Path, state_home) 
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(chat: Terminal, server: Server) -> None:
-    chat.type(LONG + "\r")
+    say(chat, LONG)
     chat.wait_for(r"dragon\.\n.*\w{3}")
     chat.type("\x03")
     chat.wait_for(r"\(stopped\)")
     wait_until(lambda: open_requests(server) == 0)
+    prompted(chat)
     seen = len(chat.plain)
-    chat.type("\x03")  # at the prompt
+    chat.type("\x03")
     chat.wait_for("Ctrl-D or /exit leaves", start=seen)
-    chat.type("/clear\r" + QUESTION + "\r")
+    say(chat, "/clear", QUESTION)
     chat.wait_for(r"Paris[^\n]*\n\(\d+ tokens", start=seen)
-    chat.type("/exit\r")
+    say(chat, "/exit")
     assert chat.wait_exit() == 0
 
 
@@ -240,13 +257,13 @@ def test_chat_with_an_engine_of_its_own_outlives_ctrl_c(state_home: dict[str, st
     arguments = ("chat", "smollm2-135m", *SMALL, "--system", SYSTEM, "--temperature", "0")
     with Terminal(*arguments, env=state_home) as chat:
         chat.wait_for("/help lists what you can type", timeout=240)
-        chat.type(LONG + "\r")
+        say(chat, LONG)
         chat.wait_for(r"dragon\.\n.*\w{3}")
         chat.type("\x03")
         chat.wait_for(r"\(stopped\)")
         seen = len(chat.plain)
-        chat.type("/clear\r" + QUESTION + "\r")
+        say(chat, "/clear", QUESTION)
         chat.wait_for(r"Paris[^\n]*\n\(\d+ tokens", start=seen)
-        chat.type("/exit\r")
+        say(chat, "/exit")
         assert chat.wait_exit() == 0
         assert "Traceback" not in chat.plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.timeout(900)]
 
 TWO = ("--data-parallel-size", "2", "--max-model-len", "1024", "--num-kv-blocks", "256")
 STREAMS = 6
-TOKENS = 48
+TOKENS = 96
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,23 @@ async def together(url: str, on_chunks: Callable[[], None] | None = None) -> lis
         return await asyncio.gather(*tasks)
 
 
+def wait_settled(server: Server) -> None:
+    """Until both engine cores have said anew that they do nothing: requests are dealt out by what
+    they say, and that one was busy may be old news."""
+    begun = time.monotonic()
+
+    def settled() -> bool:
+        told_within = time.monotonic() - begun
+        return all(
+            each["running"] == each["waiting"] == 0
+            and each["status_age"] is not None
+            and each["status_age"] < told_within
+            for each in engines(server)
+        )
+
+    wait_until(settled, 2 * PATIENCE, lambda: engines(server))
+
+
 async def running(client: httpx.AsyncClient, streams: int) -> bool:
     state = (await client.get("/status")).json()
     open_requests = [each["open_requests"] for each in state["engines"]]
@@ -74,6 +92,7 @@ def undisturbed(two: Server) -> list[Reading]:
     [("engine 0", signal.SIGKILL), ("engine 1", signal.SIGTERM), ("worker 1", signal.SIGKILL)],
 )
 def test_streams_are_the_same_whichever_process_leaves(two, undisturbed, victim, signum):
+    wait_settled(two)
     pid = two.child(victim)
     moved = counter(two, "penstock:moved_requests_total")
     disturbed = asyncio.run(together(two.url, lambda: os.kill(pid, signum)))

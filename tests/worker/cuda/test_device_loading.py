@@ -118,6 +118,7 @@ class Sampler:
     device: torch.device
     vocab: int
     max_slots: int
+    batch_invariant: bool
     rows: list[tuple[int, ...]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
@@ -159,6 +160,7 @@ def test_parts_fit_together_after_the_largest_steps() -> None:
         parts = load_on_device(recipe, setup, GROUPED.vocab_size)
         fewer = load_on_device(recipe, setup, GROUPED.vocab_size, Fewer())
         assert (fewer.blocks, fewer.copies.host_blocks) == (5, 2)
+        assert not parts.sampler.batch_invariant
         assert parts.sampler.rows == [(2, 97), (2, 97)]
         assert parts.sampler.forgotten == [0, 1, 0, 1]
         # No more than could be in use: two sequences of 16 tokens, in blocks of 4.
