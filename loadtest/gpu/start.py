@@ -26,19 +26,30 @@ SECONDS = 525
 
 def main() -> int:
     """Exit status: that of the measurements; 2 where something can't be installed."""
-    begun = time.monotonic()
     flags = parser().parse_args()
+    own = ["--parts", *flags.parts] if flags.parts else []
+    return start(flags, "loadtest.gpu", own, "gpu-measurements-", {})
+
+
+def start(
+    flags: argparse.Namespace, module: str, own: list[str], prefix: str, changes: dict[str, str]
+) -> int:
+    """Runs a module in a work folder that goes with it, with what `flags.wheels` has where that is
+    missing here. own: flags beside --output, --work, --seconds and --dry.  changes: of the
+    environment; a {work} in a value is the folder.  Returns its exit status, or 2."""
+    begun = time.monotonic()
     output = flags.output or default_output(dry=flags.dry)
-    with tempfile.TemporaryDirectory(prefix="gpu-measurements-") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         site = Path(folder) / "site"
         if flags.wheels is not None and not install(flags.wheels, site):
             return 2
-        command = [sys.executable, "-m", "loadtest.gpu", "--output", str(output.absolute())]
         left = flags.seconds - (time.monotonic() - begun)
+        command = [sys.executable, "-m", module, "--output", str(output.absolute())]
         command += ["--work", folder, "--seconds", f"{left:.0f}"]
         command += ["--dry"] if flags.dry else []
-        command += ["--parts", *flags.parts] if flags.parts else []
-        return wait_for(command, environment(site, Path(folder), flags.dry))
+        set_there = {name: value.format(work=folder) for name, value in changes.items()}
+        there = environment(site, Path(folder), flags.dry) | set_there
+        return wait_for([*command, *own], there)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -102,23 +102,30 @@ def rotation(rows: int, config: ModelConfig, device: torch.device) -> Case:
     )
 
 
+def asking(
+    rows: int, temperature: float, top_k: int, top_p: float, device: torch.device
+) -> sampling.SamplingRows:
+    """Rows that ask for the same, each with a seed of its own."""
+
+    def filled(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.full((rows,), value, dtype=dtype, device=device)
+
+    return sampling.SamplingRows(
+        temperature=filled(temperature, torch.float64),
+        top_k=filled(top_k, torch.int32),
+        top_p=filled(top_p, torch.float64),
+        min_p=filled(0.0, torch.float64),
+        seed=torch.arange(rows, device=device),
+        sequence=filled(0, torch.int64),
+        token=filled(0, torch.int64),
+    )
+
+
 def draws(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
     logits = 4 * torch.randn(rows, vocab, device=device)
     kinds = (("likeliest", 0.0, 0, 1.0), ("drawn", 0.8, 0, 1.0), ("top-k, top-p", 0.8, 50, 0.95))
     for name, temperature, top_k, top_p in kinds:
-
-        def filled(value: float, dtype: torch.dtype) -> Tensor:
-            return torch.full((rows,), value, dtype=dtype, device=device)
-
-        asked = sampling.SamplingRows(
-            temperature=filled(temperature, torch.float64),
-            top_k=filled(top_k, torch.int32),
-            top_p=filled(top_p, torch.float64),
-            min_p=filled(0.0, torch.float64),
-            seed=torch.arange(rows, device=device),
-            sequence=filled(0, torch.int64),
-            token=filled(0, torch.int64),
-        )
+        asked = asking(rows, temperature, top_k, top_p, device)
         yield Case(
             f"sample, {name}",
             f"{rows} x {vocab}",

@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-from loadtest.gpu.start import default_output, environment, install, wait_for
+from loadtest.gpu.start import start
 from loadtest.gpu.tune.families import NAMES
 
 SECONDS = 240.0
@@ -21,28 +19,10 @@ SECONDS = 240.0
 
 def main() -> int:
     """Exit status: 0; 1 where nothing was timed; 2 where something can't be installed."""
-    begun = time.monotonic()
     flags = parser().parse_args()
-    output = flags.output or default_output(dry=flags.dry)
-    with tempfile.TemporaryDirectory(prefix="gpu-tuning-") as folder:
-        site = Path(folder) / "site"
-        if flags.wheels is not None and not install(flags.wheels, site):
-            return 2
-        left = flags.seconds - (time.monotonic() - begun)
-        command = [sys.executable, "-m", "loadtest.gpu.tune.supervise"]
-        command += [
-            "--output",
-            str(output.absolute()),
-            "--work",
-            folder,
-            "--seconds",
-            f"{left:.0f}",
-            "--parent",
-            str(os.getpid()),
-        ]
-        command += ["--kernels", *flags.kernels, *(["--dry"] if flags.dry else [])]
-        changes = {"TRITON_CACHE_DIR": str(Path(folder) / "triton")}
-        return wait_for(command, environment(site, Path(folder), flags.dry) | changes)
+    own = ["--parent", str(os.getpid()), "--kernels", *flags.kernels]
+    cache = {"TRITON_CACHE_DIR": "{work}/triton"}
+    return start(flags, "loadtest.gpu.tune.supervise", own, "gpu-tuning-", cache)
 
 
 def parser() -> argparse.ArgumentParser:

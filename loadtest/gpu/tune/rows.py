@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from loadtest.gpu.parts.kernels_rows import asking
 from loadtest.gpu.tune.products import drawn
 from loadtest.gpu.tune.settings import Bench, Case, Setting, Sizes
 from penstock.model_config import ModelConfig
@@ -17,7 +18,7 @@ from penstock_kernels.triton import tiles as present
 from penstock_kernels.triton.gated import silu_mul
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.rms_norm import rms_norm
-from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling import sample_rows
 from penstock_kernels.triton.tiles import PartTiles
 
 TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.95
@@ -102,7 +103,7 @@ def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
 
     def make(device: torch.device) -> Bench:
         logits = 4 * torch.randn(rows, vocab, device=device)
-        asked = asking(rows, device)
+        asked = asking(rows, TEMPERATURE, TOP_K, TOP_P, device)
         return Bench(
             lambda tiles: (
                 lambda: sample_rows(
@@ -124,21 +125,6 @@ def sampled(config: ModelConfig, sizes: Sizes) -> Setting:
             "block": "SAMPLING_BLOCK also is log_probs'",
             "warps": "SAMPLING_WARPS also is log_probs'",
         },
-    )
-
-
-def asking(rows: int, device: torch.device) -> SamplingRows:
-    def filled(value: float, dtype: torch.dtype) -> Tensor:
-        return torch.full((rows,), value, dtype=dtype, device=device)
-
-    return SamplingRows(
-        temperature=filled(TEMPERATURE, torch.float64),
-        top_k=filled(TOP_K, torch.int32),
-        top_p=filled(TOP_P, torch.float64),
-        min_p=filled(0.0, torch.float64),
-        seed=torch.arange(rows, device=device),
-        sequence=filled(0, torch.int64),
-        token=filled(0, torch.int64),
     )
 
 

@@ -57,14 +57,7 @@ def small_model(
 
 
 def cache_shape(config: ModelConfig, dtype: torch.dtype = torch.float32) -> CacheShape:
-    return CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=BLOCK,
-        dtype=dtype,
-    )
+    return CacheShape.of(config, BLOCK, dtype)
 
 
 def queued(config: ModelConfig, cache: torch.dtype = torch.float32) -> TritonForward:

@@ -51,16 +51,18 @@ class Formed:
         first = self.rendezvous[0].address()
         self.each(lambda ranks: self._join(ranks, first))
 
-    def _join(self, ranks: Ranks, first: str) -> None:
-        place = ranks.place
-        named = RankGroup(
+    def _named(self, place: Place, first: str) -> RankGroup:
+        return RankGroup(
             tensor=place.tensor,
             pipeline=place.pipeline,
             rank=place.rank,
             rendezvous=first,
             number=self.number,
         )
-        ranks.join(Group(named, self.rendezvous[place.rank], CPU, lambda: self.wanted))
+
+    def _join(self, ranks: Ranks, first: str) -> None:
+        named = self._named(ranks.place, first)
+        ranks.join(Group(named, self.rendezvous[ranks.place.rank], CPU, lambda: self.wanted))
 
     def each(self, call: Callable[[Ranks], Any]) -> list[Any]:
         with torch.inference_mode(False):

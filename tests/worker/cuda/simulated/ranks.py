@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
-from penstock.protocol.to_worker import Plan, RankGroup
+from penstock.protocol.to_worker import Plan
 from penstock_worker.forward import choose
 from penstock_worker.loading import _load_on_device
 from penstock_worker.metrics.phases import Unwatched
@@ -64,15 +64,8 @@ class OnDevices(Formed):
         class OurGroup(DeviceGroup):
             hosts = self.hosts
 
-        place = ranks.place
-        named = RankGroup(
-            tensor=place.tensor,
-            pipeline=place.pipeline,
-            rank=place.rank,
-            rendezvous=first,
-            number=self.number,
-        )
-        rendezvous = self.rendezvous[place.rank]
+        named = self._named(ranks.place, first)
+        rendezvous = self.rendezvous[ranks.place.rank]
         ranks.join(OurGroup(named, rendezvous, CUDA, lambda: self.wanted))
 
 
