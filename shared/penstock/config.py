@@ -162,6 +162,42 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_waiting_tokens: Annotated[
         int, Meta(ge=1, description="Prompt tokens that may wait; more are refused with 503.")
     ] = 4_194_304
+    max_carried_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Tokens that all sequences which start in one step may have, computed"
+            " before or not; one may always start.",
+        ),
+    ] = 262_144
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one request may bring."""
+
+    max_request_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Tokens of a request's sequences together: n (or beam_width) times its"
+            " prompt and max_tokens. One sequence may always fill the context.",
+        ),
+    ] = 4_194_304
+    max_logit_bias: Annotated[
+        int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")
+    ] = 1024
+    max_allowed_token_ids: Annotated[
+        int, Meta(ge=1, le=262_144, description="Token ids in allowed_token_ids.")
+    ] = 262_144
+    max_bad_words_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=262_144,
+            description="Token ids that all of bad_words encode to, with and without a space"
+            " before each.",
+        ),
+    ] = 16_384
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -294,6 +330,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    limits: LimitSettings = LimitSettings()
     worker: WorkerSettings = WorkerSettings()
     parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()

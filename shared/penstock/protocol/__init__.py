@@ -9,5 +9,5 @@ session.  Adding a field with a default keeps a message readable by older peers;
 means a new entry in `PROTOCOL_VERSIONS`.  No message carries a method name or a pickled object.
 """
 
-PROTOCOL_VERSIONS: tuple[int, ...] = (1,)
+PROTOCOL_VERSIONS: tuple[int, ...] = (2,)
 """Versions that this build speaks, newest first. Hello offers them; the engine picks one."""

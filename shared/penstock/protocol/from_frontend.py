@@ -29,7 +29,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     name: the id that people see (x-request-id), for logs.
     prompt: token ids, at least one.
     sequences: those still open; all of 0..n-1 with nothing emitted for a new request.
-    deaths: engine cores that died since the request last gained a token.
+    deaths: engine cores that died with it in a step since it last gained a token.
     resumed: it had been accepted before, by this engine core or another, so it is not refused for
     lack of room.
     cache_salt: requests share KV blocks only with those of the same salt.
@@ -45,6 +45,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     timeline: each terminal output is to say where the sequence's time went.
     prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
     which has none, among them), when a request that asks for them is resumed.
+    beams: of a beam search, sequences that it may have at once; 0: it is none.  Such a request stays
+    open when its sequences have ended, each after one token, until it is aborted; Advance gives it
+    the next ones.
     pooling: vectors are wanted, no text.  One sequence then, with max_tokens 1: what is made of the
     prompt counts as a token.  Answered by Pooled instead of Outputs, unless it fails.
     """
@@ -67,6 +70,15 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     grant: Grant | None = None
     prompt_delivered: int = 0
     pooling: Pooling | None = None
+    beams: int = 0
+
+
+class Advance(msgspec.Struct, frozen=True, tag="advance"):
+    """The next sequences of an open beam search, whose former ones have ended. Each has what its
+    beam has emitted, and ends with one token more."""
+
+    request: int
+    sequences: list[OpenSequence]
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -96,4 +108,4 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
     seconds: float
 
 
-FromFrontend = Hello | Submit | Finish | KVArrived | Abort | Watch
+FromFrontend = Hello | Submit | Advance | Finish | KVArrived | Abort | Watch

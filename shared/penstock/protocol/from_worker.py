@@ -9,12 +9,14 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a session. rendezvous: HOST:PORT where this worker, if it is rank 0, would
-    have its group's store; empty: it can't be in a group of several."""
+    have its group's store; empty: it can't be in a group of several.  life: random, drawn when the
+    process started: one that dials again with the same has not died; empty: it doesn't say."""
 
     versions: list[int]
     rank: int
     pid: int
     rendezvous: str = ""
+    life: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
@@ -96,4 +98,8 @@ class Fault(msgspec.Struct, frozen=True, tag="fault"):
     rank_lost: bool = False
 
 
-FromWorker = WorkerHello | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """The worker was told to go, and gives up the steps in flight: nobody is to blame."""
+
+
+FromWorker = WorkerHello | Leaving | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault

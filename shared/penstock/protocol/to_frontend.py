@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.config import LimitSettings
 from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
 from penstock.protocol.live import Snapshot
@@ -16,6 +17,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_grammar_bytes: 0 is said by engines that know no structured output.
     grammar_kinds: kinds that it knows; those of the first engines that knew any, if it is silent.
+    max_request_tokens, max_logit_bias, max_allowed_token_ids, max_bad_words_tokens: see
+    LimitSettings.
     """
 
     max_model_len: int
@@ -24,6 +27,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_grammar_bytes: int = 0
     grammar_kinds: tuple[str, ...] = ("json_schema", "json_object", "regex", "choice", "lark")
+    max_request_tokens: int = LimitSettings().max_request_tokens
+    max_logit_bias: int = LimitSettings().max_logit_bias
+    max_allowed_token_ids: int = LimitSettings().max_allowed_token_ids
+    max_bad_words_tokens: int = LimitSettings().max_bad_words_tokens
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
@@ -147,9 +154,15 @@ class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
-    """All that a step gave this front end's sequences."""
+    """All that a step gave this front end's sequences.
+
+    entered: requests of which a sequence has entered a step, and none had in this session since the
+    last that was told of it: from here on, until it gains a token, the death of this engine core
+    may be their doing.
+    """
 
     outputs: list[SequenceOutput]
+    entered: list[int] = []
 
 
 class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):

@@ -101,6 +101,8 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     pooling: what is to be made of it; None: text.
     prompt_from: the first prompt token, at least 1, whose log-probabilities are to be reported, and
     of all after it; None: of none.
+    like: slot of another sequence of the same request, admitted before, in this plan or an earlier
+    one: prompt, sampling, grammar and pooling are its, and `tokens` holds emitted ids alone.
     """
 
     slot: int
@@ -112,6 +114,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     grammar: int | None = None
     pooling: Pooling | None = None
     prompt_from: int | None = None
+    like: int | None = None
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
