@@ -212,8 +212,8 @@ def measure(blocks: int, running: int, steps: int) -> Steps:
 
 def started_core(blocks: int, running: int, output: int) -> EngineCore:
     core = EngineCore(facts(running))
-    core.frontend_opened(FRONTEND, Hello([1], "benchmark", 0), 0.0)
-    core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
+    core.frontend_opened(FRONTEND, Hello([2], "benchmark", 0), 0.0)
+    core.worker_opened(WORKER, WorkerHello([2], 0, 0), 0.0)
     core.worker_received(
         WORKER,
         Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0),

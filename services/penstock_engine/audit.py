@@ -35,7 +35,8 @@ def check_requests(
     for request in requests:
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
-        _demand(bool(alive), f"request {request.name} is open, and all of it has ended")
+        lives = bool(alive) or not request.closed
+        _demand(lives, f"request {request.name} is open, and all of it has ended")
         _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
         for sequence in alive:
             runs = sequence.slot is not None and scheduler.running.get(sequence.slot) is sequence

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.config import SchedulerSettings
 from penstock.protocol.from_worker import Result, SlotResult
+from penstock_engine.blame import Blame
 from penstock_engine.draft import StepInFlight, UnfitResult
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
@@ -19,7 +20,7 @@ from penstock_engine.kv.reuse import Reuse
 from penstock_engine.policies.forecast import FreshShare, StepCost
 from penstock_engine.policies.policy import FirstCome
 from penstock_engine.policies.resumption import Resumption
-from penstock_engine.request import Sequence, State
+from penstock_engine.request import Request, Sequence, State
 
 
 class Books:
@@ -54,7 +55,11 @@ class Books:
         """Ended, by slot; a step in flight still refers to them."""
         self.leaving: dict[int, Sequence] = {}
         """Running, by slot, and to be preempted once no step in flight refers to them."""
+        self._moved: dict[Request, None] = {}
+        """Requests with a sequence that has got or lost a slot lately."""
         self.cache: KVCache | None = None
+        self.num_released = 0
+        """Slots that became free so far, with their blocks."""
         self.num_preemptions = 0
         self.num_steps = 0
         self.budget = settings.max_num_batched_tokens
@@ -113,27 +118,22 @@ class Books:
         self.budget = self._resume.budget = smaller
         return True
 
-    def detach(self, *, accuse: bool = True) -> list[Sequence]:
+    def detach(self) -> dict[Sequence, int]:
         """The worker is gone, and its KV with it. Everything that ran waits again.
 
-        Returns the sequences that were in a step in flight: the death counts against each, and it
-        runs alone until it has passed the point that the fatal step would have reached; unless
-        nobody is to be accused.
+        Returns the sequences that were in a step in flight, and live; each with the tokens that
+        would have been computed of it.
         """
-        accused: dict[Sequence, None] = {}
+        at_work: dict[Sequence, int] = {}
         for step in self._in_flight:
             for sequence, end, _ in step.items:
                 sequence.in_flight = 0
-                if not accuse:
-                    continue
-                sequence.suspect_until = max(sequence.suspect_until, end)
                 if not sequence.finished:
-                    accused[sequence] = None
-        for sequence in accused:
-            sequence.deaths += 1
+                    at_work[sequence] = end
         self._in_flight.clear()
+        self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
-            sequence.slot = sequence.table = None
+            self._vacate(sequence)
             if not sequence.finished:
                 sequence.move(State.WAITING)
                 sequence.forget_computed()
@@ -145,7 +145,7 @@ class Books:
         self.cache = self._reuse = None
         self._longest = self._max_model_len
         self._forget_worker()
-        return list(accused)
+        return at_work
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, WAITING."""
@@ -235,7 +235,7 @@ class Books:
 
     def _exonerate(self, sequence: Sequence) -> None:
         if sequence.num_computed >= sequence.suspect_until:
-            sequence.suspect_until = sequence.deaths = 0
+            Blame.passed(sequence)
             self._suspect = None
 
     # ---- slots and blocks
@@ -268,7 +268,29 @@ class Books:
         sequence.table.release(self.cache)
         self.free_slots.append(sequence.slot)
         self._released.append(sequence.slot)
+        self.num_released += 1
+        self._vacate(sequence)
+
+    def _occupy(self, sequence: Sequence, slot: int) -> None:
+        """The one place where a sequence gets a slot."""
+        sequence.slot = slot
+        self.running[slot] = sequence
+        sequence.request.num_running += 1
+        self._moved[sequence.request] = None
+
+    def _vacate(self, sequence: Sequence) -> None:
         sequence.slot = sequence.table = None
+        sequence.request.num_running -= 1
+        self._moved[sequence.request] = None
+
+    def take_moved(self) -> list[Request]:
+        """Requests of which the first sequence has got a slot, or the last has lost it, since this
+        was asked last."""
+        moved = [r for r in self._moved if r.told_running != bool(r.num_running)]
+        self._moved.clear()
+        for request in moved:
+            request.told_running = bool(request.num_running)
+        return moved
 
 
 def _too_slow(outcome: SlotResult) -> SlotResult:

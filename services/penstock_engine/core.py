@@ -136,6 +136,7 @@ class EngineCore:
         self._from_workers.expire(now)
         self._from_workers.compile_grammars(now)
         self._plan()
+        self.frontends.moved(self.scheduler.take_moved())
         self.frontends.flush(self._effects, self._due_status(now))
         return self._effects.take()
 

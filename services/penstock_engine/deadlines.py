@@ -8,26 +8,33 @@ from penstock_engine.request import Request
 
 
 class Deadlines:
-    """Open requests by deadline. One that ended otherwise is skipped when its time comes, or
-    dropped when most of the heap is such."""
+    """Open requests by deadline. Of one that ended otherwise a number stays in the heap until its
+    time comes, or until most of the heap is such; what it brought does not."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
-        self._limit = 1024
+        self._heap: list[tuple[float, int]] = []
+        """(deadline, arrival)."""
+        self._open: dict[int, Request] = {}
+        """By arrival."""
 
     def watch(self, request: Request) -> None:
         """An accepted request; nothing happens if it has no deadline."""
         if request.deadline is None:
             return
-        heapq.heappush(self._heap, (request.deadline, request.arrival, request))
-        if len(self._heap) > self._limit:
-            self._heap = [entry for entry in self._heap if entry[2].open]
+        self._open[request.arrival] = request
+        heapq.heappush(self._heap, (request.deadline, request.arrival))
+
+    def forget(self, request: Request) -> None:
+        """It has ended."""
+        if self._open.pop(request.arrival, None) is None:
+            return
+        if len(self._heap) > 2 * len(self._open) + 1024:
+            self._heap = [entry for entry in self._heap if entry[1] in self._open]
             heapq.heapify(self._heap)
-            self._limit = 2 * len(self._heap) + 1024
 
     def next(self) -> float | None:
         """The earliest deadline, or None."""
-        while self._heap and not self._heap[0][2].open:
+        while self._heap and self._heap[0][1] not in self._open:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -35,7 +42,7 @@ class Deadlines:
         """Takes out those whose time is over, earliest first."""
         over = []
         while self._heap and self._heap[0][0] <= now:
-            request = heapq.heappop(self._heap)[2]
-            if request.open:
+            request = self._open.pop(heapq.heappop(self._heap)[1], None)
+            if request is not None:
                 over.append(request)
         return over

@@ -53,6 +53,10 @@ class Door:
                 param="priority",
             )
 
+    def weight_of(self, submit: Submit) -> int:
+        """Of its tenant's shares."""
+        return self._tenants.of(submit.tenant, submit.grant).weight
+
     def refusal(self, submit: Submit, now: float) -> Rejected | None:
         """Why a valid request isn't taken now. For lack of room, only one that is new."""
         if self._workers.final:
@@ -76,7 +80,10 @@ class Door:
 
     def _no_room(self, submit: Submit, now: float) -> Rejected | None:
         queue = self._scheduler.queue
-        full = self._bounds.refusal(queue, len(submit.sequences), len(submit.prompt))
+        count = max(len(submit.sequences), submit.beams)
+        full = self._bounds.refusal(
+            queue, submit.tenant, self.weight_of(submit), count, len(submit.prompt)
+        )
         if full is None:
             return None
         wait_ms = _milliseconds(self._rate.retry_after(now, queue))

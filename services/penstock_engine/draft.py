@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_engine.request import Sequence
@@ -71,15 +72,20 @@ class StepInFlight:
 
 
 class Draft:
-    """Collects a step's work within its token budget.
+    """Collects a step's work within its token budget, and who starts in it.
 
-    left: budget that is not given out.  alone: see StepInFlight.
+    What starts brings all its tokens along, whether they are to be computed or not: their keys are
+    looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
+
+    left: budget that is not given out.  room: tokens that others who start may bring.
+    alone: see StepInFlight.
     """
 
-    __slots__ = ("_admitted", "alone", "items", "left")
+    __slots__ = ("_admitted", "alone", "items", "left", "room")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, room: int) -> None:
         self.left = budget
+        self.room = room
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
         self.alone = False
         self._admitted: dict[int, Sequence] = {}
@@ -89,6 +95,11 @@ class Draft:
         if sequence.slot is None:
             raise ValueError("a sequence without a slot can't be admitted")
         self._admitted[sequence.slot] = sequence
+        self.room -= _carried(sequence)
+
+    def can_carry(self, sequence: Sequence) -> bool:
+        """Whether there is room for what it brings; one always may start."""
+        return not self._admitted or _carried(sequence) <= self.room
 
     def starts(self, sequence: Sequence) -> bool:
         """Whether the sequence was admitted in this draft."""
@@ -124,21 +135,69 @@ class Draft:
             sequence.num_expected += samples
             sequence.in_flight += 1
             sequence.last_work = (number << 12) + len(items)
-        admitted = [_in_full(sequence) for sequence in self._admitted.values()]
+        admitted = [self._admission(sequence) for sequence in self._admitted.values()]
         plan = Plan(number, number - 1, released, admitted, work, copies)
         return plan, StepInFlight(number, items, alone=self.alone, tokens=tokens)
 
+    def _admission(self, sequence: Sequence) -> NewSequence:
+        """In full; or like a sibling, which the worker knows by the time that it reads this."""
+        sibling = self._sibling(sequence)
+        if sibling is None:
+            return _in_full(sequence)
+        return NewSequence(
+            slot=_slot_of(sequence),
+            tokens=sequence.emitted.tolist(),
+            num_prompt=len(sequence.request.prompt),
+            index=sequence.index,
+            sampling=ANY_SAMPLING,
+            blocks=_blocks_of(sequence),
+            prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
+            like=sibling,
+        )
+
+    def _sibling(self, sequence: Sequence) -> int | None:
+        """Slot of another sequence of the request that is admitted before this one."""
+        if sequence.request.num_running < 2:
+            return None
+        for other in sequence.request.sequences.values():
+            if other.slot is None or other is sequence:
+                continue
+            if other.slot not in self._admitted or self._comes_first(other.slot, sequence):
+                return other.slot
+        return None
+
+    def _comes_first(self, slot: int, sequence: Sequence) -> bool:
+        return next(s for s in self._admitted if s in (slot, sequence.slot)) == slot
+
+
+ANY_SAMPLING = TokenSampling(0)
+"""Of a sequence that is like another: it has that one's."""
+
+
+def _carried(sequence: Sequence) -> int:
+    return sequence.num_tokens + sequence.request.num_carried
+
+
+def _slot_of(sequence: Sequence) -> int:
+    if sequence.slot is None:
+        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no slot")
+    return sequence.slot
+
+
+def _blocks_of(sequence: Sequence) -> list[int]:
+    if sequence.table is None:
+        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no blocks")
+    return list(sequence.table.blocks)
+
 
 def _in_full(sequence: Sequence) -> NewSequence:
-    if sequence.slot is None or sequence.table is None:
-        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no slot")
     return NewSequence(
-        slot=sequence.slot,
+        slot=_slot_of(sequence),
         tokens=sequence.tokens(),
         num_prompt=len(sequence.request.prompt),
         index=sequence.index,
         sampling=sequence.request.sampling,
-        blocks=list(sequence.table.blocks),
+        blocks=_blocks_of(sequence),
         grammar=sequence.request.grammar,
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_told if sequence.tells_prompt else None,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock_engine.blame import MAX_DEATHS, Blame
 from penstock_engine.frontends import Frontends
 from penstock_engine.grammars import Grammars
 from penstock_engine.metrics.counts import Counts
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import FINISH_REASONS, Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
-
-MAX_DEATHS = 2
-"""Engines or workers that may die while a request runs; after that it isn't run again."""
 
 POISON = (
     f"an engine or worker died {MAX_DEATHS} times while this request was running; "
@@ -63,15 +61,11 @@ class Endings:
             timeline, sequence.timeline = sequence.timeline.close(), None
         self._counts.generated(request.tenant, sequence.num_generated)
         request.open -= 1
-        if not request.open:
-            self._counts.ended[FINISH_REASONS[state]] += 1
-            self._frontends.open_requests.ended(request)
-            self._grammars.release(request)
+        if request.ended:
+            self._forget(request, state)
         frontend = self._frontends.get(request.session)
         if frontend is None:
             return
-        if not request.open:
-            del frontend.requests[request.number]
         if vectors is not None:
             frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens(), timeline))
             return
@@ -91,15 +85,40 @@ class Endings:
             )
         )
 
-    def end_all(self, request: Request, state: State, *, error: str | None = None) -> None:
+    def end_all(
+        self,
+        request: Request,
+        state: State,
+        *,
+        error: str | None = None,
+        error_code: ErrorCode | None = None,
+    ) -> None:
         """Ends what is live of a request."""
         for sequence in request.sequences.values():
             if not sequence.finished:
-                self.end(sequence, state, error=error)
+                self.end(sequence, state, error=error, error_code=error_code)
+
+    def close(self, request: Request) -> None:
+        """Nobody waits for the request any more: it ends, and its place is free."""
+        request.closed = True
+        self.end_all(request, State.FINISHED_ABORTED)
+        if request.number in self._open_of(request):
+            self._forget(request, State.FINISHED_ABORTED)
+
+    def _open_of(self, request: Request) -> dict[int, Request]:
+        frontend = self._frontends.get(request.session)
+        return {} if frontend is None else frontend.requests
+
+    def _forget(self, request: Request, state: State) -> None:
+        """The last of it has ended."""
+        self._counts.ended[FINISH_REASONS[state]] += 1
+        self._frontends.ended(request)
+        self._grammars.release(request)
+        self._open_of(request).pop(request.number, None)
 
     def end_if_poison(self, sequence: Sequence) -> bool:
         """Whether it was: it has seen too many deaths, and has ended as failed."""
-        if sequence.deaths < MAX_DEATHS:
+        if not Blame.is_poison(sequence):
             return False
         self.end(sequence, State.FINISHED_FAILED, error=POISON)
         return True
@@ -109,5 +128,5 @@ class Endings:
         frontend = self._frontends.get(session)
         if frontend is not None:
             for request in list(frontend.requests.values()):
-                self.end_all(request, State.FINISHED_ABORTED)
+                self.close(request)
             self._frontends.close(session)

@@ -16,6 +16,9 @@ from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.pooling import pooling_of, tasks_of
 
+BYTES_PER_ID = 5
+"""Of a token id in msgpack, at most."""
+
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """folder: the prepared folder, for workers.  tokenizer, template: its files' bytes, for front
@@ -43,6 +46,22 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             )
         _ = self.pooling
         self.tenants()
+        self._check_messages()
+
+    def _check_messages(self) -> None:
+        """Whatever one request may bring, and one plan may carry, has to fit a message."""
+        config = self.config
+        limits, most = config.limits, config.transport.max_message_bytes
+        ids = limits.max_allowed_token_ids + limits.max_bad_words_tokens + 4 * limits.max_logit_bias
+        tokens = max(limits.max_request_tokens, self.max_model_len)
+        step = config.scheduler.max_carried_tokens + self.max_model_len
+        needed = BYTES_PER_ID * (max(tokens, step) + ids) + config.grammar.max_grammar_bytes
+        if needed > most:
+            raise StartupError(
+                f"a request of {tokens} tokens (max_request_tokens, max_model_len), or a step that"
+                f" carries {step} (max_carried_tokens), may take a message of {needed} bytes;"
+                f" max_message_bytes is {most}"
+            )
 
     @property
     def pooling(self) -> PoolingConfig | None:
@@ -100,6 +119,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 max_num_seqs=settings.max_num_seqs,
                 max_grammar_bytes=self.config.grammar.max_grammar_bytes,
                 grammar_kinds=typing.get_args(GrammarKind),
+                **msgspec.structs.asdict(self.config.limits),
             ),
             generation=self.model.generation,
             add_bos=self.model.add_bos,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock_engine.policies.accounts import Accounts
-from penstock_engine.queue import Ahead, Waiting
+from penstock_engine.queue import Ahead, Part, Waiting
 from penstock_engine.request import Sequence
 
 
@@ -54,6 +54,12 @@ class FairQueue(Waiting):
         account = self._accounts[tenant]
         return Ahead(min(account.num_waiting, self.num_requests), account.tokens_waiting)
 
+    def part_of(self, tenant: str) -> Part:
+        if tenant not in self._accounts:
+            return Part(0, 0, 0)
+        account = self._accounts[tenant]
+        return Part(account.requests_waiting, account.num_waiting, account.tokens_waiting)
+
     def _holding(self) -> Sequence | None:
         held = self._held
         if held is not None and held.ticket != self._held_ticket:
@@ -64,6 +70,7 @@ class FairQueue(Waiting):
     def _enter(self, sequence: Sequence) -> None:
         account = self._accounts[sequence.request.tenant]
         account.line.push(sequence)
+        account.requests_waiting += sequence.request.num_queued == 1
         account.num_waiting += 1
         account.tokens_waiting += sequence.num_tokens
         if account.num_waiting == 1:
@@ -72,6 +79,7 @@ class FairQueue(Waiting):
 
     def _leave(self, sequence: Sequence) -> None:
         account = self._accounts[sequence.request.tenant]
+        account.requests_waiting -= sequence.request.num_queued == 0
         account.num_waiting -= 1
         account.tokens_waiting -= sequence.num_tokens
         if not account.num_waiting:

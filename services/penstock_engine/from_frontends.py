@@ -8,6 +8,7 @@ from penstock import logs
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import (
     Abort,
+    Advance,
     Finish,
     FromFrontend,
     Hello,
@@ -16,7 +17,6 @@ from penstock.protocol.from_frontend import (
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.context import ContextLimit
-from penstock_engine.deadlines import Deadlines
 from penstock_engine.door import Door
 from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
@@ -27,12 +27,13 @@ from penstock_engine.kv.keys import prefix_root, root_key
 from penstock_engine.metrics.counts import Counts
 from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.pooling import check_pooling, tasks_of
+from penstock_engine.queue import Part
 from penstock_engine.remote_kv import RemoteKV
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.stopping import verdict
 from penstock_engine.timeline import Clock, Timeline
-from penstock_engine.validation import check_submit
+from penstock_engine.validation import check_advance, check_submit
 from penstock_engine.workers import Workers
 
 log = logs.get(__name__)
@@ -77,7 +78,6 @@ class FromFrontends:
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
-        self._deadlines = Deadlines()
         self._door = Door(facts, scheduler, frontends, workers, self.rate)
         self._arrivals = 0
 
@@ -121,14 +121,14 @@ class FromFrontends:
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
         remote KV long enough computes it."""
-        for request in self._deadlines.over(now):
+        for request in self._frontends.deadlines.over(now):
             self._endings.end_all(request, State.FINISHED_TIMED_OUT)
         for sequence in self._remote_kv.over(now):
             self._enter(sequence)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
-        return self._deadlines.next()
+        return self._frontends.deadlines.next()
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)
@@ -138,6 +138,8 @@ class FromFrontends:
         match message:
             case Submit():
                 self._submit(frontend, message, now)
+            case Advance():
+                self._advance(frontend, message, now)
             case Finish():
                 self._finish(frontend, message)
             case KVArrived():
@@ -177,6 +179,7 @@ class FromFrontends:
             max_len=self._context.tokens,
             room=self._context.words,
             max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
+            limits=self._facts.config.limits,
         )
         self._door.check_priority(submit)
 
@@ -191,12 +194,11 @@ class FromFrontends:
         """Why a request with a grammar can't be taken now: what waits for one is not queued."""
         if submit.grammar is None or submit.resumed:
             return None
-        most, full = self._facts.config.scheduler, None
-        waiting, tokens = self._grammars.num_waiting, self._grammars.waiting_tokens
-        if waiting >= most.max_waiting_requests or tokens >= most.max_waiting_tokens:
-            full = f"{waiting} sequences ({tokens} tokens) are waiting for their grammars"
-        elif self._grammars.is_full(submit.grammar):
-            full = f"{self._facts.config.grammar.max_grammars} grammars are in use; no more may be"
+        most = self._facts.config.scheduler
+        room = Part(most.max_waiting_requests, most.max_waiting_requests, most.max_waiting_tokens)
+        full = self._grammars.refusal(
+            submit.tenant, self._door.weight_of(submit), submit.grammar, room
+        )
         if full is None:
             return None
         wait_ms = round(1000 * self.rate.retry_after(now, self._scheduler.queue))
@@ -212,35 +214,60 @@ class FromFrontends:
             root=self._root(submit),
             now=now,
         )
-        self._frontends.open_requests.opened(request)
+        self._frontends.opened(request)
         self._counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
-        self._deadlines.watch(request)
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
         if submit.grammar is not None:
             self._grammars.hold(request, submit.grammar)
             if self._grammars.is_ready(request):
                 frontend.reply(Prepared(submit.request))
-        for sequence in request.sequences.values():
-            if submit.timeline:
+        if submit.timeline:
+            for sequence in request.sequences.values():
                 sequence.timeline = Timeline(self._clock)
+        self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
+
+    def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
+        """Its sequences wait, for whatever comes first."""
+        for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
             end = verdict(sequence, self._context.tokens)
             if end is not None:
                 self._endings.end(sequence, end[0], stop_token=end[1])
             elif self._endings.end_if_poison(sequence):
                 continue
-            elif not self._awaits_kv(sequence, submit, now):
+            elif not self._awaits_kv(sequence, remote_kv_ms, now):
                 self._enter(sequence)
 
-    def _awaits_kv(self, sequence: Sequence, submit: Submit, now: float) -> bool:
+    def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
         """Whether it waits for its prefix's KV. One that is resumed computes it, and so does one
         whose grammar isn't ready yet: that wait comes first, and is long enough."""
-        if submit.remote_kv_ms is None or submit.resumed:
+        if remote_kv_ms is None or not self._grammars.is_ready(sequence.request):
             return False
-        if not self._grammars.is_ready(sequence.request):
-            return False
-        return self._remote_kv.park(sequence, now + submit.remote_kv_ms / 1000)
+        return self._remote_kv.park(sequence, now + remote_kv_ms / 1000)
+
+    def _advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
+        """The next step of a beam search."""
+        request = frontend.requests.get(message.request)
+        if request is None:
+            return  # It was aborted, or never accepted: the front end hears, or has heard, of it.
+        try:
+            check_advance(
+                request,
+                message.sequences,
+                vocab_size=self._facts.model.config.vocab_size,
+                max_len=self._context.tokens,
+                room=self._context.words,
+            )
+        except InvalidRequest as error:
+            self._endings.close(request)
+            self._reject(frontend, Rejected(message.request, "invalid", error.message))
+            return
+        request.advance(message.sequences)
+        if request.deadline is not None and request.deadline <= now:
+            self._endings.end_all(request, State.FINISHED_TIMED_OUT)
+        else:
+            self._begin(request, None, now)
 
     def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
         request = frontend.requests.get(message.request)
@@ -269,4 +296,4 @@ class FromFrontends:
     def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
         request = frontend.requests.get(abort.request)
         if request is not None:
-            self._endings.end_all(request, State.FINISHED_ABORTED)
+            self._endings.close(request)

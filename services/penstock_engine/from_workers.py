@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 
@@ -12,19 +13,22 @@ from penstock.protocol.from_worker import (
     FromWorker,
     GrammarFailed,
     GrammarReady,
+    Leaving,
     Progress,
     Ready,
     Result,
     WorkerHello,
 )
 from penstock.protocol.to_frontend import Prepared, SequenceOutput
+from penstock_engine.blame import MAX_DEATHS, Blame, Suspect
 from penstock_engine.context import ContextLimit
 from penstock_engine.draft import UnfitResult
 from penstock_engine.effects import Effects
 from penstock_engine.endings import Endings
 from penstock_engine.facts import EngineFacts, agree, disagreement
 from penstock_engine.frontends import Frontends
-from penstock_engine.grammars import MAX_DEATHS, Grammars
+from penstock_engine.grammar_entry import Entry
+from penstock_engine.grammars import Grammars
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.metrics.counts import Counts
 from penstock_engine.pooling import verify_vectors
@@ -40,6 +44,14 @@ from penstock_engine.workers import Workers
 log = logs.get(__name__)
 
 HEARD = "its fault was heard"
+
+
+class Verdict(enum.Enum):
+    """Whose doing the loss of a group is."""
+
+    AT_WORK = "what was at work"
+    OPEN = "known when its workers are back"
+    NOBODY = "nobody's"
 
 
 class FromWorkers:
@@ -77,6 +89,7 @@ class FromWorkers:
         self._after_error = after_error
         self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
+        self._blame = Blame()
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -90,8 +103,10 @@ class FromWorkers:
             return
         before = self._ranks.holder(message.rank)
         if before is not None:
-            self._end(before, "another worker of the same rank took its place")
+            self._end(before, "another worker of the same rank took its place", Verdict.OPEN)
         log.info("worker connected", rank=message.rank, pid=message.pid)
+        for suspect in self._blame.arrived(message.rank, message.life):
+            self._end_if_poison(suspect)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
             setup = self._facts.setup(worker.version, group)
             self._effects.to_workers.append((worker.session, setup, ()))
@@ -106,16 +121,19 @@ class FromWorkers:
             case Result() if all_ready:
                 self._take_result(worker, message, now)
             case GrammarReady() if all_ready:
-                self._grammar_ready(message.grammar, worker.rank)
+                self._grammar_ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
-                waiting = self._grammars.failed(message.grammar)
-                self._fail(waiting, message.reason, "invalid_grammar")
+                entry = self._grammars.failed(message.grammar, now)
+                if entry is not None:
+                    self._fail(entry, message.reason, "invalid_grammar")
             case Progress() if all_ready:
                 self._workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
                 self._take_ready(worker, message, now)
             case Fault():
                 self._take_fault(worker, message, now)
+            case Leaving():
+                self._leaves(worker)
             case _:
                 self._end(worker, f"{type(message).__name__} came out of turn")
 
@@ -130,30 +148,34 @@ class FromWorkers:
         if self._faults.has(worker.rank):
             return  # It has said why; others are waited for.
         others = [one for one in self._ranks.formed if one != session]
-        self._lose(others, f"rank {worker.rank} was lost: {reason}")
+        self._lose(others, f"rank {worker.rank} was lost: {reason}", Verdict.OPEN)
 
-    def _end(self, worker: WorkerSession, reason: str) -> None:
+    def _leaves(self, worker: WorkerSession) -> None:
+        """It was told to go: nothing that ran is to blame."""
+        if self._ranks.formed:
+            self._lose(list(self._ranks.formed), f"rank {worker.rank} leaves", Verdict.NOBODY)
+
+    def _end(self, worker: WorkerSession, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
         """Ends a worker's session from this side, and with it its group."""
         if self._ranks.formed:
-            self.drop(reason)
+            self.drop(reason, verdict)
         else:
             self._effects.end_workers.append((worker.session, reason))
             self._ranks.leave(worker)
 
-    def drop(self, reason: str, *, accuse: bool = True) -> None:
+    def drop(self, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
         """Ends the present group, if there is one, from this side."""
         if self._ranks.formed:
-            self._lose(list(self._ranks.formed), reason, accuse=accuse)
+            self._lose(list(self._ranks.formed), reason, verdict)
 
-    def _lose(self, sessions: list[bytes], reason: str, *, accuse: bool = True) -> None:
+    def _lose(self, sessions: list[bytes], reason: str, verdict: Verdict) -> None:
         """The group is over; `sessions` of it are to be ended.
 
-        What ran waits again, with what it has emitted; a step in flight is forgotten.  accuse: what
-        was in flight may have been the reason.
+        What ran waits again, with what it has emitted; a step in flight is forgotten.
         """
         log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
         self._effects.end_workers += [(session, reason) for session in sessions]
-        self._ranks.disband()
+        lives = self._ranks.disband()
         self._faults.clear()
         self._workers.results.clear()
         self._clock.forget()
@@ -161,11 +183,25 @@ class FromWorkers:
         if self._scheduler.cache is not None:
             self._counts.swapped_out += self._scheduler.cache.num_swapped_out
             self._counts.swapped_in += self._scheduler.cache.num_swapped_in
-        for sequence in self._scheduler.detach(accuse=accuse):
-            self._endings.end_if_poison(sequence)
-        for entry in self._grammars.worker_lost(accuse=accuse):
+        at_work = self._scheduler.detach()
+        compiling = self._grammars.worker_lost()
+        if verdict is Verdict.OPEN:
+            self._blame.suspect(at_work, compiling, lives)
+        elif verdict is Verdict.AT_WORK:
+            self._blame.accuse(at_work, compiling)
+            for sequence in at_work:
+                self._end_if_poison(sequence)
+            for entry in compiling:
+                self._end_if_poison(entry)
+
+    def _end_if_poison(self, suspect: Suspect) -> None:
+        if not self._blame.is_poison(suspect):
+            return
+        if isinstance(suspect, Entry):
             error = f"{MAX_DEATHS} workers died while they compiled the grammar"
-            self._fail(list(entry.waiting), error, "complex_grammar")
+            self._fail(suspect, error, "complex_grammar")
+        elif isinstance(suspect, Sequence):
+            self._endings.end_if_poison(suspect)
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
         if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
@@ -211,13 +247,13 @@ class FromWorkers:
         while (entry := self._grammars.overdue(now)) is not None:
             seconds = self._facts.config.grammar.grammar_compile_timeout
             reason = f"the grammar could not be compiled within {seconds:g} s"
-            self._fail(list(entry.waiting), reason, "complex_grammar")
+            self._fail(entry, reason, "complex_grammar")
         if not self.failing:
             self._grammars.send_wanted(now)
 
-    def _grammar_ready(self, number: int, rank: int) -> None:
+    def _grammar_ready(self, number: int, rank: int, now: float) -> None:
         told: dict[Request, None] = {}
-        for sequence in self._grammars.ready(number, rank):
+        for sequence in self._grammars.ready(number, rank, now):
             told[sequence.request] = None
             self._scheduler.add(sequence)
         for request in told:
@@ -225,9 +261,10 @@ class FromWorkers:
             if frontend is not None:
                 frontend.reply(Prepared(request.number))
 
-    def _fail(self, sequences: list[Sequence], error: str, code: ErrorCode) -> None:
-        for sequence in sequences:
-            self._endings.end(sequence, State.FINISHED_FAILED, error=error, error_code=code)
+    def _fail(self, entry: Entry, error: str, code: ErrorCode) -> None:
+        """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
+        for request in list(entry.holders):
+            self._endings.end_all(request, State.FINISHED_FAILED, error=error, error_code=code)
 
     @property
     def failing(self) -> bool:
@@ -242,7 +279,11 @@ class FromWorkers:
     def expire(self, now: float) -> None:
         """Ends the group of a rank that has failed, once the others had time to say why."""
         if self._faults.due(now):
-            self.drop(HEARD)
+            self.drop(HEARD, self._verdict())
+
+    def _verdict(self) -> Verdict:
+        """Of a group some of whose ranks have said that they failed."""
+        return Verdict.AT_WORK if self._faults.own else Verdict.OPEN
 
     def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
@@ -253,11 +294,11 @@ class FromWorkers:
         if fault.out_of_memory and in_step and self._scheduler.shrink():
             # The step was too large, whoever was in it.
             log.warning("steps become smaller", tokens=self._scheduler.budget)
-            self.drop(HEARD, accuse=False)
+            self.drop(HEARD, Verdict.NOBODY)
         elif fault.out_of_memory or fault.final or not in_step:
             self._end(worker, HEARD)
-        elif self._faults.add(worker.rank, now):
-            self.drop(HEARD)
+        elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
+            self.drop(HEARD, self._verdict())
         self._workers.final = fault.final
         if fault.final:
             # Nobody will ever serve these.

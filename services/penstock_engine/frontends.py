@@ -14,6 +14,7 @@ from penstock.protocol.to_frontend import (
     Status,
     Welcome,
 )
+from penstock_engine.deadlines import Deadlines
 from penstock_engine.effects import Effects, Frames
 from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request import Request
@@ -28,9 +29,10 @@ MAX_OUTPUTS = 4096
 
 
 class FrontendSession:
-    """requests: open ones, by the front end's number.  replies, outputs: since the last flush."""
+    """requests: open ones, by the front end's number.  replies, outputs, entered, left: since the
+    last flush; see Outputs."""
 
-    __slots__ = ("name", "outputs", "replies", "requests", "session")
+    __slots__ = ("entered", "left", "name", "outputs", "replies", "requests", "session")
 
     def __init__(self, session: bytes, name: str) -> None:
         self.session = session
@@ -38,6 +40,8 @@ class FrontendSession:
         self.requests: dict[int, Request] = {}
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
+        self.entered: list[int] = []
+        self.left: list[int] = []
 
     def reply(self, message: Reply, frames: Frames = ()) -> None:
         """Answers come before the outputs of the same flush: Accepted precedes what it promises."""
@@ -45,10 +49,11 @@ class FrontendSession:
 
 
 class Frontends:
-    """All sessions, oldest first. open_requests: theirs, counted by tenant."""
+    """All sessions, oldest first. open_requests: theirs, counted by tenant; deadlines: of these."""
 
     def __init__(self) -> None:
         self.open_requests = OpenRequests()
+        self.deadlines = Deadlines()
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:
@@ -68,6 +73,23 @@ class Frontends:
         """Forgets a session; its requests have been ended."""
         del self._sessions[session]
 
+    def opened(self, request: Request) -> None:
+        """A request was accepted."""
+        self.open_requests.opened(request)
+        self.deadlines.watch(request)
+
+    def ended(self, request: Request) -> None:
+        """The last of it has ended."""
+        self.open_requests.ended(request)
+        self.deadlines.forget(request)
+
+    def moved(self, requests: list[Request]) -> None:
+        """Requests whose first sequence has got a slot, or whose last has lost it."""
+        for request in requests:
+            session = self._sessions.get(request.session)
+            if session is not None and not request.ended:
+                (session.entered if request.num_running else session.left).append(request.number)
+
     def requests(self) -> Iterator[Request]:
         """Every open request. Don't end any while iterating."""
         for session in self._sessions.values():
@@ -81,10 +103,12 @@ class Frontends:
                 for message, frames in session.replies:
                     send((session.session, message, frames))
                 session.replies = []
-            if session.outputs:
-                for start in range(0, len(session.outputs), MAX_OUTPUTS):
+            if session.outputs or session.entered or session.left:
+                for start in range(0, len(session.outputs), MAX_OUTPUTS) or (0,):
                     part = session.outputs[start : start + MAX_OUTPUTS]
-                    send((session.session, Outputs(part), ()))
+                    entered, left = session.entered, session.left
+                    send((session.session, Outputs(part, entered, left), ()))
+                    session.entered, session.left = [], []
                 session.outputs = []
             if status is not None:
                 send((session.session, status, ()))

@@ -6,7 +6,7 @@ import enum
 import hashlib
 
 from penstock.protocol.common import Grammar
-from penstock_engine.request import Sequence
+from penstock_engine.request import Request, Sequence
 
 
 class Stage(enum.Enum):
@@ -21,7 +21,8 @@ class Stage(enum.Enum):
 class Entry:
     """One grammar.
 
-    number: its name between engine and worker.  holders: open requests that follow it.
+    number: its name between engine and worker.  holders: open requests that follow it.  tenant: of
+    the first of those, who has it compiled.  started: when the worker was told to compile it.
     waiting: sequences that can't run before it is ready, in the order in which they came.
     deadline: when compiling it will have taken too long.  deaths: workers that it took along.
     answered: ranks that are done with compiling it.
@@ -36,17 +37,20 @@ class Entry:
         "holders",
         "number",
         "stage",
+        "started",
+        "tenant",
         "waiting",
     )
 
-    def __init__(self, number: int, digest: bytes, definition: Grammar) -> None:
+    def __init__(self, number: int, digest: bytes, definition: Grammar, tenant: str) -> None:
         self.number = number
         self.digest = digest
         self.definition = definition
         self.stage = Stage.WANTED
-        self.holders = 0
+        self.tenant = tenant
+        self.holders: dict[Request, None] = {}
         self.waiting: dict[Sequence, None] = {}
-        self.deadline = 0.0
+        self.started = self.deadline = 0.0
         self.deaths = 0
         self.answered: set[int] = set()
 

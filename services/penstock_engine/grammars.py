@@ -7,24 +7,22 @@ until room is needed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
 from itertools import chain, islice
 
 from penstock.config import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
+from penstock_engine.blame import Blame
 from penstock_engine.grammar_entry import Entry, Stage, digest_of
 from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.policies.admission import leaves_room
+from penstock_engine.policies.compiling import CompileOrder
+from penstock_engine.queue import Part
 from penstock_engine.request import Request, Sequence, State
 from penstock_engine.scheduler import Scheduler
 from penstock_engine.workers import Workers
-
-MAX_COMPILING = 4
-"""Grammars that the worker compiles at once; the time bound of the others has not begun."""
-
-MAX_DEATHS = 2
-"""Workers that may die while they compile a grammar; after that it isn't compiled again."""
 
 
 class Grammars:
@@ -43,11 +41,14 @@ class Grammars:
         self._by_digest: dict[bytes, Entry] = {}
         self._idle: dict[int, Entry] = {}
         """Ready and held by nobody, the longest unused first."""
-        self._wanted: deque[Entry] = deque()
-        """To be compiled; entries that are not WANTED any more are skipped."""
+        self._wanted = CompileOrder(apart=scheduler.policy.keeps_tenants_apart)
         self._compiling: dict[int, Entry] = {}
         """In the order of their deadlines."""
         self._last_number = 0
+        self._waiting_of: dict[str, tuple[int, int]] = {}
+        """By tenant: sequences that wait for grammars, and their tokens."""
+        self._held_by: dict[str, int] = {}
+        """Grammars that are there, by the tenant that brought them."""
 
     # ---- requests and sequences
 
@@ -56,6 +57,33 @@ class Grammars:
         known = digest_of(definition) in self._by_digest
         return not known and not self._idle and len(self._entries) >= self._settings.max_grammars
 
+    def refusal(self, tenant: str, weight: int, definition: Grammar, room: Part) -> str | None:
+        """Why a tenant's new request with a grammar can't be taken, or None. room: what may wait,
+        all tenants together."""
+        used = (self.num_waiting, self.waiting_tokens)
+        if used[0] >= room.requests or used[1] >= room.tokens:
+            return f"{used[0]} sequences ({used[1]} tokens) are waiting for their grammars"
+        most = self._settings.max_grammars
+        if self.is_full(definition):
+            return f"{most} grammars are in use; no more may be"
+        if not self._scheduler.policy.keeps_tenants_apart:
+            return None
+        sequences, tokens = self._waiting_of.get(tenant, (0, 0))
+        held = self._held_by.get(tenant, 0)
+        known = digest_of(definition) in self._by_digest
+        busy = len(self._entries) - len(self._idle)
+        if sequences and not (
+            leaves_room(sequences + 1, room.requests - used[0] - 1, weight)
+            and leaves_room(tokens, room.tokens - used[1], weight)
+            and (known or leaves_room(held + 1, most - busy - 1, weight))
+        ):
+            return (
+                f"{sequences} of the {used[0]} sequences that wait for grammars, and"
+                f" {held} of {busy} grammars, are of this API key; the rest of the"
+                " room is kept for others"
+            )
+        return None
+
     def hold(self, request: Request, definition: Grammar) -> None:
         """The request follows this grammar until `release`."""
         digest = digest_of(definition)
@@ -63,11 +91,12 @@ class Grammars:
         if entry is None:
             self._make_room()
             self._last_number += 1
-            entry = Entry(self._last_number, digest, definition)
+            entry = Entry(self._last_number, digest, definition, request.tenant)
             self._entries[entry.number] = self._by_digest[digest] = entry
-            self._wanted.append(entry)
+            self._wanted.add(entry)
+            self._held_by[request.tenant] = self._held_by.get(request.tenant, 0) + 1
         self._idle.pop(entry.number, None)
-        entry.holders += 1
+        entry.holders[request] = None
         request.grammar = entry.number
 
     def release(self, request: Request) -> None:
@@ -75,7 +104,7 @@ class Grammars:
         if request.grammar is None:
             return
         entry = self._entries[request.grammar]
-        entry.holders -= 1
+        del entry.holders[request]
         if entry.holders:
             return
         if entry.stage is Stage.READY:
@@ -92,14 +121,21 @@ class Grammars:
         """A sequence that is in no queue waits for its grammar; `ready` lets it go."""
         sequence.move(State.WAITING_FOR_GRAMMAR)
         self._entry_of(sequence).waiting[sequence] = None
-        self.num_waiting += 1
-        self.waiting_tokens += sequence.num_tokens
+        self._count(sequence, 1)
 
     def unpark(self, sequence: Sequence) -> None:
         """It waits no longer: it may run, or it has ended."""
         del self._entry_of(sequence).waiting[sequence]
-        self.num_waiting -= 1
-        self.waiting_tokens -= sequence.num_tokens
+        self._count(sequence, -1)
+
+    def _count(self, sequence: Sequence, sign: int) -> None:
+        tokens, tenant = sign * sequence.num_tokens, sequence.request.tenant
+        self.num_waiting += sign
+        self.waiting_tokens += tokens
+        sequences_of, tokens_of = self._waiting_of.get(tenant, (0, 0))
+        self._waiting_of[tenant] = (sequences_of + sign, tokens_of + tokens)
+        if self._waiting_of[tenant] == (0, 0):
+            del self._waiting_of[tenant]
 
     def parked(self) -> list[Sequence]:
         """All that wait for a grammar. Linear in the number of grammars."""
@@ -113,47 +149,36 @@ class Grammars:
     # ---- the worker
 
     def send_wanted(self, now: float) -> None:
-        """Has the worker compile what it may; call it at every step.
-
-        A grammar that a worker died of is compiled alone, so that a death accuses one.
-        """
+        """Has the worker compile what it may; call it at every step."""
         if self._workers.ready is None:
             return
-        while self._wanted and len(self._compiling) < MAX_COMPILING:
-            entry = self._wanted[0]
-            if entry.stage is Stage.WANTED:
-                suspects = entry.deaths or any(e.deaths for e in self._compiling.values())
-                if suspects and self._compiling:
-                    return
-                entry.stage = Stage.COMPILING
-                entry.deadline = now + self._settings.grammar_compile_timeout
-                entry.answered.clear()
-                self._compiling[entry.number] = entry
-                self._workers.send(CompileGrammar(entry.number, entry.definition))
-            self._wanted.popleft()
+        while (entry := self._wanted.next(self._compiling.values())) is not None:
+            entry.stage = Stage.COMPILING
+            entry.started = now
+            entry.deadline = now + self._settings.grammar_compile_timeout
+            entry.answered.clear()
+            self._compiling[entry.number] = entry
+            self._workers.send(CompileGrammar(entry.number, entry.definition))
 
-    def worker_lost(self, *, accuse: bool = True) -> list[Entry]:
-        """Nothing is compiled any more; what runs next waits for its grammar again. accuse: what
-        was being compiled may have been the reason.
+    def worker_lost(self) -> list[Entry]:
+        """Nothing is compiled any more; what runs next waits for its grammar again.
 
-        The scheduler has put what ran back into its queue.  Returns the grammars that are not to be
-        compiled again: the caller ends whoever waits for them.
+        The scheduler has put what ran back into its queue.  Returns what was being compiled.
         """
         for sequence in self._scheduler.queue.sequences():
             if sequence.request.grammar is not None:
                 self._scheduler.withdraw(sequence)
                 self.park(sequence)
-        for entry in self._compiling.values():
-            entry.deaths += accuse
+        compiling = list(self._compiling.values())
         self._compiling.clear()
         for entry in list(self._idle.values()):
             self._forget(entry)
         for entry in self._entries.values():
             entry.stage = Stage.WANTED
-        self._wanted = deque(self._entries.values())
-        return [entry for entry in self._entries.values() if entry.deaths >= MAX_DEATHS]
+        self._wanted.clear(self._entries.values())
+        return compiling
 
-    def ready(self, number: int, rank: int) -> list[Sequence]:
+    def ready(self, number: int, rank: int, now: float) -> list[Sequence]:
         """A rank has compiled it. Returns who may run now, WAITING and in no queue: nobody before
         all ranks have."""
         entry = self._compiling.get(number)
@@ -162,25 +187,34 @@ class Grammars:
         entry.answered.add(rank)
         if len(entry.answered) < self._workers.ranks.size:
             return []
-        del self._compiling[number]
-        entry.stage, entry.deaths = Stage.READY, 0
+        self._done(entry, now)
+        entry.stage = Stage.READY
+        Blame.passed(entry)
         freed = list(entry.waiting)
         for sequence in freed:
             self.unpark(sequence)
             sequence.move(State.WAITING)
         return freed
 
-    def failed(self, number: int) -> list[Sequence]:
-        """A rank can't compile it. Returns who waits for it: they are to be ended."""
+    def failed(self, number: int, now: float) -> Entry | None:
+        """A rank can't compile it. Returns it: whoever holds it is to be ended."""
         entry = self._compiling.get(number)
-        return [] if entry is None else list(entry.waiting)
+        if entry is not None:
+            self._done(entry, now)
+        return entry
 
     def overdue(self, now: float) -> Entry | None:
-        """Gives up one that takes too long to compile; the caller ends whoever waits for it."""
+        """Gives up one that takes too long to compile; the caller ends whoever holds it."""
         entry = next(iter(self._compiling.values()), None)
         if entry is None or now < entry.deadline:
             return None
-        return self._compiling.pop(entry.number)
+        self._done(entry, now)
+        return entry
+
+    def _done(self, entry: Entry, now: float) -> None:
+        """It is being compiled no more."""
+        del self._compiling[entry.number]
+        self._wanted.done(entry, now - entry.started)
 
     def next_deadline(self) -> float:
         """When `overdue` will have something to say; infinite where nothing is compiling."""
@@ -190,14 +224,15 @@ class Grammars:
     def check(self, holders: Mapping[int, int]) -> None:
         """Proves the books. holders: number of a grammar -> open requests that follow it."""
         waiting = self.parked()
+        self._check_tenants(waiting)
         if (len(waiting), sum(s.num_tokens for s in waiting)) != (
             self.num_waiting,
             self.waiting_tokens,
         ):
             raise BrokenBooks(f"{self.num_waiting} of {len(waiting)} sequences wait for a grammar")
         for number, entry in self._entries.items():
-            if entry.holders != holders.get(number, 0):
-                raise BrokenBooks(f"grammar {number} counts {entry.holders} holders: {holders}")
+            if len(entry.holders) != holders.get(number, 0):
+                raise BrokenBooks(f"{len(entry.holders)} hold grammar {number}: {holders}")
             ready = entry.stage is Stage.READY
             if (not entry.holders) != (number in self._idle) or (not entry.holders and not ready):
                 raise BrokenBooks(f"grammar {number} is idle, and held or not ready; or neither")
@@ -207,6 +242,16 @@ class Grammars:
                 raise BrokenBooks(f"grammar {number} is ready, and waited for")
         if not holders.keys() <= self._entries.keys() or len(self._by_digest) != len(self._entries):
             raise BrokenBooks(f"{len(self._entries)} grammars are known, not {holders}")
+
+    def _check_tenants(self, waiting: list[Sequence]) -> None:
+        counted: dict[str, tuple[int, int]] = {}
+        for sequence in waiting:
+            sequences, tokens = counted.get(sequence.request.tenant, (0, 0))
+            counted[sequence.request.tenant] = (sequences + 1, tokens + sequence.num_tokens)
+        if counted != self._waiting_of:
+            raise BrokenBooks(f"of tenants wait for grammars {counted}, not {self._waiting_of}")
+        if Counter(entry.tenant for entry in self._entries.values()) != self._held_by:
+            raise BrokenBooks(f"tenants have grammars {self._held_by}")
 
     # ---- inside
 
@@ -225,6 +270,9 @@ class Grammars:
         told = entry.stage in (Stage.COMPILING, Stage.READY)
         entry.stage = Stage.GONE
         del self._entries[entry.number], self._by_digest[entry.digest]
+        self._held_by[entry.tenant] -= 1
+        if not self._held_by[entry.tenant]:
+            del self._held_by[entry.tenant]
         self._idle.pop(entry.number, None)
         self._compiling.pop(entry.number, None)
         if told:

@@ -42,16 +42,16 @@ class PipelineScheduler(Scheduler):
         self._share = 0
         """Decodes that the step may still take."""
 
-    def detach(self, *, accuse: bool = True) -> list[Sequence]:
+    def detach(self) -> dict[Sequence, int]:
         self._told.clear()
-        return super().detach(accuse=accuse)
+        return super().detach()
 
     def plan(self) -> Plan | None:
         plan = super().plan()
         if plan is None:
             return None
         for new in plan.admitted:
-            self._told[new.slot] = len(new.tokens)
+            self._told[new.slot] = self.running[new.slot].num_tokens
         return msgspec.structs.replace(plan, work=[self._telling(work) for work in plan.work])
 
     def _telling(self, work: SlotWork) -> SlotWork:

@@ -17,6 +17,14 @@ class Ahead(NamedTuple):
     tokens: int
 
 
+class Part(NamedTuple):
+    """What of all that waits is one tenant's. tokens: of its sequences, prompt and emitted."""
+
+    requests: int
+    sequences: int
+    tokens: int
+
+
 class Waiting(ABC):
     """What every queue keeps count of.
 
@@ -73,6 +81,10 @@ class Waiting(ABC):
     @abstractmethod
     def ahead(self, tenant: str, priority: int) -> Ahead:
         """What is served before a new request, ageing apart."""
+
+    def part_of(self, tenant: str) -> Part | None:
+        """A tenant's part; None: tenants are not kept apart."""
+        return None
 
     @abstractmethod
     def _enter(self, sequence: Sequence) -> None:

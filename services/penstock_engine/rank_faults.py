@@ -12,16 +12,19 @@ class RankFaults:
     its own word.  But that makes a difference: out of memory is nobody's fault.  So the first
     fault isn't the group's end yet: that is when every rank has spoken, or PATIENCE is over.
 
-    until: when it is; None: none has failed.
+    until: when it is; None: none has failed.  own: whether one has failed by itself, and not for
+    want of another.
     """
 
     def __init__(self, size: int) -> None:
         self.until: float | None = None
+        self.own = False
         self._size = size
         self._ranks: list[int] = []
 
-    def add(self, rank: int, now: float) -> bool:
+    def add(self, rank: int, now: float, *, own: bool) -> bool:
         """One has failed. Whether all have now."""
+        self.own = self.own or own
         if self.until is None:
             self.until = now + PATIENCE
         if rank not in self._ranks:
@@ -38,4 +41,5 @@ class RankFaults:
     def clear(self) -> None:
         """A group begins anew."""
         self.until = None
+        self.own = False
         self._ranks.clear()

@@ -23,11 +23,12 @@ class WorkerSession:
     loads.  layers: its latest count of computed layers.
     """
 
-    __slots__ = ("layers", "rank", "ready", "rendezvous", "session", "version")
+    __slots__ = ("layers", "life", "rank", "ready", "rendezvous", "session", "version")
 
     def __init__(self, session: bytes, hello: WorkerHello, version: int) -> None:
         self.session = session
         self.rank = hello.rank
+        self.life = hello.life
         self.rendezvous = hello.rendezvous
         self.version = version
         self.ready: Ready | None = None
@@ -102,11 +103,13 @@ class RankSessions:
         """One that waited for a group doesn't any more."""
         del self._there[worker.session]
 
-    def disband(self) -> None:
-        """The group is over, and with it each session of it."""
+    def disband(self) -> dict[int, str]:
+        """The group is over, and with it each session of it. Returns each rank's life."""
+        lives = {one.rank: one.life for one in self._there.values()}
         self._there.clear()
         self.formed = ()
         self.ready = None
+        return lives
 
     def loaded(self, worker: WorkerSession, ready: Ready) -> Ready | None:
         """One rank has. What the group is, once all have. Raises Disagreement."""

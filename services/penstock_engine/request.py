@@ -67,7 +67,10 @@ class Request:
     session, number: who asked; together the request's key.  arrival: the engine's own count, the
     first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
     stops: the request's own stop ids.  open: sequences that have not ended.
-    num_queued: sequences in the waiting queue; the queue keeps it.
+    num_queued, num_running: sequences in the waiting queue, and in slots; the scheduler keeps them.
+    told_running: whether its front end knows that some of it is in a slot.
+    beams: of a beam search, sequences that it may have at once; such a request stays open while it
+    has none, until it is `closed`.
     root: parent of the keys of its blocks (see kv.keys).  cached_tokens: of the prompt, found in
     the KV cache when its first sequence started; None before.
     tenant, grant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time
@@ -77,16 +80,20 @@ class Request:
     """
 
     __slots__ = (
+        "_prompt_keys",
         "accepted",
         "arrival",
+        "beams",
         "cached_tokens",
         "cached_told",
+        "closed",
         "deadline",
         "eos",
         "grammar",
         "grant",
         "name",
         "num_queued",
+        "num_running",
         "number",
         "open",
         "pooling",
@@ -99,6 +106,7 @@ class Request:
         "stopping",
         "stops",
         "tenant",
+        "told_running",
     )
 
     def __init__(
@@ -127,8 +135,12 @@ class Request:
         self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)
         self.stops = frozenset(submit.stopping.stop_token_ids)
         self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
-        self.num_queued = 0
+        self.num_queued = self.num_running = 0
+        self.told_running = False
+        self.beams = submit.beams
+        self.closed = not submit.beams
         self.root = root
+        self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
         self.cached_told = False
         self.grammar: int | None = None
@@ -140,6 +152,34 @@ class Request:
         if first is not None and submit.sampling.prompt_logprobs is not None:
             first.prompt_told = max(1, submit.prompt_delivered)
         self.open = len(self.sequences)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is to come any more."""
+        return self.closed and not self.open
+
+    @property
+    def num_carried(self) -> int:
+        """Token ids that its sampling parameters bring along."""
+        wanted = self.sampling.adjustments
+        if wanted is None:
+            return 0
+        words = sum(map(len, wanted.bad_words))
+        return len(wanted.bias) + len(wanted.allowed or ()) + words
+
+    def advance(self, opened: list[OpenSequence]) -> None:
+        """Gives a beam search its next sequences; the former ones have ended."""
+        self.sequences = {each.index: Sequence(self, each, 0) for each in opened}
+        self.open = len(self.sequences)
+
+    def prompt_keys(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """Keys of the prompt's first `num_blocks` full blocks: the same for all of its sequences,
+        and hashed once. The list is the request's own."""
+        keys = self._prompt_keys
+        for at in range(len(keys) * block_size, num_blocks * block_size, block_size):
+            parent = keys[-1] if keys else self.root
+            keys.append(block_key(parent, self.prompt[at : at + block_size]))
+        return keys
 
     def take_cached_tokens(self) -> int | None:
         """cached_tokens, once: it goes out with the first tokens."""
@@ -165,8 +205,9 @@ class Sequence:
     deaths: how often an engine or worker died while it was in flight.  suspect_until: it may share
     a step with others only after it has computed this many tokens alone (0: no suspect).
     ticket: its place in the waiting queue (0: not in it).
-    keys: of its full blocks, as far as they were asked for.  num_published: blocks of its table
-    that others can find by their keys.
+    keys: of its full blocks behind those that hold its prompt alone, as far as they were asked for.
+    num_keyed: its full blocks when it started.  num_published: blocks of its table that others can
+    find by their keys.
     num_preemptions: how often it has lost its blocks to others.
     tokens_at_start: the num_tokens with which it last got a slot.
     brought: tokens that it had emitted elsewhere, before it was submitted here.
@@ -188,6 +229,7 @@ class Sequence:
         "most_tokens",
         "num_computed",
         "num_expected",
+        "num_keyed",
         "num_preemptions",
         "num_published",
         "num_scheduled",
@@ -209,10 +251,11 @@ class Sequence:
         self.emitted = array("i", opened.emitted)
         self.delivered = self.brought = len(self.emitted)
         self.num_tokens = self.num_expected = len(request.prompt) + len(self.emitted)
-        self.most_tokens = len(request.prompt) + request.stopping.max_tokens
+        longest = self.brought + 1 if request.beams else request.stopping.max_tokens
+        self.most_tokens = len(request.prompt) + longest
         self.num_computed = 0
         self.num_scheduled = 0
-        self.num_published = 0
+        self.num_keyed = self.num_published = 0
         self.keys: list[bytes] = []
         self.in_flight = 0
         self.last_work = 0
@@ -252,13 +295,17 @@ class Sequence:
         """Prompt and emitted ids."""
         return (self.request.prompt + self.emitted).tolist()
 
-    def block_keys(self, num_blocks: int, block_size: int) -> list[bytes]:
-        """Keys of its first `num_blocks` blocks, all full."""
-        while len(self.keys) < num_blocks:
-            at = len(self.keys) * block_size
-            parent = self.keys[-1] if self.keys else self.request.root
+    def block_keys(self, first: int, last: int, block_size: int) -> list[bytes]:
+        """Keys of its blocks [first, last), all full."""
+        request = self.request
+        most = len(request.prompt) // block_size
+        shared = request.prompt_keys(min(last, most), block_size)
+        for number in range(most + len(self.keys), last):
+            parent = self.keys[-1] if self.keys else (shared[most - 1] if most else request.root)
+            at = number * block_size
             self.keys.append(block_key(parent, self._span(at, at + block_size)))
-        return self.keys[:num_blocks]
+        own = self.keys[max(first - most, 0) : max(last - most, 0)]
+        return shared[first : min(last, most)] + own
 
     def _span(self, start: int, end: int) -> array[int]:
         """Token ids [start, end)."""
@@ -289,7 +336,8 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         self.num_tokens = self.num_expected = len(self.request.prompt) + len(self.emitted)
-        self.num_computed = self.num_scheduled = self.num_published = self.last_work = 0
+        self.num_computed = self.num_scheduled = self.last_work = 0
+        self.num_keyed = self.num_published = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.
         del self.keys[:]
         self.deferrals = -len(self.emitted)

@@ -6,6 +6,8 @@ admission, preemption, shares) comes in as policy objects.  No feature adds a br
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from penstock.config import SchedulerSettings
 from penstock.protocol.to_worker import Plan
 from penstock_engine.books import Books
@@ -14,6 +16,26 @@ from penstock_engine.kv.reuse import Start
 from penstock_engine.policies.admission import Headroom
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.request import Sequence, State
+
+LONGEST_LOOK = 32
+"""Steps for which a look at the head of the queue counts: what it had found may be gone by then, or
+more be there."""
+
+
+class Look(NamedTuple):
+    """How the head of the queue might start, when it was last looked for. released, steps: of the
+    scheduler's then."""
+
+    head: Sequence | None
+    released: int
+    steps: int
+    start: Start | None
+
+    def holds(self, head: Sequence, released: int, steps: int) -> bool:
+        """Whether nothing has become free since; who waits for others looks after each step."""
+        age = steps - self.steps
+        recent = age < LONGEST_LOOK if self.start is not None else age == 0
+        return recent and head is self.head and released == self.released
 
 
 class Scheduler(Books):
@@ -44,7 +66,9 @@ class Scheduler(Books):
         super().__init__(settings, block_size, max_model_len, policy)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
+        self._max_carried = settings.max_carried_tokens
         self._headroom = Headroom()
+        self._look = Look(None, 0, 0, None)
 
     def plan(self) -> Plan | None:
         """The next step, or None: enough are in flight, there is no worker, or nothing to do.
@@ -70,7 +94,7 @@ class Scheduler(Books):
         budget = self.policy.budget(self.budget, self._ahead())
         if not budget or self._await_room():
             return None
-        draft = Draft(budget)
+        draft = Draft(budget, self._max_carried)
         turns = [self._run_suspect, self._run_others]
         if self._last_was_alone:
             turns.reverse()
@@ -194,6 +218,8 @@ class Scheduler(Books):
                 return
             if turn.before is not None and not self.policy.precedes(head, turn.before):
                 return
+            if not draft.can_carry(head):
+                return
             start = self._fits(head)
             if start is None:
                 self.queue.hold(head)
@@ -217,11 +243,32 @@ class Scheduler(Books):
 
     def _fits(self, head: Sequence) -> Start | None:
         """How `head` may start: with a slot, and the blocks; None: it may not."""
-        if self.cache is None or self._reuse is None or not self.free_slots:
+        if not self.free_slots or (self._is_known(head) and self._is_in_vain(self._look.start)):
             return None
-        start = self._reuse.find(head)
-        if start is None or self._beside(start, len(self.running)) > self.cache.pool.num_free:
-            return None
+        start = self._find(head)
+        return None if self._is_in_vain(start) else start
+
+    def _is_in_vain(self, start: Start | None) -> bool:
+        """Whether there are too few blocks for such a start, or it isn't to be yet."""
+        if start is None or self.pool is None:
+            return True
+        return self._beside(start, len(self.running)) > self.pool.num_free
+
+    def _estimate(self, head: Sequence) -> Start | None:
+        """How it might start when it was last looked at; None: it should wait for what others are
+        computing.
+
+        To look for a long prompt's blocks takes milliseconds, and a head may wait for many steps.
+        """
+        return self._look.start if self._is_known(head) else self._find(head)
+
+    def _is_known(self, head: Sequence) -> bool:
+        return self._look.holds(head, self.num_released, self.num_steps)
+
+    def _find(self, head: Sequence) -> Start | None:
+        """How it may start now."""
+        start = None if self._reuse is None else self._reuse.find(head)
+        self._look = Look(head, self.num_released, self.num_steps, start)
         return start
 
     def _await_room(self) -> bool:
@@ -230,10 +277,10 @@ class Scheduler(Books):
         Whether no step may be sent until those that must leave are free to.
         """
         head = self.queue.head() if self.policy.makes_way else None
-        if head is None or self._reuse is None or head.suspect_until or self._suspect is not None:
+        if head is None or head.suspect_until or self._suspect is not None:
             return False
-        start = self._reuse.find(head)
-        if start is None or self._fits(head) is not None:
+        start = self._estimate(head)
+        if start is None or (self.free_slots and not self._is_in_vain(start)):
             return False
         shortage = Shortage(
             blocks=self._missing(start),
@@ -262,11 +309,9 @@ class Scheduler(Books):
             return
         self.queue.remove(sequence)
         sequence.move(State.RUNNING)
-        slot = self.free_slots.pop()
         swapped = self.cache.num_swapped_in
         sequence.table = self._reuse.table(sequence, start)
-        sequence.slot = slot
-        self.running[slot] = sequence
+        self._occupy(sequence, self.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.num_computed = sequence.num_scheduled = start.computed
         cached = min(start.computed, len(sequence.request.prompt))

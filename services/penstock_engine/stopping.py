@@ -26,6 +26,6 @@ def verdict(sequence: Sequence, max_len: int) -> tuple[State, int | None] | None
             return State.FINISHED_STOPPED, None
         if last in request.stops:
             return State.FINISHED_STOPPED, last
-    if count >= request.stopping.max_tokens or sequence.num_tokens >= max_len:
+    if sequence.num_tokens >= min(sequence.most_tokens, max_len):
         return State.FINISHED_LENGTH, None
     return None

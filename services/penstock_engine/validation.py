@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.config import LimitSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import (
     GRANT_RANGES,
@@ -9,10 +10,11 @@ from penstock.protocol.common import (
     LOWEST_PRIORITY,
     Stopping,
 )
-from penstock.protocol.from_frontend import Submit
+from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
 from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
 from penstock_engine.ranges import MAX_COUNT, check_ids, check_whole
+from penstock_engine.request import Request
 from penstock_engine.sampling_bounds import check_sampling
 
 MAX_NAME_LENGTH = 1024
@@ -21,7 +23,13 @@ MAX_TENANT_LENGTH = 64
 
 
 def check_submit(
-    submit: Submit, *, vocab_size: int, max_len: int, room: str, max_grammar_bytes: int
+    submit: Submit,
+    *,
+    vocab_size: int,
+    max_len: int,
+    room: str,
+    max_grammar_bytes: int,
+    limits: LimitSettings,
 ) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed.
 
@@ -49,13 +57,15 @@ def check_submit(
     if submit.remote_kv_ms is not None:
         check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
     _check_stopping(submit.stopping, vocab_size)
-    check_sampling(submit.sampling, vocab_size)
+    check_sampling(submit.sampling, vocab_size, limits)
     if not submit.prompt:
         raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
     check_ids("prompt", submit.prompt, vocab_size)
     _check_sequences(submit, vocab_size)
+    _check_beams(submit)
+    _check_together(submit, max_len, limits.max_request_tokens)
     _check_grammar(submit, max_grammar_bytes)
     check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt))
 
@@ -94,6 +104,57 @@ def _check_sequences(submit: Submit, vocab_size: int) -> None:
             raise InvalidRequest(
                 f"sequence {opened.index} has emitted {len(opened.emitted)} tokens, "
                 f"more than max_tokens, {most}"
+            )
+        check_ids("emitted", opened.emitted, vocab_size)
+
+
+def _check_beams(submit: Submit) -> None:
+    check_whole("beams", submit.beams, 0, MAX_N)
+    if not submit.beams:
+        return
+    if len(submit.sequences) > submit.beams:
+        raise InvalidRequest(
+            f"the beam search begins with {len(submit.sequences)} sequences; it may have"
+            f" {submit.beams}"
+        )
+    if submit.grammar is not None or submit.pooling is not None:
+        raise InvalidRequest("a beam search has no grammar, and gives no vectors")
+
+
+def _check_together(submit: Submit, max_len: int, most: int) -> None:
+    """What all sequences may come to hold together. One alone may fill the context."""
+    count = max(len(submit.sequences), submit.beams)
+    each = min(len(submit.prompt) + submit.stopping.max_tokens, max_len)
+    if count > 1 and count * each > most:
+        raise InvalidRequest(
+            f"{count} sequences of {len(submit.prompt)} prompt tokens and up to"
+            f" {each - len(submit.prompt)} more may come to {count * each} tokens; a request may"
+            f" have {most} (--max-request-tokens)",
+            param="n",
+        )
+
+
+def check_advance(
+    request: Request, sequences: list[OpenSequence], *, vocab_size: int, max_len: int, room: str
+) -> None:
+    """Raises InvalidRequest for an Advance that the request can't take."""
+    if request.closed or request.open:
+        what = f"{request.open} of its sequences are open" if request.open else "it is none"
+        raise InvalidRequest(f"the beam search can't go on: {what}")
+    if not 1 <= len(sequences) <= request.beams:
+        raise InvalidRequest(
+            f"a step of the beam search has {len(sequences)} sequences; allowed: 1 to"
+            f" {request.beams}"
+        )
+    indexes = [opened.index for opened in sequences]
+    if len(frozenset(indexes)) != len(indexes) or min(indexes) < 0 or max(indexes) >= MAX_N:
+        raise InvalidRequest(f"sequence indexes must differ and lie in 0 to {MAX_N - 1}")
+    for opened in sequences:
+        if len(request.prompt) + len(opened.emitted) >= max_len:
+            raise InvalidRequest(
+                f"prompt and emitted tokens are {len(request.prompt) + len(opened.emitted)}, and"
+                f" one more is to come; {room} {max_len}",
+                code="context_length_exceeded",
             )
         check_ids("emitted", opened.emitted, vocab_size)
 

@@ -183,9 +183,9 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " prompt and max_tokens. One sequence may always fill the context.",
         ),
     ] = 4_194_304
-    max_logit_bias: Annotated[
-        int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")
-    ] = 1024
+    max_logit_bias: Annotated[int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")] = (
+        1024
+    )
     max_allowed_token_ids: Annotated[
         int, Meta(ge=1, le=262_144, description="Token ids in allowed_token_ids.")
     ] = 262_144

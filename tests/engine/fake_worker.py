@@ -48,6 +48,20 @@ def told_of(prompt: list[int], at: int) -> TokenLogprobs:
     return TokenLogprobs(-float(at), prompt[at - 1 : at + 1], [-0.5, -0.25])
 
 
+def like(other: NewSequence, new: NewSequence) -> NewSequence:
+    """The new sequence in full, which was admitted as being like the other."""
+    prompt = other.tokens[: other.num_prompt]
+    assert new.num_prompt == len(prompt)
+    return msgspec.structs.replace(
+        new,
+        tokens=[*prompt, *new.tokens],
+        sampling=other.sampling,
+        grammar=other.grammar,
+        pooling=other.pooling,
+        like=None,
+    )
+
+
 @dataclass
 class Slot:
     new: NewSequence
@@ -109,14 +123,13 @@ class FakeWorker:
         assert plan.step == self.last_step + 1
         assert plan.follows == self.last_step
         self.last_step = plan.step
-        self.log.append(plan)
         for copy in plan.copies:
             self._copy(copy)
         assert len(set(plan.released)) == len(plan.released)
         for slot in plan.released:
             del self.slots[slot]
-        for new in plan.admitted:
-            self._admit(new)
+        whole = [self._admit(new) for new in plan.admitted]
+        self.log.append(msgspec.structs.replace(plan, admitted=whole))
         assert 0 < sum(work.count for work in plan.work) <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         for work in plan.work:
@@ -133,12 +146,16 @@ class FakeWorker:
         assert 0 <= copy.target < sizes[id(target)]
         target[copy.target] = dict(source[copy.source])
 
-    def _admit(self, new: NewSequence) -> None:
+    def _admit(self, new: NewSequence) -> NewSequence:
+        """Returns it in full."""
         assert 0 <= new.slot < self.setup.max_num_seqs
         assert new.slot not in self.slots
+        if new.like is not None:
+            new = like(self.slots[new.like].new, new)
         assert 1 <= new.num_prompt <= len(new.tokens)
         grammar = None if new.grammar is None else self.grammars[new.grammar]
         self.slots[new.slot] = Slot(new, list(new.tokens), list(new.blocks), grammar)
+        return new
 
     def _check_blocks(self) -> None:
         # Blocks may be shared: that what lies in them is each owner's own is checked at each work.

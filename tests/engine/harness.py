@@ -49,6 +49,9 @@ class Harness:
         self.late: Callable[[], bool] = lambda: False
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
+        self.life = ""
+        self._suspected: list[SequenceScore] = []
+        self._running: set[tuple[bytes, int]] = set()
         self.accuses = True
         """Whether the loss of a worker counts against what was in flight."""
         self._salts = Salts(self.facts.config.cache)
@@ -62,6 +65,7 @@ class Harness:
         """Lets the core step, takes what it sends, and checks all books."""
         effects = self.core.step(self.now)
         self.core.check()
+        self._running = self._in_slots()
         self._check_accounts()
         self.trace.append(encode([effects.to_workers, effects.to_frontends]))
         for session, message, _ in effects.to_workers:
@@ -70,6 +74,11 @@ class Harness:
         for session, message, frames in effects.to_frontends:
             front = next(front for front in self.fronts if front.session == session)
             self._front_gets(front, over_the_wire(message, ToFrontend), frames)
+        for front in self.fronts:
+            expected = {number for session, number in self._running if session == front.session}
+            told = {n for n in front.in_step if not front.requests[n].over}
+            heard = told == expected or self.allow_internal_errors
+            assert heard, "the front end doesn't know what is in a step"
         for _, reason in effects.end_workers + effects.end_frontends:
             assert self.allow_internal_errors or "internal error" not in reason
         for session, reason in effects.end_workers:
@@ -82,6 +91,12 @@ class Harness:
             self.core.frontend_ended(session, reason, self.now)
         for number in due:
             self.compiles(number)
+
+    def _in_slots(self) -> set[tuple[bytes, int]]:
+        """(session, number) of each open request of which some is in a slot."""
+        scheduler = self.core.scheduler
+        held = [*scheduler.running.values(), *scheduler.marked.values()]
+        return {(s.request.session, s.request.number) for s in held if not s.request.ended}
 
     def compiles(self, number: int) -> None:
         """The worker is done with a grammar, unless it was dropped meanwhile."""
@@ -155,8 +170,11 @@ class Harness:
             case Prepared(request):
                 assert front.requests[request].accepted
                 front.requests[request].prepared = True
-            case Outputs(outputs):
-                assert outputs
+            case Outputs(outputs, entered, left):
+                assert outputs or entered or left
+                assert not front.in_step & {*entered}
+                assert {*left} <= front.in_step
+                front.in_step = (front.in_step | {*entered}) - {*left}
                 for output in outputs:
                     self._take(front.requests[output.request], output)
 
@@ -182,7 +200,7 @@ class Harness:
 
     # ---- what front ends do
 
-    def connect(self, versions: tuple[int, ...] = (1,)) -> Front:
+    def connect(self, versions: tuple[int, ...] = (2,)) -> Front:
         front = Front(self._new_session())
         self.fronts.append(front)
         self.core.frontend_opened(front.session, Hello(list(versions), "test", 1), self.now)
@@ -225,7 +243,7 @@ class Harness:
         indexes = sorted(emitted) or range(n)
         submit = Submit(
             self._requests,
-            f"r{self._requests}",
+            self.name_of(),
             prompt,
             [OpenSequence(index, emitted.get(index, [])) for index in indexes],
             TokenSampling(
@@ -258,6 +276,10 @@ class Harness:
         self.send(front, submit, settle=settle)
         return score
 
+    def name_of(self) -> str:
+        """Of the newest request."""
+        return f"r{self._requests}"
+
     def abort(self, front: Front, request: RequestScore) -> None:
         request.aborted = True
         self.send(front, Abort(request.submit.request))
@@ -279,11 +301,20 @@ class Harness:
     # ---- what the worker does
 
     def start_worker(
-        self, num_blocks: int | None = None, *, ready: bool = True, host_blocks: int = 0
+        self,
+        num_blocks: int | None = None,
+        *,
+        ready: bool = True,
+        host_blocks: int = 0,
+        life: str = "",
     ) -> None:
-        self._forget_worker("replaced")
+        """life: of its process; one that has had a session before comes back with it."""
+        self._forget_worker("replaced", dead=None)
+        self._judge(dead=not life or life != self.life)
+        self.life = life
         self.worker_session = self._new_session()
-        self.core.worker_opened(self.worker_session, WorkerHello([1], 0, 2), self.now)
+        hello = WorkerHello([2], 0, 2, life=life)
+        self.core.worker_opened(self.worker_session, hello, self.now)
         self.settle()
         if ready:
             self.worker_ready(num_blocks, host_blocks=host_blocks)
@@ -332,18 +363,25 @@ class Harness:
         session = self.worker_session
         if session is None:
             return
-        self._forget_worker("killed")
+        self._forget_worker("killed", dead=None)
         self.core.worker_ended(session, "killed", self.now)
         self.settle()
 
-    def _forget_worker(self, reason: str) -> None:
+    def _forget_worker(self, reason: str, *, dead: bool | None = True) -> None:
+        """dead: whether that counts against what was in flight; None: it will turn out."""
         if self.worker_session is not None:
             self.worker_end = reason
         # The naive model of poison: deaths only ever count up.
-        for score in {id(score): score for _, scores in self.plans for score in scores}.values():
-            score.deaths += self.accuses
+        self._suspected += {id(s): s for _, scores in self.plans for s in scores}.values()
+        if dead is not None:
+            self._judge(dead=dead and self.accuses)
         self.plans.clear()
         self.worker_session = self.worker = self.setup = None
+
+    def _judge(self, *, dead: bool) -> None:
+        for score in self._suspected:
+            score.deaths += dead
+        self._suspected.clear()
 
     def _new_session(self) -> bytes:
         self._sessions += 1

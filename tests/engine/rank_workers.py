@@ -60,7 +60,8 @@ class FirstStage:
             del self.tokens[slot]
         for new in plan.admitted:
             assert new.slot not in self.tokens
-            self.tokens[new.slot] = list(new.tokens)
+            prompt = [] if new.like is None else self.tokens[new.like][: new.num_prompt]
+            self.tokens[new.slot] = [*prompt, *new.tokens]
         for work in plan.work:
             tokens, end = self.tokens[work.slot], work.start + work.count
             if work.sampled:
@@ -110,6 +111,8 @@ class RankHarness(Harness):
         self.size = tensor * pipeline
         self.lead = tensor * (pipeline - 1)
         self.ranks: dict[int, Rank] = {}
+        self.lives: dict[int, str] = {}
+        """Of the ranks' processes; one that isn't named here has another life each time."""
         self.ends: list[tuple[int, str]] = []
         self.last_number = 0
         self.num_followed = 0
@@ -176,7 +179,9 @@ class RankHarness(Harness):
 
     def _check_company(self, plan: Plan) -> None:
         """Over stages, nothing follows what samples a token that only the last one will know."""
-        self._known |= {new.slot: len(new.tokens) for new in plan.admitted}
+        for new in plan.admitted:
+            told = new.num_prompt if new.like is not None else 0
+            self._known[new.slot] = told + len(new.tokens)
         for work in plan.work:
             self._known[work.slot] += len(work.sampled)
         if self.pipeline == 1:
@@ -209,11 +214,13 @@ class RankHarness(Harness):
         """A rank dials in; who had its place hears that in time."""
         before = self.ranks.pop(rank, None)
         if before is not None and before.setup is not None:
-            self._forget_worker("replaced")
+            self._forget_worker("replaced", dead=None)
+        self._judge(dead=True)
         session = self._new_session()
         rendezvous = f"host:{len(self.trace)}" if self.size > 1 else ""
         self.ranks[rank] = Rank(rank, session, rendezvous)
-        self.core.worker_opened(session, WorkerHello([1], rank, 2, rendezvous), self.now)
+        hello = WorkerHello([2], rank, 2, rendezvous, self.lives.get(rank, ""))
+        self.core.worker_opened(session, hello, self.now)
         self.settle()
 
     def rank_ready(self, rank: int, num_blocks: int = 1000, host_blocks: int = 0) -> None:
@@ -281,7 +288,7 @@ class RankHarness(Harness):
         if mine.failed:
             self._failed_and_gone.add(mine.session)
         elif mine.setup is not None:
-            self._forget_worker("killed")
+            self._forget_worker("killed", dead=None)
         self.core.worker_ended(mine.session, "killed", self.now)
         self.settle()
 
@@ -321,8 +328,8 @@ class RankHarness(Harness):
     def kill_worker(self) -> None:
         self.kill_rank(self.lead)
 
-    def _forget_worker(self, reason: str) -> None:
-        super()._forget_worker(reason)
+    def _forget_worker(self, reason: str, *, dead: bool | None = True) -> None:
+        super()._forget_worker(reason, dead=dead)
         self._formed.clear()
         self._lates.clear()
         for rank in self.ranks.values():

@@ -60,6 +60,12 @@ class RequestScore:
     prepared: bool = False
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
 
+    @property
+    def over(self) -> bool:
+        """Whether all of it has ended."""
+        scores = self.sequences.values()
+        return bool(scores) and all(score.terminal is not None for score in scores)
+
     def take(
         self, output: SequenceOutput, *, now: float, longest: int, capacity: int | None
     ) -> None:
@@ -129,3 +135,5 @@ class Front:
     status: Status | None = None
     requests: dict[int, RequestScore] = field(default_factory=dict)
     ended: str | None = None
+    in_step: set[int] = field(default_factory=set)
+    """Requests that it was told are in a step."""

@@ -86,8 +86,8 @@ class Simulation:
         self._slots: dict[int, _Slot] = {}
         self._busy = False
         self.longest_step = 0.0
-        self.core.frontend_opened(FRONT, Hello([1], "simulated", 1), 0.0)
-        self.core.worker_opened(WORKER, WorkerHello([1], 0, 2), 0.0)
+        self.core.frontend_opened(FRONT, Hello([2], "simulated", 1), 0.0)
+        self.core.worker_opened(WORKER, WorkerHello([2], 0, 2), 0.0)
         self._settle()
         ready = Ready(num_kv_blocks=self.num_blocks, device="", fingerprint="", load_seconds=0.0)
         self.core.worker_received(WORKER, ready, 0.0)
@@ -172,8 +172,9 @@ class Simulation:
         # What is in the cache already needn't be computed.
         starts = {work.slot: work.start for work in plan.work}
         for new in plan.admitted:
+            tokens = len(new.tokens) + (new.num_prompt if new.like is not None else 0)
             self._slots[new.slot] = _Slot(
-                tenants[new.slot], len(new.tokens), starts[new.slot], len(new.blocks)
+                tenants[new.slot], tokens, starts[new.slot], len(new.blocks)
             )
         results = [self._work(w.slot, w.start, w.count, len(w.new_blocks)) for w in plan.work]
         for held in self._slots.values():

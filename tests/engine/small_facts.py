@@ -8,6 +8,7 @@ from penstock.config import (
     CacheSettings,
     EngineConfig,
     GrammarSettings,
+    LimitSettings,
     ModelSettings,
     ParallelSettings,
     SchedulerSettings,
@@ -27,6 +28,7 @@ def facts(
     max_grammars: int = 8,
     tensor: int = 1,
     pipeline: int = 1,
+    limits: LimitSettings | None = None,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -66,6 +68,7 @@ def facts(
             enable_prefix_caching=prefix_caching,
         ),
         scheduler=SchedulerSettings(**settings),
+        limits=limits or LimitSettings(),
         grammar=GrammarSettings(max_grammars=max_grammars),
         parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
     )

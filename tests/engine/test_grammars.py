@@ -8,7 +8,7 @@ import pytest
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
-from penstock_engine.grammars import MAX_COMPILING
+from penstock_engine.policies.compiling import SLOTS as MAX_COMPILING
 from penstock_engine.request import State
 from penstock_engine.scheduler import Scheduler
 from tests.engine.harness import Front, Harness, RequestScore
@@ -192,9 +192,9 @@ def test_a_grammar_that_kills_workers_is_found_and_its_company_is_served() -> No
     h.start_worker()
     assert asked(h) == [1]  # Both are suspects: each is compiled alone.
     h.kill_worker()
+    h.start_worker()
     assert terminal(deadly).error_code == "complex_grammar"
     assert "2 workers died" in terminal(deadly).error
-    h.start_worker()
     [second] = asked(h)
     h.compiles(second)
     h.run()

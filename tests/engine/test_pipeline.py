@@ -163,8 +163,9 @@ def test_a_death_between_chunks_counts_once() -> None:
     assert len(h.plans) == 2
     h.kill_rank(0)
     (sequence,) = h.core.scheduler.queue.sequences()
+    h.start_worker(ready=False)
     assert (sequence.deaths, sequence.suspect_until) == (1, 8)
-    h.start_worker()
+    h.worker_ready()
     while sequence.suspect_until:
         assert len(h.plans) == 1, "alone, one step after the other"
         h.run_step()

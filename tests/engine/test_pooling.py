@@ -84,7 +84,7 @@ class Bench:
         self.sessions = 0
         self.worker = b""
         self.dropped: list[str] = []
-        self.core.frontend_opened(FRONT, Hello([1], "t", 1), self.now)
+        self.core.frontend_opened(FRONT, Hello([2], "t", 1), self.now)
         self.settle()
 
     def settle(self) -> None:
@@ -125,7 +125,7 @@ class Bench:
         self.plans, self.slots = [], {}
         self.sessions += 1
         self.worker = self.sessions.to_bytes(16, "big")
-        self.core.worker_opened(self.worker, WorkerHello([1], 0, 2), self.now)
+        self.core.worker_opened(self.worker, WorkerHello([2], 0, 2), self.now)
         self.settle()
         ready = Ready(
             num_kv_blocks=3 * self.setup.max_num_seqs, device="cpu", fingerprint="f", load_seconds=0

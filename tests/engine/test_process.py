@@ -85,8 +85,8 @@ class Engine:
         self.folder = folder
         self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
-        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello([1], "test", 1))
-        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([1], 0, 1))
+        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello([2], "test", 1))
+        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([2], 0, 1))
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
         self.shutdown_timeout = 60.0

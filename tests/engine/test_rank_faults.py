@@ -67,8 +67,10 @@ def test_a_rank_that_says_nothing_is_not_waited_for_long() -> None:
     h.now += PATIENCE / 2
     h.settle()
     assert len(h.ends) == 2
+    assert deaths(h) == [0, 0], "nobody has died yet, as far as is known"
+    h.start_worker(ready=False)
     assert sorted(deaths(h)) == [0, 1], "who came meanwhile is not accused"
-    h.start_worker()
+    h.worker_ready()
     h.run()
     assert finishes(request) == ["length"]
 
@@ -90,6 +92,7 @@ def test_a_rank_that_goes_without_a_word_ends_the_wait() -> None:
     h.rank_says(0, LOST)
     h.kill_rank(1)
     assert not h.ranks
+    h.start_worker(ready=False)
     assert deaths(h) == [1]
 
 

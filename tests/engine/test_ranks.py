@@ -83,10 +83,10 @@ def test_one_rank_is_alone_and_needs_no_rendezvous() -> None:
 @pytest.mark.parametrize(
     ("tensor", "hello", "reason"),
     [
-        (2, WorkerHello([1], 2, 1, "host:1"), "ranks 0 to 1; there is no place for 2"),
-        (2, WorkerHello([1], -1, 1, "host:1"), "there is no place for -1"),
-        (1, WorkerHello([1], 1, 1), "one worker, rank 0; there is no place for 1"),
-        (2, WorkerHello([1], 1, 1), "must say where others reach it"),
+        (2, WorkerHello([2], 2, 1, "host:1"), "ranks 0 to 1; there is no place for 2"),
+        (2, WorkerHello([2], -1, 1, "host:1"), "there is no place for -1"),
+        (1, WorkerHello([2], 1, 1), "one worker, rank 0; there is no place for 1"),
+        (2, WorkerHello([2], 1, 1), "must say where others reach it"),
         (2, WorkerHello([7], 1, 1, "host:1"), "no protocol version in common"),
         (2, Progress(1, 1), "the first message must be WorkerHello"),
     ],

@@ -42,7 +42,7 @@ def test_welcome_carries_what_a_front_end_needs() -> None:
     h = Harness(max_model_len=64)
     front = h.connect()
     assert front.welcome is not None
-    assert front.welcome.version == 1
+    assert front.welcome.version == 2
     assert front.welcome.model == "tiny"
     assert front.welcome.limits.max_model_len == 64
     h.start_worker(3)
@@ -56,14 +56,14 @@ def test_no_common_version_ends_the_session_with_both_lists() -> None:
     front = h.connect(versions=(7, 9))
     assert front.welcome is None
     assert front.ended is not None
-    assert "[1]" in front.ended
+    assert "[2]" in front.ended
     assert "[7, 9]" in front.ended
 
 
 def test_a_session_begins_with_hello_and_has_only_one() -> None:
     h = Harness()
     front = h.connect()
-    h.send(front, Hello([1], "again", 1))
+    h.send(front, Hello([2], "again", 1))
     assert front.ended is not None
     assert "twice" in front.ended
     h.core.frontend_opened(b"x" * 16, Abort(1), h.now)
@@ -208,7 +208,7 @@ def test_setup_carries_the_configuration() -> None:
     assert h.setup is not None
     assert (h.setup.block_size, h.setup.num_kv_blocks) == (4, 12)
     assert (h.setup.max_num_batched_tokens, h.setup.max_model_len) == (20, 64)
-    assert (h.setup.model_dir, h.setup.version) == ("/m", 1)
+    assert (h.setup.model_dir, h.setup.version) == ("/m", 2)
 
 
 def test_setup_carries_the_workers_own_settings() -> None:
@@ -222,8 +222,8 @@ def test_setup_carries_the_workers_own_settings() -> None:
 @pytest.mark.parametrize(
     ("hello", "complaint"),
     [
-        (WorkerHello([5], 0, 1), "the engine speaks [1], the peer [5]"),
-        (WorkerHello([1], 1, 1), "one worker, rank 0"),
+        (WorkerHello([5], 0, 1), "the engine speaks [2], the peer [5]"),
+        (WorkerHello([2], 1, 1), "one worker, rank 0"),
         (Progress(1, 1), "first message must be WorkerHello"),
     ],
 )
@@ -280,7 +280,7 @@ LOGPROBS = TokenLogprobs(-1.0, [], [])
             Ready(num_kv_blocks=1, device="", fingerprint="", load_seconds=0),
             "Ready came out of turn",
         ),
-        (WorkerHello([1], 0, 1), "WorkerHello came out of turn"),
+        (WorkerHello([2], 0, 1), "WorkerHello came out of turn"),
     ],
 )
 def test_a_message_that_does_not_fit_ends_the_session_and_nothing_is_lost(
@@ -459,4 +459,5 @@ def test_a_suspect_that_kills_once_more_fails() -> None:
     h.start_worker()
     request = h.submit(front, [1], deaths=1, max_tokens=5, ignore_eos=True)
     h.kill_worker()
+    h.start_worker()
     assert end_of(request).finish == "error"

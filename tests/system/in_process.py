@@ -75,8 +75,8 @@ class System:
         self.loaded: Loaded | None = None
         self.reused = 0
         """Tokens that sequences found computed when they started."""
-        self.core.frontend_opened(FRONT, Hello([1], "test", 0), 0.0)
-        self.core.worker_opened(WORKER, WorkerHello([1], 0, 0), 0.0)
+        self.core.frontend_opened(FRONT, Hello([2], "test", 0), 0.0)
+        self.core.worker_opened(WORKER, WorkerHello([2], 0, 0), 0.0)
 
     def submit(
         self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling, n: int = 1

@@ -143,7 +143,7 @@ class StuckWorker:
 
     def _work(self, endpoint: str) -> None:
         with zmq.Context() as context:
-            peer = Peer(context, endpoint, ToWorker, WorkerHello([1], 0, 1))
+            peer = Peer(context, endpoint, ToWorker, WorkerHello([2], 0, 1))
             worker: FakeWorker | None = None
             told = time.monotonic()
             while not self._over.is_set():

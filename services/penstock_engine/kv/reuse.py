@@ -42,7 +42,7 @@ class Reuse:
         size = self._cache.block_size
         # What is computed in any case: those logits are what the sequence is here for.
         wanted = sequence.first_wanted
-        keys = sequence.block_keys(wanted // size, size)
+        keys = sequence.block_keys(0, wanted // size, size)
         match = self._cache.match(keys)
         if match.blocks < len(keys) and keys[match.blocks] in self._makers:
             return None
@@ -59,7 +59,8 @@ class Reuse:
     def table(self, sequence: Sequence, start: Start) -> BlockTable:
         """The block table that a sequence starts with. There must be `start.needed` free blocks."""
         cache = self._cache
-        keys = sequence.block_keys(sequence.num_tokens // cache.block_size, cache.block_size)
+        sequence.num_keyed = sequence.num_tokens // cache.block_size
+        keys = sequence.block_keys(0, sequence.num_keyed, cache.block_size)
         blocks = cache.claim(keys[: start.blocks])
         if start.partial is not None:
             blocks.append(cache.copy(start.partial))
@@ -73,14 +74,15 @@ class Reuse:
         first, last = sequence.num_published, sequence.num_computed // self._cache.block_size
         if first == last or sequence.table is None:
             return
-        keys = sequence.block_keys(last, self._cache.block_size)[first:]
+        keys = sequence.block_keys(first, last, self._cache.block_size)
         self._cache.publish(sequence.table.blocks[first:last], keys)
         sequence.num_published = last
         self._unmake(sequence, keys)
 
     def left(self, sequence: Sequence) -> None:
         """It runs no more: it won't compute what it had not computed yet."""
-        self._unmake(sequence, sequence.keys[sequence.num_published :])
+        first, last = sequence.num_published, sequence.num_keyed
+        self._unmake(sequence, sequence.block_keys(first, last, self._cache.block_size))
 
     def _unmake(self, sequence: Sequence, keys: list[bytes]) -> None:
         for key in keys:

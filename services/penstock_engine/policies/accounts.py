@@ -33,8 +33,9 @@ class Account:
     """One tenant's.
 
     time: what it was charged, by its weight, on the common scale; whoever has the least is served
-    first.  open: its sequences that live.  line, num_waiting, tokens_waiting: its part of the
-    queue.  serial: breaks ties.  listed: it has an entry among those that wait.
+    first.  open: its sequences that live.  line, num_waiting (sequences), requests_waiting,
+    tokens_waiting: its part of the queue.  serial: breaks ties.  listed: it has an
+    entry among those that wait.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Account:
         "name",
         "num_waiting",
         "open",
+        "requests_waiting",
         "serial",
         "time",
         "tokens_waiting",
@@ -57,6 +59,7 @@ class Account:
         self.line = line
         self.open = 0
         self.num_waiting = 0
+        self.requests_waiting = 0
         self.tokens_waiting = 0
         self.listed = False
 

@@ -38,6 +38,7 @@ class FairShare(FirstCome):
 
     ages = True
     makes_way = True
+    keeps_tenants_apart = True
     MOST_LOSSES = 2
     LEAST_GAIN = 16
 

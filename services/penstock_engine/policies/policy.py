@@ -44,11 +44,13 @@ class FirstCome:
     """First come, first served; whoever came last gives way.
 
     ages: whether requests may ask for a priority.  makes_way: whether those that run may have to
-    give way to one that waits.
+    give way to one that waits.  keeps_tenants_apart: whether each tenant has a share of its own, of
+    the waiting room and of the compiler of grammars too.
     """
 
     ages = False
     makes_way = False
+    keeps_tenants_apart = False
 
     def __init__(self, order: QueueOrder | None = None) -> None:
         self.order = order or FirstComeFirstServed()

@@ -70,7 +70,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _admitted(new: NewSequence) -> tuple[int, int]:
-    return new.slot, len(new.tokens)
+    return new.slot, len(new.tokens) + (new.num_prompt if new.like is not None else 0)
 
 
 def _count(message: Any) -> int:

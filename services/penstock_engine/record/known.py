@@ -16,6 +16,7 @@ from penstock import config, model_config
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
+    blame,
     context,
     core,
     deadlines,
@@ -46,6 +47,7 @@ from penstock_engine.metrics import counts
 from penstock_engine.policies import (
     accounts,
     admission,
+    compiling,
     dealing,
     fair,
     forecast,
@@ -65,7 +67,9 @@ _MESSAGES = (config, model_config, common, from_frontend, from_worker, to_fronte
 _STATE = (
     accounts,
     admission,
+    blame,
     cache,
+    compiling,
     context,
     core,
     counts,

@@ -35,7 +35,7 @@ class SimulatedWorker:
         for slot in plan.released:
             held.pop(slot, None)
         for new in plan.admitted:
-            held[new.slot] = len(new.tokens)
+            held[new.slot] = len(new.tokens) + (new.num_prompt if new.like is not None else 0)
         answers: list[SlotResult] = []
         sampled, partial = self._sampled, self._partial
         tokens = pairs = 0

@@ -45,9 +45,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     timeline: each terminal output is to say where the sequence's time went.
     prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
     which has none, among them), when a request that asks for them is resumed.
-    beams: of a beam search, sequences that it may have at once; 0: it is none.  Such a request stays
-    open when its sequences have ended, each after one token, until it is aborted; Advance gives it
-    the next ones.
+    beams: of a beam search, sequences that it may have at once; 0: it is none.  Such a request
+    stays open when its sequences have ended, each after one token, until it is aborted; Advance
+    gives it the next ones.
     pooling: vectors are wanted, no text.  One sequence then, with max_tokens 1: what is made of the
     prompt counts as a token.  Answered by Pooled instead of Outputs, unless it fails.
     """

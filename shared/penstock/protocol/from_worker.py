@@ -102,4 +102,6 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     """The worker was told to go, and gives up the steps in flight: nobody is to blame."""
 
 
-FromWorker = WorkerHello | Leaving | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault
+FromWorker = (
+    WorkerHello | Leaving | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault
+)
