@@ -8,7 +8,7 @@ import pytest
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
-from penstock_engine.policies.compiling import SLOTS as MAX_COMPILING
+from penstock.protocol.to_worker import MAX_COMPILING
 from penstock_engine.request import State
 from penstock_engine.scheduler import Scheduler
 from tests.engine.harness import Front, Harness, RequestScore

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
+from penstock.protocol.to_worker import MAX_COMPILING
 from penstock_engine.grammar_entry import Entry, Stage
 
-SLOTS = 4
-"""Grammars that the worker compiles at once; the time bound of the others has not begun."""
-
-MOST_OF_A_TENANT = 3
-"""Of those, what one tenant may have where tenants are kept apart: the others find a place."""
+MOST_OF_A_TENANT = MAX_COMPILING - 1
+"""What one tenant may have compiled at once where tenants are kept apart: the others find a
+place."""
 
 REMEMBERED = 4096
 """Tenants whose share of the compiler is remembered, before those who are level with the rest are
@@ -46,13 +45,13 @@ class CompileOrder:
 
     def next(self, compiling: Collection[Entry]) -> Entry | None:
         """Takes out whose turn it is; None: nobody's, as things are."""
-        if len(compiling) >= SLOTS:
+        if len(compiling) >= MAX_COMPILING:
             return None
         held: dict[str, int] = {}
         for entry in compiling:
             line = self._line_of(entry)
             held[line] = held.get(line, 0) + 1
-        most = MOST_OF_A_TENANT if self._apart else SLOTS
+        most = MOST_OF_A_TENANT if self._apart else MAX_COMPILING
         for line in sorted(self._lines, key=lambda each: (held.get(each, 0), self._taken[each])):
             first = self._first(line) if held.get(line, 0) < most else None
             if first is None:

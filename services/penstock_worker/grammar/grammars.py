@@ -20,7 +20,7 @@ import numpy as np
 from penstock import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock.protocol.to_worker import Plan
+from penstock.protocol.to_worker import MAX_COMPILING, Plan
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.grammar_text.errors import GrammarError
@@ -28,7 +28,6 @@ from penstock_worker.slots import PlanError
 
 log = logs.get(__name__)
 
-COMPILERS = 2
 QUICK_THREADS = 2
 SLOW_NICENESS = 10
 """Of the threads that compile or compute slow masks: steps come first."""
@@ -73,7 +72,7 @@ class Grammars:
         self._budget = budget
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
-        self._compilers = ThreadPoolExecutor(COMPILERS, "grammar-compile", _step_back)
+        self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", _step_back)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "grammar-mask")
         self._slow = ThreadPoolExecutor(1, "grammar-slow", _step_back)
 

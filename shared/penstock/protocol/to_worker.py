@@ -75,6 +75,11 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     target: int
 
 
+MAX_COMPILING = 4
+"""Grammars that a worker is asked to compile at once; it begins with each at once, as the time that
+each may take counts from then on."""
+
+
 class CompileGrammar(msgspec.Struct, frozen=True, tag="compile_grammar"):
     """Answered by GrammarReady or GrammarFailed, while steps go on.
 
