@@ -71,21 +71,27 @@ class StepInFlight:
             )
 
 
+MOST_TOLD = 65_536
+"""Prompt tokens that one result tells log-probabilities of, some 300 bytes each: so it fits a
+message, however many tokens a step may have."""
+
+
 class Draft:
     """Collects a step's work within its token budget, and who starts in it.
 
     What starts brings all its tokens along, whether they are to be computed or not: their keys are
     looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
 
-    left: budget that is not given out.  room: tokens that others who start may bring.
-    alone: see StepInFlight.
+    left: budget that is not given out.  room: tokens that others who start may bring.  told: prompt
+    tokens that the step's result may yet tell log-probabilities of.  alone: see StepInFlight.
     """
 
-    __slots__ = ("_admitted", "alone", "items", "left", "room")
+    __slots__ = ("_admitted", "alone", "items", "left", "room", "told")
 
     def __init__(self, budget: int, room: int) -> None:
         self.left = budget
         self.room = room
+        self.told = MOST_TOLD
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
         self.alone = False
         self._admitted: dict[int, Sequence] = {}
@@ -101,6 +107,10 @@ class Draft:
         """Whether there is room for what it brings; one always may start."""
         return not self._admitted or _carried(sequence) <= self.room
 
+    def most(self, sequence: Sequence) -> int:
+        """Tokens that the step has left for a sequence."""
+        return min(self.left, self.told) if sequence.tells_prompt else self.left
+
     def starts(self, sequence: Sequence) -> bool:
         """Whether the sequence was admitted in this draft."""
         return sequence.slot in self._admitted
@@ -111,6 +121,7 @@ class Draft:
         if slot is None or slot in self.items or end - start > self.left:
             raise ValueError(f"work for slot {slot} that can't be planned")
         self.left -= end - start
+        self.told -= end - start if sequence.tells_prompt else 0
         self.items[slot] = (sequence, start, end, new_blocks)
 
     def withdraw(self, sequence: Sequence) -> None:

@@ -175,7 +175,7 @@ class Scheduler(Books):
     def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
         table, cache = sequence.table, self.cache
-        left = draft.left if most is None else min(most, draft.left)
+        left = draft.most(sequence) if most is None else min(most, draft.most(sequence))
         if table is None or cache is None or sequence.slot in self.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
@@ -218,7 +218,7 @@ class Scheduler(Books):
                 return
             if turn.before is not None and not self.policy.precedes(head, turn.before):
                 return
-            if not draft.can_carry(head):
+            if not draft.can_carry(head) or not draft.most(head):
                 return
             start = self._fits(head)
             if start is None:
@@ -320,7 +320,7 @@ class Scheduler(Books):
             self.fresh_share.observe(len(sequence.request.prompt), cached)
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
-        end = start.computed + min(self._behind(sequence), most)
+        end = start.computed + min(self._behind(sequence), most, draft.most(sequence))
         sequence.table.grow(self.cache, end)
         draft.admit(sequence)
         self._work(sequence, draft, start.computed, end, [])

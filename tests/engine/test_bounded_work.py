@@ -10,6 +10,7 @@ import pytest
 from penstock.config import LimitSettings
 from penstock.errors import StartupError
 from penstock.protocol.common import Grammar
+from penstock_engine import draft
 from penstock_engine.kv.reuse import Reuse
 from penstock_engine.request import Request
 from tests.engine.harness import Harness
@@ -211,3 +212,19 @@ def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() ->
     assert end_of(holder).finish == "error"
     assert "could not be compiled within" in (end_of(holder).error or "")
     assert not h.core.has_open_requests
+
+
+def test_log_probabilities_of_prompts_have_a_bound_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draft, "MOST_TOLD", 30)
+    h = Harness(max_num_batched_tokens=256, max_model_len=128)
+    front = h.connect()
+    h.start_worker()
+    told = [h.submit(front, [at] * 40, prompt_logprobs=2, **ENDLESS) for at in (1, 2)]
+    free = h.submit(front, [3] * 40, **ENDLESS)
+    while any(request.sequences[0].terminal is None for request in (*told, free)):
+        result = h.run_step()
+        assert result is not None
+        assert sum(len(slot.prompt_logprobs or ()) for slot in result.slots) <= 30
+    assert end_of(told[1]).finish == "length"
