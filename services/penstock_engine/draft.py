@@ -121,7 +121,8 @@ class Draft:
         if slot is None or slot in self.items or end - start > self.left:
             raise ValueError(f"work for slot {slot} that can't be planned")
         self.left -= end - start
-        self.told -= end - start if sequence.tells_prompt else 0
+        if end > start + 1 and sequence.tells_prompt:
+            self.told -= end - start
         self.items[slot] = (sequence, start, end, new_blocks)
 
     def withdraw(self, sequence: Sequence) -> None:

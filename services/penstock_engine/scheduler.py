@@ -175,11 +175,13 @@ class Scheduler(Books):
     def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
         table, cache = sequence.table, self.cache
-        left = draft.most(sequence) if most is None else min(most, draft.most(sequence))
+        left = draft.left if most is None else min(most, draft.left)
         if table is None or cache is None or sequence.slot in self.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
         end = min(start + self._behind(sequence), start + left)
+        if end > start + 1:
+            end = min(end, start + draft.most(sequence))
         room = table.capacity
         if end <= room:
             self._work(sequence, draft, start, end, [])
