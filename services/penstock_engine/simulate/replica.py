@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.errors import InvalidRequest
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
@@ -58,7 +59,7 @@ class Replica:
         self._cost = cost
         self._metrics = metrics
         self._result: Result | None = None
-        self.core.frontend_opened(FRONTEND, Hello([1], "router", 0), 0.0)
+        self.core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "router", 0), 0.0)
         self.start_worker(0.0)
         self.step(0.0)
 
@@ -72,7 +73,7 @@ class Replica:
         ready = Ready(
             num_kv_blocks=self._blocks, device="simulated", fingerprint="", load_seconds=0.0
         )
-        self.core.worker_opened(self._session, WorkerHello([1], 0, 0), now)
+        self.core.worker_opened(self._session, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), now)
         self.core.worker_received(self._session, ready, now)
 
     def lose_worker(self, now: float) -> None:
