@@ -62,7 +62,8 @@ class EngineSession:
     turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
     doesn't wait behind a step.  over: called by this thread when a session has ended.
-    rendezvous: of each WorkerHello; all of them tell the same life.  Raises StartupError for an endpoint that may not be dialled.
+    rendezvous: of each WorkerHello; all of them tell the same life.  Raises StartupError for an
+    endpoint that may not be dialled.
     """
 
     def __init__(

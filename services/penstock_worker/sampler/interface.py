@@ -45,8 +45,12 @@ class Ask(msgspec.Struct, frozen=True):
             if not len(banned):
                 return early
             return np.concatenate((np.array(early, np.int32), banned)) if early else banned
-        if self.allowed is None and self.rules is not None and not early and not len(banned):
-            return self.rules.disallowed
+        if self.allowed is None and self.rules is not None:
+            disallowed = self.rules.disallowed
+            if not early and not len(banned):
+                return disallowed
+            if len(disallowed) + len(banned) + len(early) < len(allowed):  # Some id is left.
+                return np.concatenate((disallowed, banned, np.array(early, np.int32)))
         rest = allowed.copy()
         rest[banned] = False
         kept = rest
