@@ -41,6 +41,7 @@ from penstock.model_config import (  # noqa: E402
     PreparedModel,
     WeightFiles,
 )
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenSampling  # noqa: E402
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit  # noqa: E402
 from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello  # noqa: E402
@@ -212,8 +213,8 @@ def measure(blocks: int, running: int, steps: int) -> Steps:
 
 def started_core(blocks: int, running: int, output: int) -> EngineCore:
     core = EngineCore(facts(running))
-    core.frontend_opened(FRONTEND, Hello([2], "benchmark", 0), 0.0)
-    core.worker_opened(WORKER, WorkerHello([2], 0, 0), 0.0)
+    core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "benchmark", 0), 0.0)
+    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
     core.worker_received(
         WORKER,
         Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0),

@@ -47,6 +47,7 @@ class Sleeper:
         self._session = EngineSession(endpoint, 0, TransportSettings())
         self._step_seconds = step_seconds
         self._slots: dict[int, list[int]] = {}
+        self._prompts: dict[int, int] = {}
         self.busy = 0.0
         self._first = self._last = 0.0
 
@@ -72,7 +73,9 @@ class Sleeper:
     def _execute(self, plan: Plan) -> Result:
         begun = time.monotonic()
         for new in plan.admitted:
-            self._slots[new.slot] = [len(new.tokens), 0]
+            shared = 0 if new.like is None else self._prompts[new.like]
+            self._prompts[new.slot] = shared or new.num_prompt
+            self._slots[new.slot] = [shared + len(new.tokens), 0]
         time.sleep(self._step_seconds)
         slots = [self._outcome(work.slot, work.start + work.count) for work in plan.work]
         ended = time.monotonic()

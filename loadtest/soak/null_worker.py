@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import signal
 import sys
 import time
@@ -22,8 +23,8 @@ from loadtest.soak.words import token_ids, word
 from penstock.config import TransportSettings
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
-from penstock.protocol.to_worker import Plan, Setup, SlotWork, Stop, ToWorker
+from penstock.protocol.from_worker import Leaving, Ready, Result, SlotResult, WorkerHello
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop, ToWorker
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.link import Link
@@ -49,11 +50,12 @@ class NullWorker:
         self._slots: dict[int, Slot] = {}
         self._plans: deque[Plan] = deque()
         self._due = 0.0
+        life = secrets.token_hex(8)
         self._link: Link[ToWorker] = Link(
             zmq.Context(),
             endpoint,
             msgspec.msgpack.Decoder(ToWorker),
-            lambda: WorkerHello(list(PROTOCOL_VERSIONS), 0, os.getpid()),
+            lambda: WorkerHello(list(PROTOCOL_VERSIONS), 0, os.getpid(), life=life),
             TransportSettings(),
         )
 
@@ -71,6 +73,11 @@ class NullWorker:
                 self._link.socket.poll(max(0, round(1000 * wait)))
             else:
                 time.sleep(max(0.0, wait))
+
+    def leave(self) -> None:
+        """Says that it was told to go."""
+        self._link.send(Leaving())
+        self._link.close()
 
     def _listen(self) -> bool:
         for event in self._link.poll(time.monotonic()):
@@ -97,8 +104,14 @@ class NullWorker:
         for number in plan.released:
             del self._slots[number]
         for new in plan.admitted:
-            self._slots[new.slot] = Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
+            self._slots[new.slot] = self._slot(new)
         return Result(plan.step, [self._work(work) for work in plan.work])
+
+    def _slot(self, new: NewSequence) -> Slot:
+        if new.like is None:
+            return Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
+        other = self._slots[new.like]
+        return Slot(other.seed, other.prompt, other.prompt + len(new.tokens))
 
     def _work(self, work: SlotWork) -> SlotResult:
         slot = self._slots[work.slot]
@@ -123,7 +136,12 @@ def main() -> None:
     tokenizer = Tokenizer(
         (flags.model_dir / TOKENIZER).read_bytes(), add_bos=False, bos_token_id=None
     )
-    NullWorker(flags.endpoint, token_ids(tokenizer), flags.step_seconds).run()
+    worker = NullWorker(flags.endpoint, token_ids(tokenizer), flags.step_seconds)
+    try:
+        worker.run()
+    except SystemExit:
+        worker.leave()
+        raise
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ import zmq
 from penstock import logs
 from penstock.config import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_worker import FromWorker, Progress, WorkerHello
+from penstock.protocol.from_worker import FromWorker, Leaving, Progress, WorkerHello
 from penstock.protocol.to_worker import ToWorker
 from penstock.transport.events import Ended, Opened
 from penstock.transport.link import Link
@@ -61,7 +62,8 @@ class EngineSession:
     turned: when its thread turned last, by time.monotonic.
     aside: called by this thread with each message first; whether that has taken it, so that it
     doesn't wait behind a step.  over: called by this thread when a session has ended.
-    rendezvous: of each WorkerHello.  Raises StartupError for an endpoint that may not be dialled.
+    rendezvous: of each WorkerHello; all of them tell the same life.  Raises StartupError for an
+    endpoint that may not be dialled.
     """
 
     def __init__(
@@ -76,12 +78,13 @@ class EngineSession:
         self.aside: Callable[[Heard], bool] = lambda heard: False
         self.over: Callable[[], None] = lambda: None
         self.turned = time.monotonic()
+        life = secrets.token_hex(8)
         self._context = zmq.Context()
         self._link: Link[ToWorker] = Link(
             self._context,
             endpoint,
             msgspec.msgpack.Decoder(ToWorker),
-            lambda: WorkerHello(list(PROTOCOL_VERSIONS), rank, os.getpid(), rendezvous()),
+            lambda: WorkerHello(list(PROTOCOL_VERSIONS), rank, os.getpid(), rendezvous(), life),
             settings,
         )
         self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
@@ -103,6 +106,10 @@ class EngineSession:
         """Queue a message of that session. From any thread."""
         self._outbox.put((session, message))
         self._wake()
+
+    def leave(self) -> None:
+        """Say that this process was told to go, if there is anybody to tell. To be closed next."""
+        self.send(self._session, Leaving())
 
     def close(self) -> None:
         """Send what is queued, say goodbye, end the thread."""

@@ -96,17 +96,19 @@ def main(
 
 
 def _work(worker: Worker, session: EngineSession) -> None:
-    leaving = Leaving()
+    signals = Signals()
     session.start()
     try:
         _preload()
-        if not leaving.asked:
+        if not signals.asked:
             worker.run()
     except BaseException:
         # What the signal interrupted may have wrapped our exception in one of its own.
-        if not leaving.asked:
+        if not signals.asked:
             raise
     finally:
+        if signals.asked:
+            session.leave()  # First: what is given up below may look like a fault to others.
         worker.close()
         session.close()
 
@@ -133,7 +135,7 @@ class _Leave(BaseException):
     """Raised in the main thread by a signal."""
 
 
-class Leaving:
+class Signals:
     """Raises _Leave in the main thread when SIGTERM or SIGINT comes for the first time.
 
     asked: whether one has come.  To be looked at beside the exception, which may come out as

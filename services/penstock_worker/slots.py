@@ -91,7 +91,8 @@ class SlotBounds:
 
 class Slots:
     """All slots. `apply` changes them as a plan says, or raises PlanError and changes nothing that
-    matters any more: the session is over then.
+    matters any more: the session is over then.  What the sequences of a request share is made once,
+    where they are admitted like one another (see NewSequence).
 
     told: tokens come from plans alone, as nobody samples here.  That a token was deferred isn't
     known here either, so its work may come again.
@@ -148,18 +149,17 @@ class Slots:
             raise PlanError(f"slot {new.slot} is not in [0, {self.bounds.slots})")
         if new.slot in self._slots:
             raise PlanError(f"slot {new.slot} is taken but a sequence is admitted to it")
-        if not 1 <= new.num_prompt <= len(new.tokens) <= self.bounds.tokens:
-            raise PlanError(
-                f"slot {new.slot}: {new.num_prompt} prompt tokens of {len(new.tokens)}; at most "
-                f"{self.bounds.tokens} tokens are allowed"
-            )
-        if min(new.tokens) < 0 or max(new.tokens) >= self.bounds.vocab:
-            raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
         self._check_blocks(new.slot, new.blocks)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
+        slot = self._in_full(new) if new.like is None else self._beside(new, new.like)
         self.tables.put(new.slot, 0, new.blocks)
-        self._slots[new.slot] = Slot(
+        self._slots[new.slot] = slot
+
+    def _in_full(self, new: NewSequence) -> Slot:
+        self._check_length(new, new.num_prompt, len(new.tokens))
+        self._check_ids(new)
+        return Slot(
             list(new.tokens),
             new.num_prompt,
             new.index,
@@ -169,6 +169,40 @@ class Slots:
             prompt_from=new.prompt_from,
             pooling=new.pooling,
         )
+
+    def _beside(self, new: NewSequence, like: int) -> Slot:
+        """A sequence of the request that another slot has one of: what was checked and made of the
+        prompt and the sampling there counts here."""
+        other = self._slots.get(like)
+        if other is None:
+            raise PlanError(
+                f"slot {new.slot} is to be like slot {like}, which holds no sequence by then"
+            )
+        prompt = other.num_prompt
+        self._check_length(new, prompt, prompt + len(new.tokens))
+        self._check_ids(new)
+        return Slot(
+            other.tokens[:prompt] + new.tokens,
+            prompt,
+            new.index,
+            other.sampling,
+            list(new.blocks),
+            rules=None if other.rules is None else other.rules.beside(new.tokens),
+            prompt_from=new.prompt_from,
+            pooling=other.pooling,
+        )
+
+    def _check_length(self, new: NewSequence, prompt: int, tokens: int) -> None:
+        if not 1 <= prompt <= tokens <= self.bounds.tokens:
+            raise PlanError(
+                f"slot {new.slot}: {prompt} prompt tokens of {tokens}; at most "
+                f"{self.bounds.tokens} tokens are allowed"
+            )
+
+    def _check_ids(self, new: NewSequence) -> None:
+        tokens = new.tokens
+        if tokens and (min(tokens) < 0 or max(tokens) >= self.bounds.vocab):
+            raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
 
     def _take_work(self, work: SlotWork) -> None:
         slot = self._slots.get(work.slot)
@@ -218,6 +252,7 @@ class Slots:
             slot.append(token)
 
     def _check_blocks(self, number: int, blocks: list[int]) -> None:
-        for block in blocks:
-            if not 0 <= block < self.bounds.blocks:
-                raise PlanError(f"slot {number}: block {block} is not in [0, {self.bounds.blocks})")
+        if not blocks or (min(blocks) >= 0 and max(blocks) < self.bounds.blocks):
+            return
+        wrong = next(block for block in blocks if not 0 <= block < self.bounds.blocks)
+        raise PlanError(f"slot {number}: block {wrong} is not in [0, {self.bounds.blocks})")

@@ -18,6 +18,7 @@ from penstock.config import (
     WorkerSettings,
 )
 from penstock.prepare import load_manifest
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, WorkerHello
@@ -75,8 +76,8 @@ class System:
         self.loaded: Loaded | None = None
         self.reused = 0
         """Tokens that sequences found computed when they started."""
-        self.core.frontend_opened(FRONT, Hello([2], "test", 0), 0.0)
-        self.core.worker_opened(WORKER, WorkerHello([2], 0, 0), 0.0)
+        self.core.frontend_opened(FRONT, Hello(list(PROTOCOL_VERSIONS), "test", 0), 0.0)
+        self.core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
 
     def submit(
         self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling, n: int = 1

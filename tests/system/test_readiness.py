@@ -23,6 +23,7 @@ import zmq
 from penstock.client.session import STATUS_MAX_AGE
 from penstock.config import TransportSettings
 from penstock.prepare import prepare
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Progress, Ready, WorkerHello
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from tests.engine.fake_worker import FakeWorker
@@ -143,7 +144,7 @@ class StuckWorker:
 
     def _work(self, endpoint: str) -> None:
         with zmq.Context() as context:
-            peer = Peer(context, endpoint, ToWorker, WorkerHello([2], 0, 1))
+            peer = Peer(context, endpoint, ToWorker, WorkerHello(list(PROTOCOL_VERSIONS), 0, 1))
             worker: FakeWorker | None = None
             told = time.monotonic()
             while not self._over.is_set():

@@ -22,6 +22,7 @@ from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
     GrammarFailed,
+    Leaving,
     Progress,
     Ready,
     Result,
@@ -304,6 +305,36 @@ def test_sigterm_in_a_long_step_is_prompt(held: Engine, setup: Setup) -> None:
     assert not [each for each in told if isinstance(each, Result)], "the step was not finished"
 
 
+def test_a_worker_that_was_told_to_go_says_so_at_last(held: Engine, setup: Setup) -> None:
+    held.set_up(setup)
+    held.send(first_plan([1, 2, 3]))
+    held.hear(Progress)
+    held.worker.send_signal(signal.SIGTERM)
+    last: list[Any] = []
+
+    def ended(event: Any) -> bool:
+        if not isinstance(event, Ended):
+            last.append(event.message)
+        return isinstance(event, Ended)
+
+    held.wait(Also(ended))
+    assert last[-1] == Leaving()
+
+
+def test_a_life_is_told_with_every_hello(engine: Engine, tmp_path: Path) -> None:
+    first = engine.hear(WorkerHello).life
+    assert len(first) == 16
+    engine.hub.close()
+    engine.bind(b"87654321")
+    assert engine.hear(WorkerHello).life == first
+    (tmp_path / "other").mkdir()
+    other = Engine(tmp_path / "other")
+    try:
+        assert other.hear(WorkerHello).life not in ("", first)
+    finally:
+        other.close()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -322,6 +353,8 @@ def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], me
     assert message in fault.message
     code, errors = engine.exit_code()
     assert code == 78
+    told = [getattr(event, "message", None) for event in engine.left()]
+    assert not [each for each in told if isinstance(each, Leaving)], "nobody told it to go"
     assert message in errors
     assert "Traceback" not in errors
 

@@ -264,6 +264,42 @@ def test_a_grammar_min_tokens_and_rules_cut_together(sampler: Sampler) -> None:
     assert none.error_code == "no_token_left"
 
 
+@given(
+    allowed=st.none() | st.frozensets(ids, min_size=1).map(sorted).map(tuple),
+    bad_words=st.lists(words, max_size=8).map(tuple),
+    early=st.frozensets(ids, max_size=VOCAB).map(sorted).map(tuple),
+    grammar=st.none() | st.frozensets(ids, min_size=1),
+    output=st.lists(ids, max_size=5),
+)
+def test_what_is_held_back(
+    allowed: tuple[int, ...] | None,
+    bad_words: tuple[tuple[int, ...], ...],
+    early: tuple[int, ...],
+    grammar: frozenset[int] | None,
+    output: list[int],
+) -> None:
+    """What is neither allowed nor fit; and the ends too, unless nothing else is left of a list."""
+    sampling = TokenSampling(
+        seed=1,
+        min_tokens=10,
+        held_back=early,
+        adjustments=Adjustments(allowed=allowed, bad_words=bad_words),
+    )
+    mask = None if grammar is None else np.isin(np.arange(VOCAB), sorted(grammar))
+    rules = rules_of(sampling, [1, *output], 1, VOCAB)
+    held = Ask(sampling, 0, len(output), mask, rules).held_back()
+    fit = {
+        token
+        for token in range(VOCAB)
+        if (allowed is None or token in allowed)
+        and (grammar is None or token in grammar)
+        and not any(ends_word(word, output, token) for word in bad_words)
+    }
+    listed = allowed is not None or grammar is not None
+    kept = fit - set(early) or (fit if listed else set())
+    assert set(range(VOCAB)) - {int(token) for token in held} == kept
+
+
 def test_scores_are_those_of_sampled_tokens(sampler: Sampler) -> None:
     """What is said of a prompt's token is, to the bit, what is said of an emitted one."""
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 3

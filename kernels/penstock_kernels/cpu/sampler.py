@@ -119,27 +119,24 @@ def sample(
 
 def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
     """([rows] DRAW, the held-back ids of all rows)."""
-    packed, first_held, first_top, edits = [], 0, 0, 0
-    held_back = [_NOTHING]
+    packed, first_top, edits = [], 0, 0
+    held_back = _HeldBack(vocab)
     for row in rows:
-        held = _within(row.held_back, vocab)
+        first_held, num_held = held_back.add(row.held_back)
         logprobs = NO_LOGPROBS if row.logprobs is None else min(row.logprobs, vocab)
         if logprobs < 0 and row.logprobs is not None:
             raise ValueError(f"logprobs must be None or at least 0, not {row.logprobs}")
         packed.append(
             (
                 *(row.temperature, row.top_p, row.min_p, row.draw),
-                *(min(max(row.top_k, 0), vocab), logprobs, first_held, len(held)),
+                *(min(max(row.top_k, 0), vocab), logprobs, first_held, num_held),
                 *(first_top, _given(row.given, vocab)),
                 *(NOT_EDITED if row.edit is None else edits, 0),
             )
         )
         edits += row.edit is not None
-        if len(held):
-            held_back.append(held)
-            first_held += len(held)
         first_top += max(logprobs, 0)
-    return np.array(packed, dtype=DRAW), np.concatenate(held_back)
+    return np.array(packed, dtype=DRAW), held_back.ids()
 
 
 def _given(token: int | None, vocab: int) -> int:
@@ -150,15 +147,40 @@ def _given(token: int | None, vocab: int) -> int:
     return token
 
 
-def _within(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
-    """Ids of the vocabulary. A grammar holds back most of it: no loop over them in Python."""
-    if not len(ids):
-        return _NOTHING
-    given = np.asarray(ids, dtype=np.int64)
-    return given[(given >= 0) & (given < vocab)].astype(np.int32)
+class _HeldBack:
+    """The held-back ids of all rows, one array after the other; one that rows share is there once.
 
+    A grammar holds back most of the vocabulary: no loop goes over ids in Python.
+    """
 
-_NOTHING = np.zeros(0, np.int32)
+    def __init__(self, vocab: int) -> None:
+        self._vocab = vocab
+        self._arrays = [np.zeros(0, np.int32)]
+        self._length = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        """By where the array is: the rows keep it there."""
+
+    def add(self, ids: Sequence[int] | np.ndarray) -> tuple[int, int]:
+        """(where they begin, how many they are)."""
+        if not len(ids):
+            return 0, 0
+        place = self._places.get(id(ids))
+        if place is None:
+            own = self._readable(ids)
+            place = self._places[id(ids)] = (self._length, len(own))
+            self._arrays.append(own)
+            self._length += len(own)
+        return place
+
+    def ids(self) -> np.ndarray:
+        return np.concatenate(self._arrays)
+
+    def _readable(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """What the library can read: it passes over ids beyond the vocabulary by itself."""
+        if isinstance(ids, np.ndarray) and ids.dtype == np.int32:
+            return ids
+        given = np.asarray(ids, dtype=np.int64)
+        return given[(given >= 0) & (given < self._vocab)].astype(np.int32)
 
 
 _RANGES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import Plan
+from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_engine.simulate.cost import StepCost
 
 TOKEN = 5
@@ -19,12 +19,13 @@ class SimulatedWorker:
     plans: sent and not finished, the first of them being computed.
     """
 
-    __slots__ = ("_cost", "_held", "_partial", "_sampled", "plans")
+    __slots__ = ("_cost", "_held", "_partial", "_prompts", "_sampled", "plans")
 
     def __init__(self, cost: StepCost, max_num_seqs: int) -> None:
         self.plans: deque[Plan] = deque()
         self._cost = cost
         self._held: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
         # Answers are values, and there are few different ones.
         self._sampled = [SlotResult(slot, TOKEN) for slot in range(max_num_seqs)]
         self._partial = [SlotResult(slot) for slot in range(max_num_seqs)]
@@ -34,8 +35,9 @@ class SimulatedWorker:
         held = self._held
         for slot in plan.released:
             held.pop(slot, None)
+            self._prompts.pop(slot, None)
         for new in plan.admitted:
-            held[new.slot] = len(new.tokens) + (new.num_prompt if new.like is not None else 0)
+            self._admit(new)
         answers: list[SlotResult] = []
         sampled, partial = self._sampled, self._partial
         tokens = pairs = 0
@@ -51,3 +53,10 @@ class SimulatedWorker:
                 answers.append(partial[slot])
         seconds = self._cost.seconds(tokens, len(answers), pairs // 2)
         return Result(plan.step, answers, seconds), seconds
+
+    def _admit(self, new: NewSequence) -> None:
+        if new.like is None:
+            self._prompts[new.slot], shared = new.num_prompt, 0
+        else:
+            shared = self._prompts[new.slot] = self._prompts[new.like]
+        self._held[new.slot] = shared + len(new.tokens)

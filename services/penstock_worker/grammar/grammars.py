@@ -20,7 +20,7 @@ import numpy as np
 from penstock import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock.protocol.to_worker import MAX_COMPILING, Plan
+from penstock.protocol.to_worker import MAX_COMPILING, NewSequence, Plan
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.grammar_text.errors import GrammarError
@@ -120,13 +120,22 @@ class Grammars:
         for slot in plan.released:
             self._release(slot)
         for new in plan.admitted:
-            if new.grammar is None:
-                continue
-            compiled = self._compiled.get(new.grammar)
+            compiled = self._grammar_of(new)
             if compiled is None:
-                raise PlanError(f"slot {new.slot}: grammar {new.grammar} is not compiled")
+                continue
             held = self._held[new.slot] = _Held(compiled)
-            self._begin(held, new.tokens[new.num_prompt :])
+            self._begin(held, new.tokens if new.like is not None else new.tokens[new.num_prompt :])
+
+    def _grammar_of(self, new: NewSequence) -> Compiled | None:
+        if new.like is not None:
+            other = self._held.get(new.like)
+            return None if other is None else other.compiled
+        if new.grammar is None:
+            return None
+        compiled = self._compiled.get(new.grammar)
+        if compiled is None:
+            raise PlanError(f"slot {new.slot}: grammar {new.grammar} is not compiled")
+        return compiled
 
     def bound(self, slots: Sequence[int]) -> set[int]:
         """Those of the slots that have a grammar."""

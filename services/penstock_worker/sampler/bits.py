@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -24,11 +24,13 @@ def everything(vocab: int) -> np.ndarray:
     return words_of(np.ones(vocab, dtype=bool))
 
 
-def without(words: np.ndarray, ids: Iterable[int], vocab: int) -> np.ndarray:
+def without(words: np.ndarray, ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
     """A copy that lacks `ids`; those beyond the vocabulary mean nothing."""
     left = words.copy()
-    unsigned = left.view(np.uint32)
-    for token in ids:
-        if 0 <= token < vocab:
-            unsigned[token // _WORD] &= np.uint32(~(1 << token % _WORD) & 0xFFFFFFFF)
+    if not len(ids):
+        return left
+    given = np.asarray(ids, dtype=np.int64)
+    given = given[(given >= 0) & (given < vocab)]
+    bits = np.left_shift(np.uint32(1), (given % _WORD).astype(np.uint32))
+    np.bitwise_and.at(left.view(np.uint32), given // _WORD, ~bits)
     return left

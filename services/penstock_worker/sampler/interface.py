@@ -15,6 +15,7 @@ from penstock_worker.sampler.rules import Rules
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
+_NOTHING = np.zeros(0, np.int32)
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
@@ -38,17 +39,25 @@ class Ask(msgspec.Struct, frozen=True):
         """
         sampling = self.sampling
         early = sampling.held_back if self.emitted < sampling.min_tokens else ()
-        banned = () if self.rules is None else tuple(self.rules.banned)
+        banned = _NOTHING if self.rules is None else self.rules.banned_ids
         allowed = self._allowed()
         if allowed is None:
-            return (*early, *banned)
-        if self.allowed is None and self.rules is not None and not early and not banned:
-            return self.rules.disallowed
+            if not len(banned):
+                return early
+            return np.concatenate((np.array(early, np.int32), banned)) if early else banned
+        if self.allowed is None and self.rules is not None:
+            disallowed = self.rules.disallowed
+            if not early and not len(banned):
+                return disallowed
+            if len(disallowed) + len(banned) + len(early) < len(allowed):  # Some id is left.
+                return np.concatenate((disallowed, banned, np.array(early, np.int32)))
         rest = allowed.copy()
-        rest[list(banned)] = False
-        kept = rest.copy()
-        kept[[token for token in early if token < len(kept)]] = False
-        return np.flatnonzero(~(kept if kept.any() else rest))
+        rest[banned] = False
+        kept = rest
+        if early:
+            kept = rest.copy()
+            kept[[token for token in early if token < len(kept)]] = False
+        return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
     def judge(self, choice: Choice) -> Choice:
         """What becomes of the sampler's choice: it is a forbidden id where no other is left."""

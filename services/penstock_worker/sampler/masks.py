@@ -7,6 +7,8 @@ import numpy as np
 from penstock_worker.sampler.bits import everything, without, words_of
 from penstock_worker.sampler.interface import Ask
 
+_NOTHING = np.zeros(0, np.int32)
+
 
 class Masks:
     """The masks of one step, equal ones kept once. vocab: ids of a row."""
@@ -45,22 +47,22 @@ def _early(ask: Ask) -> tuple[int, ...]:
 def _key(ask: Ask) -> object | None:
     """Equal for two asks of one step only if their masks are. None: nothing is held back.
 
-    Arrays and rules are told apart by where they are: a step's asks keep them alive.
+    Arrays are told apart by where they are: a step's asks keep them alive. Sequences of one request
+    share theirs.
     """
     early, rules = _early(ask), ask.rules
-    ruled = rules is not None and (rules.limited or bool(rules.banned))
-    if ask.allowed is None and not ruled:
-        return early or None
-    return early, id(ask.allowed), id(rules) if ruled else None
+    if rules is None or not (rules.limited or rules.banned):
+        return early or None if ask.allowed is None else (early, id(ask.allowed), None, None)
+    return early, id(ask.allowed), id(rules.allowed_words), id(rules.banned_ids)
 
 
 def _mask(ask: Ask, vocab: int) -> np.ndarray:
     """As Ask.held_back has it: where not all ids are allowed, min_tokens gives way to need."""
     early, rules = _early(ask), ask.rules
-    banned = () if rules is None else tuple(rules.banned)
+    banned = _NOTHING if rules is None else rules.banned_ids
     listed = None if rules is None else rules.allowed_words
     if ask.allowed is None and listed is None:
-        return without(everything(vocab), (*early, *banned), vocab)
+        return without(without(everything(vocab), banned, vocab), early, vocab)
     rest = everything(vocab) if ask.allowed is None else words_of(ask.allowed)
     if listed is not None:
         rest = rest & listed

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+
+_SMALLEST = 64
+
+
+class PromptIds:
+    """Which ids a prompt holds, each once, in the order in which they appear. Not changed: the
+    sequences of a request share one.
+
+    place: of each among `ids`, which are int32.
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        distinct = dict.fromkeys(prompt)
+        self.place = dict(zip(distinct, range(len(distinct)), strict=True))
+        self.ids = np.fromiter(distinct, np.int32, len(distinct))
 
 
 class Penalties:
@@ -20,30 +36,34 @@ class Penalties:
         presence: float,
         frequency: float,
         repetition: float,
-        prompt: Sequence[int],
+        prompt: PromptIds,
         output: Sequence[int],
     ) -> None:
+        """prompt: what counts as seen before the output begins."""
         self.presence = presence
         self.frequency = frequency
         self.repetition = repetition
-        self._place: dict[int, int] = {}
-        self._ids = np.zeros(64, np.int32)
-        self._counts = np.zeros(64, np.int32)
-        if repetition != 1.0:
-            for token in prompt:
-                self._find(token)
-        for token in output:
-            self.advance(token)
+        self._prompt = prompt.place
+        self._own: dict[int, int] = {}
+        """Places of ids that the prompt doesn't hold."""
+        counts = Counter(output)
+        known = len(self._prompt)
+        room = max(_SMALLEST, known + len(counts))
+        self._ids = np.zeros(room, np.int32)
+        self._counts = np.zeros(room, np.int32)
+        self._ids[:known] = prompt.ids
+        for token, count in counts.items():
+            self._counts[self._find(token)] = count
 
     @property
     def ids(self) -> np.ndarray:
         """Each once: what the output holds, and where there is a repetition penalty, the prompt."""
-        return self._ids[: len(self._place)]
+        return self._ids[: len(self._prompt) + len(self._own)]
 
     @property
     def counts(self) -> np.ndarray:
         """How often the output holds each of `ids`."""
-        return self._counts[: len(self._place)]
+        return self._counts[: len(self._prompt) + len(self._own)]
 
     def advance(self, token: int) -> None:
         """The output has one token more."""
@@ -51,9 +71,11 @@ class Penalties:
         self._counts[place] += 1
 
     def _find(self, token: int) -> int:
-        place = self._place.get(token)
+        place = self._prompt.get(token)
         if place is None:
-            place = self._place[token] = len(self._place)
+            place = self._own.get(token)
+        if place is None:
+            place = self._own[token] = len(self._prompt) + len(self._own)
             if place == len(self._ids):
                 self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
                 self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))

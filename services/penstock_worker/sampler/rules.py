@@ -8,61 +8,54 @@ from functools import cached_property
 import numpy as np
 
 from penstock.protocol.common import Adjustments, TokenSampling
-from penstock_worker.sampler.bad_words import BadWords
+from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.bits import words_of
-from penstock_worker.sampler.penalties import Penalties
+from penstock_worker.sampler.penalties import Penalties, PromptIds
 
 
-class Rules:
-    """Allowed ids, bad words, biases and penalties of one sequence.
+class Demands:
+    """What the sequences of one request have in common: made once, and not changed.
 
-    prompt, output: its tokens so far.  vocab: ids.  `advance` is told each new token.
+    prompt: its ids.  vocab: ids.
     """
 
-    def __init__(
-        self, wanted: Adjustments, prompt: Sequence[int], output: Sequence[int], vocab: int
-    ) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: Adjustments, prompt: Sequence[int], vocab: int) -> None:
+        self.wanted = wanted
         self._vocab = vocab
-        self.penalties: Penalties | None = None
-        if wanted.presence or wanted.frequency or wanted.repetition != 1.0:
-            self.penalties = Penalties(
-                presence=wanted.presence,
-                frequency=wanted.frequency,
-                repetition=wanted.repetition,
-                prompt=prompt,
-                output=output,
-            )
-        self._bad_words = BadWords(wanted.bad_words, output) if wanted.bad_words else None
+        self._prompt = PromptIds(prompt if wanted.repetition != 1.0 else ())
+        self.bad_words = BadWords(wanted.bad_words) if wanted.bad_words else None
 
-    @property
-    def bias(self) -> dict[int, float]:
-        """What is added to the logits of ids."""
-        return self._wanted.bias
+    def penalties(self, output: Sequence[int]) -> Penalties | None:
+        """Of a sequence that has emitted `output`; None: nothing is penalised."""
+        wanted = self.wanted
+        if not wanted.presence and not wanted.frequency and wanted.repetition == 1.0:
+            return None
+        return Penalties(
+            presence=wanted.presence,
+            frequency=wanted.frequency,
+            repetition=wanted.repetition,
+            prompt=self._prompt,
+            output=output,
+        )
 
     @cached_property
     def bias_ids(self) -> np.ndarray:
-        """int32, in the order of `bias`."""
-        return np.fromiter(self._wanted.bias, np.int32, len(self._wanted.bias))
+        """int32, in the order of the bias."""
+        return np.fromiter(self.wanted.bias, np.int32, len(self.wanted.bias))
 
     @cached_property
     def biases(self) -> np.ndarray:
-        """float64, in the order of `bias`."""
-        return np.fromiter(self._wanted.bias.values(), np.float64, len(self._wanted.bias))
+        """float64, in the order of the bias."""
+        return np.fromiter(self.wanted.bias.values(), np.float64, len(self.wanted.bias))
 
     @cached_property
     def allowed(self) -> np.ndarray | None:
         """[vocab] bool, not to be changed; None: all."""
-        if self._wanted.allowed is None:
+        if self.wanted.allowed is None:
             return None
         mask = np.zeros(self._vocab, dtype=bool)
-        mask[list(self._wanted.allowed)] = True
+        mask[list(self.wanted.allowed)] = True
         return mask
-
-    @property
-    def limited(self) -> bool:
-        """Whether only some ids are allowed."""
-        return self._wanted.allowed is not None
 
     @cached_property
     def allowed_words(self) -> np.ndarray | None:
@@ -71,15 +64,73 @@ class Rules:
 
     @cached_property
     def disallowed(self) -> np.ndarray:
-        """The ids that aren't `allowed`, int32: most steps need no more."""
+        """The ids that aren't `allowed`, int32, ascending."""
         if self.allowed is None:
             return np.zeros(0, np.int32)
         return np.flatnonzero(~self.allowed).astype(np.int32)
 
+
+class Rules:
+    """Allowed ids, bad words, biases and penalties of one sequence.
+
+    demands: of its request.  output: what it has emitted; `advance` is told each new token.
+    """
+
+    def __init__(self, demands: Demands, output: Sequence[int]) -> None:
+        self._demands = demands
+        self._bad_words = demands.bad_words
+        self._state = 0 if self._bad_words is None else self._bad_words.after(output)
+        self.penalties = demands.penalties(output)
+
+    def beside(self, output: Sequence[int]) -> Rules:
+        """Of another sequence of the same request, which has emitted `output`."""
+        return Rules(self._demands, output)
+
+    @property
+    def bias(self) -> dict[int, float]:
+        """What is added to the logits of ids."""
+        return self._demands.wanted.bias
+
+    @property
+    def bias_ids(self) -> np.ndarray:
+        """int32, in the order of `bias`."""
+        return self._demands.bias_ids
+
+    @property
+    def biases(self) -> np.ndarray:
+        """float64, in the order of `bias`."""
+        return self._demands.biases
+
+    @property
+    def allowed(self) -> np.ndarray | None:
+        """[vocab] bool, not to be changed; None: all."""
+        return self._demands.allowed
+
+    @property
+    def limited(self) -> bool:
+        """Whether only some ids are allowed."""
+        return self._demands.wanted.allowed is not None
+
+    @property
+    def allowed_words(self) -> np.ndarray | None:
+        """`allowed`, a bit each (see bits.py), not to be changed; None: all."""
+        return self._demands.allowed_words
+
+    @property
+    def disallowed(self) -> np.ndarray:
+        """The ids that aren't `allowed`, int32: most steps need no more."""
+        return self._demands.disallowed
+
     @property
     def banned(self) -> frozenset[int]:
         """Ids that would complete a bad word."""
-        return frozenset() if self._bad_words is None else self._bad_words.banned
+        return self._banned.ids
+
+    @property
+    def banned_ids(self) -> np.ndarray:
+        """`banned`: int32, ascending, not to be changed. The same array wherever sequences of one
+        request stand alike."""
+        return self._banned.array
 
     @property
     def ban_follows_output(self) -> bool:
@@ -91,7 +142,11 @@ class Rules:
         if self.penalties is not None:
             self.penalties.advance(token)
         if self._bad_words is not None:
-            self._bad_words.advance(token)
+            self._state = self._bad_words.step(self._state, token)
+
+    @property
+    def _banned(self) -> Banned:
+        return NOTHING if self._bad_words is None else self._bad_words.banned(self._state)
 
     def forbids(self, token: int) -> bool:
         """Whether it may not be the next."""
@@ -104,4 +159,4 @@ def rules_of(
     """Of a sequence whose first `prompt` tokens are its prompt; None where it has none."""
     if sampling.adjustments is None:
         return None
-    return Rules(sampling.adjustments, tokens[:prompt], tokens[prompt:], vocab)
+    return Rules(Demands(sampling.adjustments, tokens[:prompt], vocab), tokens[prompt:])

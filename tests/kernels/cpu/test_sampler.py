@@ -212,6 +212,19 @@ def test_ties_go_to_lower_ids(vocab: int) -> None:
     assert result.alternatives[0][0].tolist() == list(range(min(5, vocab)))
 
 
+def test_rows_that_share_an_array_of_held_back_ids() -> None:
+    """It is passed on once; what is beyond the vocabulary means nothing, in whatever it comes."""
+    logits = some_logits(np.random.default_rng(3), 300, 0)[None].repeat(5, 0)
+    shared = np.array([7, 5, 299, 300, -1, 2**31 - 1], np.int32)
+    lists = [shared, (1, 2), shared, shared.copy(), shared.tolist()]
+    given = sample(logits, [Row(draw=0.7, held_back=ids, logprobs=3) for ids in lists])
+    for row, ids in enumerate(lists):
+        kept = tuple(token for token in list(ids) if 0 <= token < 300)
+        alone = sample(logits[:1], [Row(draw=0.7, held_back=kept, logprobs=3)])
+        assert given.tokens[row] == alone.tokens[0]
+        check(logits[:1], [Row(draw=0.7, held_back=kept)])
+
+
 def test_held_back_ids() -> None:
     logits = np.arange(300, dtype=np.float32)[None]
     last_three = (299, 298, 297, 300, 10**12, -1)
