@@ -1,5 +1,6 @@
 """Triton's interpreter, for tests of what runs on CUDA: importing this module, as the conftest of
-such tests does, loads the kernels in it where there is no CUDA.
+such tests does, loads the kernels in it where there is no CUDA, with products that add up in one
+order on every processor.
 
 Triton reads TRITON_INTERPRET while its decorators run, so the variable is set for these imports
 only: processes that other tests start don't inherit it.
@@ -28,6 +29,9 @@ if DEVICE.type == "cpu":
         importlib.import_module("triton.experimental.gluon")
         for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
             importlib.import_module(f"penstock_kernels.triton.{module.name}")
+        from tests import ordered_product
+
+        ordered_product.use_in_interpreter()
 
 
 def quiet_numpy() -> None:

@@ -6,11 +6,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from loadtest.peers.servers import SetupError, default_model
-from loadtest.roofline.cost import model_cost
-from loadtest.roofline.probe import ProbeUnavailable, measure
+from loadtest.roofline.cost import ModelCost, model_cost
+from loadtest.roofline.probe import Limits, ProbeUnavailable, measure
 from penstock.bench.machine import describe_machine, usable_cores
+
+NOT_MEASURED = "not measured"
 
 
 def main() -> int:
@@ -25,16 +28,27 @@ def main() -> int:
     except (ProbeUnavailable, SetupError) as error:
         print(f"roofline: {error}", file=sys.stderr)
         return 2
+    print(json.dumps(report(cost, limits), indent=1))
+    return 0
+
+
+def report(cost: ModelCost, limits: list[Limits]) -> dict[str, Any]:
+    """What is printed. limits: of one core first, of all last."""
     all_cores = limits[-1]
-    document = {
+    prefill = cost.prefill_seconds(8192, 8, all_cores)
+    return {
         "machine": describe_machine(),
-        "limits": [each.to_dict() for each in limits],
+        "limits": [
+            {
+                name: NOT_MEASURED if value is None else value
+                for name, value in one.to_dict().items()
+            }
+            for one in limits
+        ],
         "model": cost.to_dict(),
         "decode_1_stream_tokens_per_s": 1 / cost.decode_seconds(0, 1, all_cores),
-        "prefill_tokens_per_s": 8192 / cost.prefill_seconds(8192, 8, all_cores),
+        "prefill_tokens_per_s": NOT_MEASURED if prefill is None else 8192 / prefill,
     }
-    print(json.dumps(document, indent=1))
-    return 0
 
 
 if __name__ == "__main__":

@@ -36,21 +36,22 @@ class ModelCost:
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "weight_bytes": self.weight_bytes}
 
-    def prefill_seconds(self, tokens: int, sequences: int, limits: Limits) -> float:
-        """`tokens` tokens of all sequences; the head for each one's last."""
+    def prefill_seconds(self, tokens: int, sequences: int, limits: Limits) -> float | None:
+        """`tokens` tokens of all sequences; the head for each one's last.  None where no peak of
+        operations was measured: reading alone would be no limit to speak of."""
         macs = tokens * self.layer_macs + sequences * self.head_macs
-        return _longer(self.weight_bytes, macs, limits)
+        return _longer(self.weight_bytes, macs, limits) if limits.ops_per_s else None
 
     def decode_seconds(self, context: float, sequences: int, limits: Limits) -> float:
-        """One step of `sequences` sequences with `context` tokens each in the cache."""
+        """One step of `sequences` sequences with `context` tokens each in the cache.  Reading
+        alone where no peak of operations was measured."""
         size = self.weight_bytes + sequences * context * self.kv_bytes
         return _longer(size, sequences * (self.layer_macs + self.head_macs), limits)
 
 
 def _longer(size: float, macs: float, limits: Limits) -> float:
     reading = size / limits.read_bytes_per_s
-    fastest = limits.int8_ops_per_s or limits.bf16_ops_per_s
-    return max(reading, 2 * macs / fastest) if fastest else reading
+    return max(reading, 2 * macs / limits.ops_per_s) if limits.ops_per_s else reading
 
 
 def model_cost(path: Path) -> ModelCost:

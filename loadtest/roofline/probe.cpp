@@ -1,5 +1,6 @@
 // Limits of this machine: bytes read per second from memory, and operations per second of the
-// int8 (VNNI) and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on.
+// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Where there
+// is no unit for int8 (VNNI), its products are made of what AVX2 has, as the kernels make them.
 //
 //   probe THREADS BUFFER_MIB    prints one JSON object; null where the processor has no such unit
 //
@@ -13,12 +14,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 namespace {
 
 constexpr int kPasses = 7;
-constexpr int kChains = 16;          // independent accumulators: more than latency times units
 constexpr int64_t kSteps = 40000000;  // about 10 ms a pass
 
 volatile int64_t sink;
@@ -66,63 +67,97 @@ double read_bandwidth(int threads, int64_t bytes) {
   return part * threads / seconds;
 }
 
-// The compiler may not see that the chains are all alike: it would keep one of them.
-template <typename Vector>
-void fill(Vector (&sums)[kChains], Vector value) {
-  for (Vector& sum : sums) {
-    asm volatile("" : "+v"(value));
-    sum = value;
+// Each unit has kChains independent accumulators (more than latency times units, and they fit into
+// the registers) and multiplies kProducts pairs a step.
+#if defined(__AVX512VNNI__)
+struct Int8 {
+  using Vector = __m512i;
+  static constexpr int kChains = 16, kProducts = 64;
+  static Vector operand(int8_t value) { return _mm512_set1_epi8(value); }
+  static Vector add(Vector sum, Vector a, Vector b) { return _mm512_dpbusd_epi32(sum, a, b); }
+};
+#elif defined(__AVXVNNI__)
+struct Int8 {
+  using Vector = __m256i;
+  static constexpr int kChains = 12, kProducts = 32;
+  static Vector operand(int8_t value) { return _mm256_set1_epi8(value); }
+  static Vector add(Vector sum, Vector a, Vector b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
+};
+#elif defined(__AVX2__)
+struct Int8 {
+  using Vector = __m256i;
+  static constexpr int kChains = 8, kProducts = 32;
+  static Vector operand(int8_t value) { return _mm256_set1_epi8(value); }
+  static Vector add(Vector sum, Vector a, Vector b) {
+    const Vector pairs = _mm256_maddubs_epi16(a, b);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-}
+};
+#else
+#define NO_INT8
+#endif
 
-#ifdef __AVX512VNNI__
-double int8_peak(int threads) {
+#ifdef __AVX512BF16__
+struct Bf16 {
+  using Vector = __m512;
+  static constexpr int kChains = 16, kProducts = 32;
+  static Vector operand(int8_t value) { return _mm512_castsi512_ps(_mm512_set1_epi16(value << 8)); }
+  static Vector add(Vector sum, Vector a, Vector b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
+};
+#else
+#define NO_BF16
+#endif
+
+template <typename Unit>
+double peak(int threads) {
+  using Vector = typename Unit::Vector;
+  constexpr int64_t kTurns = kSteps / Unit::kChains;
   const double seconds = best_seconds([&] {
     int64_t total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
     {
-      __m512i sums[kChains];
-      fill(sums, _mm512_setzero_si512());
-      __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(5);
-      for (int64_t i = 0; i < kSteps / kChains; i++) {
-        asm volatile("" : "+v"(a), "+v"(b));  // not known to be the same every time
-#pragma GCC unroll 16
-        for (int k = 0; k < kChains; k++) sums[k] = _mm512_dpbusd_epi32(sums[k], a, b);
+      Vector a = Unit::operand(3), b = Unit::operand(5), zero = Unit::operand(0);
+      Vector sums[Unit::kChains];
+      // The compiler may not see that chains and turns are all alike: it would keep one of them.
+      for (Vector& sum : sums) {
+        asm volatile("" : "+v"(zero));
+        sum = zero;
       }
-      for (auto& sum : sums) total += _mm512_reduce_add_epi32(sum);
+      for (int64_t i = 0; i < kTurns; i++) {
+#pragma GCC unroll 16
+        for (int k = 0; k < Unit::kChains; k++) {
+          asm volatile("" : "+v"(a), "+v"(b));
+          sums[k] = Unit::add(sums[k], a, b);
+        }
+      }
+      for (Vector& sum : sums) {
+        int64_t first;
+        std::memcpy(&first, &sum, sizeof first);
+        total += first;
+      }
     }
     sink = total;
   });
-  return 2.0 * 64 * kSteps * threads / seconds;
+  return 2.0 * Unit::kProducts * Unit::kChains * kTurns * threads / seconds;
 }
-#else
-double int8_peak(int) { return 0; }
-#endif
 
-#ifdef __AVX512BF16__
-double bf16_peak(int threads) {
-  const double seconds = best_seconds([&] {
-    double total = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : total)
-    {
-      __m512 sums[kChains];
-      fill(sums, _mm512_setzero_ps());
-      __m512i a = _mm512_set1_epi16(0x3f80), b = _mm512_set1_epi16(0x3c00);
-      for (int64_t i = 0; i < kSteps / kChains; i++) {
-        asm volatile("" : "+v"(a), "+v"(b));
-#pragma GCC unroll 16
-        for (int k = 0; k < kChains; k++)
-          sums[k] = _mm512_dpbf16_ps(sums[k], (__m512bh)a, (__m512bh)b);
-      }
-      for (auto& sum : sums) total += _mm512_reduce_add_ps(sum);
-    }
-    sink = static_cast<int64_t>(total);
-  });
-  return 2.0 * 32 * kSteps * threads / seconds;
-}
+double int8_peak([[maybe_unused]] int threads) {
+#ifdef NO_INT8
+  return 0;
 #else
-double bf16_peak(int) { return 0; }
+  return peak<Int8>(threads);
 #endif
+}
+
+double bf16_peak([[maybe_unused]] int threads) {
+#ifdef NO_BF16
+  return 0;
+#else
+  return peak<Bf16>(threads);
+#endif
+}
 
 void print(const char* name, double value, const char* after) {
   if (value > 0)

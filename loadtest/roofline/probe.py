@@ -27,22 +27,31 @@ class ProbeUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Of `threads` threads. Multiply-adds count as two operations; None: no such unit."""
+    """Of `threads` threads. Multiply-adds count as two operations; None: not measured, as the
+    processor has no such instructions."""
 
     threads: int
     read_bytes_per_s: float
     int8_ops_per_s: float | None
     bf16_ops_per_s: float | None
 
+    @property
+    def ops_per_s(self) -> float | None:
+        """The peak that bounds a quantised model's products."""
+        return self.int8_ops_per_s or self.bf16_ops_per_s
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def measure(threads: int | None = None, buffer_mib: int = BUFFER_MIB) -> Limits:
-    """About a second. threads: default all usable cores. Raises ProbeUnavailable."""
+def measure(
+    threads: int | None = None, buffer_mib: int = BUFFER_MIB, processor: str = "native"
+) -> Limits:
+    """About a second. threads: default all usable cores.  processor: whose instructions are used,
+    as the compiler's -march has it.  Raises ProbeUnavailable."""
     threads = threads or max(int(usable_cores()), 1)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_DYNAMIC": "false"}
-    command = [str(_program() / "probe"), str(threads), str(buffer_mib)]
+    command = [str(_program(processor) / "probe"), str(threads), str(buffer_mib)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=True, env=environment
@@ -76,13 +85,13 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def _program() -> Path:
+def _program(processor: str) -> Path:
     """The folder with the compiled probe; once in a process."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise ProbeUnavailable(f"no roofline: there is no C++ compiler called {compiler}")
-    folder = Path(_folder().name)
-    flags = ["-std=c++17", "-O3", "-march=native", "-fopenmp"]
+    folder = Path(tempfile.mkdtemp(dir=_folder().name))
+    flags = ["-std=c++17", "-O3", f"-march={processor}", "-fopenmp"]
     done = subprocess.run(
         [compiler, *flags, "-o", str(folder / "probe"), str(SOURCE)],
         capture_output=True,

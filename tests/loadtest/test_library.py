@@ -189,6 +189,16 @@ def test_limits_by_hand() -> None:
     assert STREAMS.limit(COST, slow_units) == pytest.approx(30 / (prefill + decode))
 
 
+def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> None:
+    unknown = Limits(2, 1000, None, None)
+    assert (PREFILL.limit(COST, unknown), STREAMS.limit(COST, unknown)) == (None, None)
+    assert DECODE.limit(COST, unknown) == DECODE.limit(COST, LIMITS)
+    outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [1, 1], None)]})
+    measurement = Measurement([outcome], [PREFILL], rounds_done=1, limits=[unknown])
+    assert "not measured" in to_markdown(measurement, FACTS, COST)
+    draw_chart(measurement, COST, tmp_path / "chart.png")
+
+
 def test_ratio_and_verdict() -> None:
     def rated(name: str, seconds: float) -> Outcome:
         return Outcome(scripted(name), {"decode": [Run(1.0, [11], seconds)]})

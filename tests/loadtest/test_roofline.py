@@ -9,6 +9,7 @@ import pytest
 
 from loadtest.peers.servers import default_model
 from loadtest.roofline import probe
+from loadtest.roofline.__main__ import report
 from loadtest.roofline.cost import model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure, median
 from penstock.formats.gguf import GGUFFile
@@ -24,6 +25,36 @@ def test_the_probe_gives_possible_figures() -> None:
         assert 1e9 < limits.int8_ops_per_s < 4 * 128 * 1e10
     if limits.int8_ops_per_s is not None and limits.bf16_ops_per_s is not None:
         assert limits.bf16_ops_per_s < 1.5 * limits.int8_ops_per_s
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_int8_is_measured_with_avx2_too() -> None:
+    """As on processors without AVX-512 and VNNI."""
+    if "avx2" not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip("this processor has no AVX2")
+    limits = measure(threads=1, buffer_mib=64, processor="haswell")
+    assert limits.int8_ops_per_s is not None
+    # A product of 32 bytes each 100 ns; at most two a cycle at 10 GHz, were sums for nothing.
+    assert 5e8 < limits.int8_ops_per_s < 2 * 64 * 1e10
+    assert limits.bf16_ops_per_s is None
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_what_is_not_measured_limits_nothing() -> None:
+    limits = measure(threads=1, buffer_mib=64, processor="x86-64")
+    assert (limits.int8_ops_per_s, limits.ops_per_s) == (None, None)
+    cost = model_cost(default_model())
+    assert cost.prefill_seconds(8192, 8, limits) is None
+    shown = report(cost, [limits])
+    assert shown["prefill_tokens_per_s"] == "not measured"
+    assert shown["limits"][0]["int8_ops_per_s"] == "not measured"
+    # A step of one stream is bound by reading.
+    reading = limits.read_bytes_per_s / cost.weight_bytes
+    assert shown["decode_1_stream_tokens_per_s"] == pytest.approx(reading)
+    known = report(cost, [Limits(1, 1e10, 1e12, None)])
+    assert known["prefill_tokens_per_s"] == pytest.approx(
+        8192 / (2 * (8192 * cost.layer_macs + 8 * cost.head_macs) / 1e12)
+    )
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

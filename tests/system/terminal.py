@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -15,7 +16,29 @@ import termios
 import time
 from types import TracebackType
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\x01\x02]")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b(?:\[[0-9;?]*)?\Z|[\x01\x02]")
+"""The third is one whose end has not come yet."""
+
+
+class Screen:
+    """What a program wrote to its terminal. seen: all of it.
+
+    A read ends anywhere, on a busy machine also inside a character or an escape sequence: that is
+    left out until the rest is here, so the plain text only grows.
+    """
+
+    def __init__(self) -> None:
+        self.seen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, raw: bytes) -> None:
+        """The next bytes, however few."""
+        self.seen += self._decoder.decode(raw)
+
+    @property
+    def plain(self) -> str:
+        """Without escape sequences and carriage returns."""
+        return ESCAPES.sub("", self.seen).replace("\r", "")
 
 
 class Terminal:
@@ -44,12 +67,16 @@ class Terminal:
         )
         os.close(theirs)
         self._fd = ours
-        self.seen = ""
+        self._screen = Screen()
+
+    @property
+    def seen(self) -> str:
+        return self._screen.seen
 
     @property
     def plain(self) -> str:
         """What was written, without escape sequences and carriage returns."""
-        return ESCAPES.sub("", self.seen).replace("\r", "")
+        return self._screen.plain
 
     def type(self, text: str) -> None:
         """Keys. Ctrl-C is \\x03, Ctrl-D is \\x04."""
@@ -83,7 +110,7 @@ class Terminal:
             raw = os.read(self._fd, 65_536)
         except OSError:  # the other side is closed
             return False
-        self.seen += raw.decode("utf-8", "replace")
+        self._screen.add(raw)
         return bool(raw)
 
     def __enter__(self) -> Terminal:

@@ -99,8 +99,10 @@ def _limits_table(measurement: Measurement, cost: ModelCost) -> str:
             continue
         most = work.limit(cost, limits)
         rates = [outcome.rate(work) for outcome in measurement.outcomes]
-        shares = ["–" if rate is None else f"{100 * rate / most:.0f} %" for rate in rates]
-        rows.append([work.name, _number(most), *shares])
+        shares = [
+            "–" if rate is None or most is None else f"{100 * rate / most:.0f} %" for rate in rates
+        ]
+        rows.append([work.name, "not measured" if most is None else _number(most), *shares])
     return markdown_table(["work", "limit, tok/s", *names], rows)
 
 
@@ -151,8 +153,9 @@ def draw_chart(measurement: Measurement, cost: ModelCost, path: Path) -> None:
         colours = ["C0" if name == OURS else "0.7" for name, _ in shown]
         bars = panel.bar([name for name, _ in shown], [rate for _, rate in shown], color=colours)
         panel.bar_label(bars, fmt="{:,.0f}", fontsize=8)
-        if limits is not None:
-            panel.axhline(work.limit(cost, limits), color="C3", linestyle=":", linewidth=1)
+        most = None if limits is None else work.limit(cost, limits)
+        if most is not None:
+            panel.axhline(most, color="C3", linestyle=":", linewidth=1)
         panel.set_title(work.name, fontsize=8)
         panel.tick_params(axis="x", labelrotation=35, labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)

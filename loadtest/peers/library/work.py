@@ -69,15 +69,17 @@ class Work:
             return (self.output_tokens - 1) / run.decode_s
         return self._counted / run.seconds
 
-    def limit(self, cost: ModelCost, limits: Limits) -> float:
-        """The rate that the machine's memory and integer units allow at most."""
+    def limit(self, cost: ModelCost, limits: Limits) -> float | None:
+        """The rate that the machine's memory and integer units allow at most; None where that of
+        the integer units is not known and counts."""
         steps = self.output_tokens - 1
         context = self.input_tokens + self.output_tokens / 2
         decode = steps * cost.decode_seconds(context, self.streams, limits)
         if self.figure == "decode":
             return steps / decode
         tokens = self.streams * self.input_tokens
-        return self._counted / (cost.prefill_seconds(tokens, self.streams, limits) + decode)
+        prefill = cost.prefill_seconds(tokens, self.streams, limits)
+        return None if prefill is None else self._counted / (prefill + decode)
 
     @property
     def _counted(self) -> int:
