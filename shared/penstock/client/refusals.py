@@ -43,7 +43,7 @@ def max_output(
     """
     room = limits.max_model_len - prompt_tokens
     output = room if wanted is None else min(wanted, room)
-    if sequences == 1:
+    if sequences <= 1:  # What is no number of sequences is refused elsewhere.
         return output
     allowed = limits.max_request_tokens
     left = allowed // sequences - prompt_tokens
