@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,11 +15,12 @@ from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.beam_request import BeamRequest, Follow
     from penstock.client.engine_state import EngineState
     from penstock.client.generation import Sink
     from penstock.client.live import LiveFeed
     from penstock.client.pool_request import PoolResult
-    from penstock.protocol.common import Pooling
+    from penstock.protocol.common import FinishReason, Pooling
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
     from penstock_gateway.keys.rate_limits import RateLimits
@@ -96,6 +98,67 @@ class CountedClient:
             generation, begun, len(prompt), params.n, counts, self._limits, caller, run
         )
 
+    async def search(
+        self,
+        prompt: list[int],
+        follow: Follow,
+        *,
+        beams: int,
+        candidates: int,
+        name: str,
+        terms: Terms,
+    ) -> BeamRequest:
+        """As EngineClient's: one request, whose tokens are those of all beams. Raises also
+        HTTPError 429."""
+        caller = current.get()
+        if self._limits is not None:
+            await self._limits.prompt(caller, len(prompt))
+        trace = tracing.current.get()
+        begun = time.perf_counter()
+        request = await self._client.search(
+            prompt,
+            follow,
+            beams=beams,
+            candidates=candidates,
+            name=name,
+            terms=terms,
+            timed=trace is not None and trace.follows,
+        )
+        run = None if trace is None else trace.run(len(prompt), beams, request.timing)
+        self._counts.prompt_tokens += len(prompt)
+        self._counts.request_prompt_tokens.observe(len(prompt))
+
+        def over(done: asyncio.Future[FinishReason]) -> None:
+            self._count_search(request, reason_of(done), begun, len(prompt), caller, run)
+
+        request.done.add_done_callback(over)
+        return request
+
+    def _count_search(
+        self,
+        request: BeamRequest,
+        reason: FinishReason,
+        begun: float,
+        prompt_tokens: int,
+        caller: Caller,
+        run: tracing.Run | None,
+    ) -> None:
+        counts, first, cached = self._counts, request.first_token, request.cached_tokens
+        counts.finished[reason] += 1
+        counts.generation_tokens += request.generated
+        counts.whole_request.observe(time.perf_counter() - begun)
+        counts.request_generation_tokens.observe(request.generated)
+        if first is not None:
+            counts.first_token.observe(first - begun)
+        if cached is not None:
+            counts.cache_queries += prompt_tokens
+            counts.cache_hits += cached
+        if run is not None:
+            run.first_token = first
+            run.ended(request.generated, cached, reason)
+        if self._limits is not None:
+            self._limits.output(caller, request.generated)
+
     async def pool(
         self, prompt: list[int], pooling: Pooling, *, name: str, terms: Terms
     ) -> PoolResult:
@@ -110,6 +173,13 @@ class CountedClient:
         timing = RequestTiming(1)
         trace.run(len(prompt), 1, timing)
         return await self._client.pool(prompt, pooling, name=name, terms=terms, timing=timing)
+
+
+def reason_of(done: asyncio.Future[FinishReason]) -> FinishReason:
+    """Why a search is over."""
+    if done.cancelled():
+        return "abort"
+    return done.result() if done.exception() is None else "error"
 
 
 class CountedGeneration:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from penstock.protocol.common import TokenLogprobs
-from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.fake_engine import CONTEXT, FakeEngineClient
 from tests.gateway.test_request_fields import BODIES, CHAT, TEXT, refusal
 
 
@@ -61,3 +62,38 @@ async def test_what_does_not_go_together(
     error = await refusal(http, url, fields)
     assert error["param"] == param
     assert says in error["message"]
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 4, "max_tokens": 200}, "n"),
+        ({"n": 1, "best_of": 4, "max_tokens": 200}, "best_of"),
+        ({"n": 4, "use_beam_search": True, "max_tokens": 200}, "n"),
+    ],
+)
+async def test_sequences_times_tokens_are_bounded(
+    http: httpx.AsyncClient, engine: FakeEngineClient, url: str, fields: Any, param: str
+) -> None:
+    limits = msgspec.structs.replace(engine.welcome.limits, max_request_tokens=800)
+    engine.welcome = msgspec.structs.replace(engine.welcome, limits=limits)
+    error = await refusal(http, url, BODIES[url] | fields)
+    assert error["param"] == param
+    assert "more than the 800 that one request may have (--max-request-tokens)" in error["message"]
+    assert engine.submitted == []
+    # One sequence may always fill the context.
+    whole = await http.post(url, json=BODIES[url] | {"max_tokens": 400})
+    assert whole.status_code == 200
+
+
+@pytest.mark.parametrize("n", [1, 4])
+async def test_what_is_left_is_what_a_silent_request_gets(
+    http: httpx.AsyncClient, engine: FakeEngineClient, n: int
+) -> None:
+    limits = msgspec.structs.replace(engine.welcome.limits, max_request_tokens=800)
+    engine.welcome = msgspec.structs.replace(engine.welcome, limits=limits)
+    assert (await http.post(CHAT, json=BODIES[CHAT] | {"n": n})).status_code == 200
+    [(prompt, params, _)] = engine.submitted
+    each = CONTEXT if n == 1 else 800 // n
+    assert params.max_tokens == each - len(prompt)

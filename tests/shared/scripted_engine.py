@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +13,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.config import TransportSettings
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, Submit
+from penstock.protocol.from_frontend import (
+    Abort,
+    Advance,
+    Finish,
+    FromFrontend,
+    Hello,
+    Submit,
+)
 from penstock.protocol.to_frontend import (
     Accepted,
     Limits,
@@ -27,6 +35,15 @@ from penstock.transport.hub import Hub
 
 FAST = TransportSettings(beat_interval=0.1, peer_timeout=30.0)
 """Quick, and no pause of a busy machine passes for a silence."""
+
+
+LIMITS = Limits(
+    max_model_len=100,
+    vocab_size=256,
+    max_waiting_requests=8,
+    max_num_seqs=4,
+    max_grammar_bytes=65_536,
+)
 
 
 def byte_tokenizer_json() -> bytes:
@@ -51,7 +68,9 @@ class ScriptedEngine:
     """Accepts everything, records it, and sends what the test tells it to.
 
     refusing: answers Submits with Rejected of that code.  telling: sends its status again and
-    again, as a real one does; changes: to that status.
+    again, as a real one does; changes: to that status.  limits: other than the usual ones.
+    script: is given each Submit, accepted or not, and each Advance.  silent_on: names of requests
+    that it doesn't answer.
     """
 
     def __init__(
@@ -62,6 +81,7 @@ class ScriptedEngine:
         digest: str = "d1",
         telling: bool = False,
         created: int = 0,
+        limits: dict[str, Any] | None = None,
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
@@ -73,6 +93,10 @@ class ScriptedEngine:
         self.submits: list[Submit] = []
         self.finishes: list[Finish] = []
         self.aborts: list[Abort] = []
+        self.advances: list[Advance] = []
+        self.script: Callable[[Submit | Advance], None] | None = None
+        self.limits = limits or {}
+        self.silent_on: set[str] = set()
         self.ended: list[str] = []
         self.accepting = True
         self.refusing: Any = None
@@ -98,14 +122,31 @@ class ScriptedEngine:
                 self.submits.append(submit)
                 if self.refusing is not None:
                     self.send(Rejected(submit.request, self.refusing, "for the test", 2000))
-                elif self.accepting:
+                elif self.accepting and submit.name not in self.silent_on:
                     self.send(Accepted(submit.request))
+                self._play(submit)
+            case Received(_, Advance() as advance):
+                self.advances.append(advance)
+                self._play(advance)
             case Received(_, Finish() as finish):
                 self.finishes.append(finish)
             case Received(_, Abort() as abort):
                 self.aborts.append(abort)
             case Ended(_, reason):
                 self.ended.append(reason)
+
+    def _play(self, message: Submit | Advance) -> None:
+        if self.script is not None:
+            self.script(message)
+
+    def entered(self, *submits: Submit) -> None:
+        """Sequences of these requests are in a step."""
+        self.send(Outputs([], [submit.request for submit in submits]))
+
+    def lose_session(self) -> None:
+        """Ends it, and lives on."""
+        self.hub.end(self.session, "for the test")
+        self.session = b""
 
     def tell(self, **changes: Any) -> None:
         """Sends the status, changed for good."""
@@ -114,7 +155,8 @@ class ScriptedEngine:
         self.send(self.status())
 
     def send(self, message: Any, frames: list[bytes] | None = None) -> None:
-        self.hub.send(self.session, message, frames or [])
+        if self.session:
+            self.hub.send(self.session, message, frames or [])
 
     def text(self, submit: Submit, text: str, *, sequence: int = 0, finish: Any = None) -> None:
         """One output whose tokens are the text's bytes."""
@@ -128,13 +170,7 @@ class ScriptedEngine:
             model="bytes",
             digest=self.digest,
             created=self.created,
-            limits=Limits(
-                max_model_len=100,
-                vocab_size=256,
-                max_waiting_requests=8,
-                max_num_seqs=4,
-                max_grammar_bytes=65_536,
-            ),
+            limits=msgspec.structs.replace(LIMITS, **self.limits),
             generation=GenerationDefaults(eos_token_ids=(0,)),
             add_bos=False,
             seed=None,

@@ -13,7 +13,7 @@ from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine, byte_tokenizer_json
+from tests.shared.scripted_engine import LIMITS, ScriptedEngine, byte_tokenizer_json
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -89,14 +89,14 @@ async def test_what_was_delivered_of_a_prompt_is_said_when_it_is_resumed(
 
 def test_what_is_not_asked_for_is_not_sent() -> None:
     tokenizer = Tokenizer.from_bytes(byte_tokenizer_json(), add_bos=False, bos_token_id=None)
-    assert adjustments(SamplingParams(logit_bias={1: 0.0}, bad_words=[]), tokenizer) is None
+    assert adjustments(SamplingParams(logit_bias={1: 0.0}, bad_words=[]), tokenizer, LIMITS) is None
     wanted = SamplingParams(
         presence_penalty=1,
         logit_bias={7: -3},
         allowed_token_ids=[9, 7, 9],
         bad_words=["no", " no", "x"],
     )
-    assert adjustments(wanted, tokenizer) == Adjustments(
+    assert adjustments(wanted, tokenizer, LIMITS) == Adjustments(
         presence=1.0,
         bias={7: -3.0},
         allowed=(7, 9),
@@ -110,4 +110,4 @@ def test_a_bad_word_without_tokens_is_refused() -> None:
             return []
 
     with pytest.raises(InvalidRequest, match="'x' encodes to no token"):
-        bad_word_tokens(["x"], Silent())  # type: ignore[arg-type]
+        bad_word_tokens(["x"], Silent(), 10)  # type: ignore[arg-type]

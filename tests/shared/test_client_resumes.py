@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock import SamplingParams
-from penstock.client import Generation
+from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
 from penstock.errors import EngineUnavailable, RequestFailed
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
@@ -25,6 +25,9 @@ async def test_an_engine_that_dies_is_resumed_on_its_successor(engine, client, e
     first = await anext(generation)
     while len(first) < 2:
         first += await anext(generation)
+    engine.entered(submit)
+    engine.tell(steps=1)
+    await until(lambda: client.status.steps == 1)
     await engine.die()
     successor = ScriptedEngine(endpoint, boot=b"boot-two")
     try:
@@ -149,16 +152,25 @@ async def test_an_absent_seed_is_drawn_and_kept_when_resumed(engine, client):
 async def test_a_death_is_forgotten_once_the_request_gains_a_token(engine, client, endpoint):
     """A long stream may outlive any number of engines."""
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="long")
-    await engine.die()
+    await dies_in_a_step(engine, client)
     for number in range(3):
-        await one_token_of_another_engine(endpoint, generation, number)
+        successor = ScriptedEngine(endpoint, boot=b"boot-n-%d" % number)
+        try:
+            await one_token(successor, generation, number)
+        finally:
+            await dies_in_a_step(successor, client)
 
 
-async def one_token_of_another_engine(endpoint: str, generation: Generation, before: int) -> None:
-    successor = ScriptedEngine(endpoint, boot=b"boot-n-%d" % before)
-    await until(lambda: successor.submits)
-    [again] = successor.submits
+async def dies_in_a_step(engine: ScriptedEngine, client: EngineClient) -> None:
+    engine.entered(engine.submits[-1])
+    engine.tell(steps=1)
+    await until(lambda: client.status is not None and client.status.steps == 1)
+    await engine.die()
+
+
+async def one_token(engine: ScriptedEngine, generation: Generation, before: int) -> None:
+    await until(lambda: engine.submits)
+    [again] = engine.submits
     assert (again.deaths, again.resumed) == (1, True)
-    successor.text(again, "x")
+    engine.text(again, "x")
     await until(lambda: len(generation.submission().sequences[0].emitted) == before + 1)
-    await successor.die()

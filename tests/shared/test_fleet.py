@@ -89,7 +89,7 @@ async def test_another_engine_finishes_what_a_dead_one_began(scene):
     await first.die()
     await until(lambda: second.submits)
     [again] = second.submits
-    assert (bytes(again.sequences[0].emitted), again.deaths) == (b"left ", 1)
+    assert (bytes(again.sequences[0].emitted), again.deaths) == (b"left ", 0)
     assert again.resumed
     assert again.sampling == first.submits[0].sampling
     second.text(again, "right", finish="length")
@@ -102,6 +102,7 @@ async def test_another_engine_finishes_what_a_dead_one_began(scene):
 async def test_an_engine_that_drained_is_left_without_a_death(scene):
     first, second, client = await scene.two()
     await on(first, second, client)
+    first.entered(first.submits[0])
     first.tell(draining=True)
     await until(lambda: client.engines[0].draining)
     assert not client.status.draining, "the other is not"
@@ -120,6 +121,9 @@ async def test_an_engine_that_drained_is_left_without_a_death(scene):
 async def test_everything_waits_where_every_engine_is_gone(scene):
     first, second, client = await scene.two()
     generation = await on(first, second, client)
+    first.entered(first.submits[0])
+    first.tell(steps=1)
+    await until(lambda: client.engines[0].status.steps == 1)
     await first.die()
     await until(lambda: second.submits)
     await second.die()
@@ -128,7 +132,7 @@ async def test_everything_waits_where_every_engine_is_gone(scene):
         await client.submit(list(b"y"), LONG, name="new")
     third = scene.engine(0, boot=BOOTS[2])
     await until(lambda: third.submits)
-    assert third.submits[0].deaths == 2
+    assert third.submits[0].deaths == 1, "with the second one it was in no step"
     third.text(third.submits[0], "end", finish="length")
     assert (await collect(generation))[0][0] == "end"
 
@@ -136,6 +140,9 @@ async def test_everything_waits_where_every_engine_is_gone(scene):
 async def test_a_silence_of_our_own_is_nobodys_death(scene):
     first, second, client = await scene.two()
     await on(first, second, client)
+    first.entered(first.submits[0])
+    first.tell(steps=1)
+    await until(lambda: client.engines[0].status.steps == 1)
     first._task.cancel()
     # This process was frozen: both sessions have ended when it wakes.
     for session in client._fleet:

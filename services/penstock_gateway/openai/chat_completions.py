@@ -12,7 +12,12 @@ from penstock_gateway.openai.chat_request import ChatRequest, check
 from penstock_gateway.openai.endpoint import GenerateEndpoint, Job
 from penstock_gateway.openai.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.openai.reply import ReplyHead
-from penstock_gateway.openai.sampling import room_for_output, sampling_params, truncated
+from penstock_gateway.openai.sampling import (
+    room_for_output,
+    sampling_params,
+    sequences_of,
+    truncated,
+)
 from penstock_gateway.openai.search import search_of
 from penstock_gateway.openai.shown import Shown
 from penstock_gateway.openai.structure import structure_field
@@ -67,13 +72,16 @@ def _fitted(
     two = request.max_completion_tokens is not None
     wanted = request.max_completion_tokens if two else request.max_tokens
     ids = truncated(ids, request, wanted, limit)
+    sequences, many = sequences_of(request)
     max_tokens = room_for_output(
         len(ids),
         wanted,
         None,
-        limit,
+        engine.welcome.limits,
         field="max_completion_tokens" if two else "max_tokens",
         source="messages",
+        sequences=sequences,
+        many=many,
     )
     params = sampling_params(
         request,

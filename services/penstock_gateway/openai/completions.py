@@ -18,6 +18,7 @@ from penstock_gateway.openai.sampling import (
     check_ids,
     room_for_output,
     sampling_params,
+    sequences_of,
     truncated,
 )
 from penstock_gateway.openai.search import search_of
@@ -42,7 +43,9 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         check(request)
 
     async def prepare(self, request: CompletionRequest, engine: Engine, head: ReplyHead) -> Job:
-        limit = engine.welcome.limits.max_model_len
+        limits = engine.welcome.limits
+        limit = limits.max_model_len
+        sequences, many = sequences_of(request)
         given = prompts_of(request)
         prompts = [
             truncated(await prompt_ids(p, request, engine), request, request.max_tokens, limit)
@@ -53,9 +56,11 @@ class Completions(GenerateEndpoint[CompletionRequest]):
                 len(prompt),
                 request.max_tokens,
                 DEFAULT_MAX_TOKENS,
-                limit,
+                limits,
                 field="max_tokens",
                 source="prompt",
+                sequences=sequences,
+                many=many,
             )
             for prompt in prompts
         ]

@@ -78,7 +78,7 @@ def _params(
         prompt,
         request.max_output_tokens,
         None,
-        engine.welcome.limits.max_model_len,
+        engine.welcome.limits,
         field="max_output_tokens",
         source="input",
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
-from penstock.protocol.to_frontend import Welcome
+from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.sampling_params import MAX_SEED, SamplingParams
 from penstock_gateway.errors import clip
 from penstock_gateway.openai.fields import GenerateFields
@@ -80,18 +81,21 @@ def room_for_output(
     prompt_tokens: int,
     wanted: int | None,
     default: int | None,
-    limit: int,
+    limits: Limits,
     *,
     field: str,
     source: str,
+    sequences: int = 1,
+    many: str = "n",
 ) -> int:
     """max_tokens of a prompt.
 
     wanted: what the request says, None if it is silent; then `default`, or less where the context
-    (`limit` tokens, prompt and output) leaves less; None: all that it leaves.  Raises
-    InvalidRequest when the prompt leaves no room, or less than was asked for.  field, source: the
-    request's names for max_tokens and the prompt.
+    (prompt and output), or what one request may have, leaves less; None: all that they leave.
+    sequences: of each prompt.  Raises InvalidRequest when the prompt leaves no room, or less than
+    was asked for.  field, source, many: the request's names for max_tokens, prompt and sequences.
     """
+    limit = limits.max_model_len
     room = limit - prompt_tokens
     if room < 1:
         raise InvalidRequest(
@@ -101,7 +105,8 @@ def room_for_output(
             code="context_length_exceeded",
         )
     if wanted is None:
-        return room if default is None else min(default, room)
+        most = max_output(prompt_tokens, None, sequences, limits, many=many)
+        return most if default is None else min(default, most)
     if wanted > room:
         raise InvalidRequest(
             f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
@@ -110,7 +115,15 @@ def room_for_output(
             param=field,
             code="context_length_exceeded",
         )
-    return wanted
+    return max_output(prompt_tokens, wanted, sequences, limits, many=many)
+
+
+def sequences_of(request: GenerateFields) -> tuple[int, str]:
+    """How many sequences each prompt has (of a beam search: at once), and the field that says
+    so."""
+    if request.best_of is not None:
+        return request.best_of, "best_of"
+    return _given(request.n, 1), "n"
 
 
 def check_ids(field: str, ids: list[int], vocabulary: int) -> None:

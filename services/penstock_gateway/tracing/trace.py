@@ -21,7 +21,7 @@ TRACE = "penstock.trace"
 """Where the scope of a traced request keeps its Trace."""
 
 MAX_RUNS = 32
-"""Of one request, have spans of their own: a beam search has one for each beam and token."""
+"""Of one request, have spans of their own: it has one for each prompt."""
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""Beam search: a loop of small requests, one for each beam and step.
+"""Beam search: one request, each of whose steps gives every beam its likeliest next tokens.
 
 The rules are those of transformers' beam search with early_stopping=False.  Of all beams'
 continuations the best are taken, twice as many as there are beams (more where there are several
@@ -6,9 +6,6 @@ ids that end a text).  A continuation that ends its text becomes a finished hypo
 among the first beam_width of them; the best of the others are the next beams.  The search is over
 when the best beam's score, at the length that it has, is no better than the worst of beam_width
 finished hypotheses.  At max_tokens every beam is finished.
-
-Each request finds its prefix in the KV cache, and is part of one that was accepted: it is not
-refused for lack of room.
 """
 
 from __future__ import annotations
@@ -18,37 +15,52 @@ import heapq
 from dataclasses import dataclass, field
 
 from penstock.client.beam_params import BeamSearchParams
+from penstock.client.beam_request import NextStep, Outcome
 from penstock.client.engine_client import NO_TERMS, EngineClient
-from penstock.client.generation import SequenceDelta
 from penstock.client.hypothesis import Hypothesis
 from penstock.client.model_text import ModelText
+from penstock.client.refusals import max_output
 from penstock.client.sequence_text import SequenceText
-from penstock.errors import (
-    DeadlineExceeded,
-    EngineUnavailable,
-    InvalidRequest,
-    PenstockError,
-    RequestFailed,
-)
+from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Welcome
-from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
+class _Record:
+    """What was reported of a beam's last token, and of those before it: beams that were one share
+    what they have in common."""
+
+    step: TokenLogprobs
+    before: _Record | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Beam:
-    """tokens: emitted.  total: their log-probability.  steps: what was reported of each."""
+    """tokens: emitted.  total: their log-probability.  record: None where nothing is reported."""
 
-    tokens: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)
     total: float = 0.0
-    steps: tuple[TokenLogprobs, ...] = ()
+    record: _Record | None = None
 
-    def grown(self, total: float, entry: TokenLogprobs, place: int, reported: int) -> _Beam:
-        """With the entry's token at `place`, of whose alternatives some are reported."""
-        ids, logprobs = entry.top_ids[:reported], entry.top_logprobs[:reported]
-        step = TokenLogprobs(entry.top_logprobs[place], ids, logprobs)
-        return _Beam((*self.tokens, entry.top_ids[place]), total, (*self.steps, step))
+    def grown(self, total: float, entry: TokenLogprobs, place: int, reported: int | None) -> _Beam:
+        """With the entry's token at `place`; reported: so many of its alternatives are."""
+        record = None
+        if reported is not None:
+            ids, logprobs = entry.top_ids[:reported], entry.top_logprobs[:reported]
+            step = TokenLogprobs(entry.top_logprobs[place], ids, logprobs)
+            record = _Record(step, self.record)
+        return _Beam([*self.tokens, entry.top_ids[place]], total, record)
+
+    def steps(self) -> list[TokenLogprobs]:
+        """What was reported of each token, the first first."""
+        steps, record = [], self.record
+        while record is not None:
+            steps.append(record.step)
+            record = record.before
+        steps.reverse()
+        return steps
 
     def score(self, length_penalty: float) -> float:
         """Comparable between lengths."""
@@ -90,75 +102,79 @@ async def beam_search(
     welcome, text = client.welcome, client.text
     if welcome is None or text is None:
         raise EngineUnavailable("there is no session with an engine core at the moment")
-    search = _Search(client, prompt_token_ids, params, welcome, name, terms)
-    finished = await search.run()
+    search = _Search(len(prompt_token_ids), params, welcome)
+    request = await client.search(
+        prompt_token_ids,
+        search.follow,
+        beams=params.beam_width,
+        candidates=search.candidates,
+        name=name,
+        terms=terms,
+    )
+    try:
+        reason = await asyncio.shield(request.done)
+    finally:
+        request.abort()
     return [
-        _hypothesis(score, beam, reason, params, search.ends, text)
-        for score, beam, reason in finished.beams
+        _hypothesis(score, beam, why, params, search.ends, text)
+        for score, beam, why in search.results(reason)
     ]
 
 
 class _Search:
-    def __init__(
-        self,
-        client: EngineClient,
-        prompt: list[int],
-        params: BeamSearchParams,
-        welcome: Welcome,
-        name: str,
-        terms: Terms,
-    ) -> None:
-        self._client = client
-        self._prompt = prompt
+    """candidates: tokens to be told of at each step.  ends: ids that end a beam."""
+
+    def __init__(self, prompt_tokens: int, params: BeamSearchParams, welcome: Welcome) -> None:
         self._params = params
-        self._name = name
-        self._terms = terms
         eos = () if params.ignore_eos else welcome.generation.eos_token_ids
         self.ends = frozenset((*eos, *(params.stop_token_ids or ())))
-        room = welcome.limits.max_model_len - len(prompt)
-        self._steps = min(params.max_tokens, room)
         _check_stop_ids(params.stop_token_ids or [], welcome.limits.vocab_size)
-        self._vocab = welcome.limits.vocab_size
+        self._left = max_output(
+            prompt_tokens, params.max_tokens, params.beam_width, welcome.limits, many="beam_width"
+        )
         # Each beam gives at most beam_width beams, and its ends.
-        self._candidates = min(params.beam_width + len(self.ends), self._vocab, MAX_CANDIDATES)
-        self._requests = 0
+        wanted = params.beam_width + len(self.ends)
+        self.candidates = min(wanted, welcome.limits.vocab_size, MAX_CANDIDATES)
+        self._beams = [_Beam()]
+        self._finished = _Finished(params.beam_width, params.length_penalty)
 
-    async def run(self) -> _Finished:
-        params = self._params
-        finished = _Finished(params.beam_width, params.length_penalty)
-        beams = [_Beam()]
-        for step in range(1, self._steps + 1):
-            outcomes = await self._ask(beams)
-            ended = next((one for one in outcomes if one.finish_reason != "length"), None)
-            if ended is not None:
-                self._give_up(beams, ended, finished)
-                break
-            best = self._continuations(beams, outcomes)
-            last = step == self._steps
-            for beam in best[: params.beam_width]:
-                if beam.tokens[-1] in self.ends:
-                    finished.add(beam, "stop")
-                elif last:
-                    finished.add(beam, "length")
-            beams = [beam for beam in best if beam.tokens[-1] not in self.ends]
-            beams = beams[: params.beam_width]
-            if last or not beams or finished.beats(beams[0]):
-                break
-        return finished
+    def follow(self, outcomes: list[Outcome]) -> NextStep:
+        """See Follow."""
+        ended = next((one for one in outcomes if one.finish != "length"), None)
+        if ended is not None:
+            if ended.finish == "error":
+                raise RequestFailed(ended.error or "a step of the beam search failed")
+            return ended.finish or "abort"
+        self._left -= 1
+        best = self._continuations(outcomes)
+        for beam in best[: self._params.beam_width]:
+            if beam.tokens[-1] in self.ends:
+                self._finished.add(beam, "stop")
+            elif not self._left:
+                self._finished.add(beam, "length")
+        beams = [beam for beam in best if beam.tokens[-1] not in self.ends]
+        self._beams = beams[: self._params.beam_width]
+        if not self._left:
+            return "length"
+        if not self._beams or self._finished.beats(self._beams[0]):
+            return "stop"
+        return [beam.tokens for beam in self._beams]
 
-    def _give_up(self, beams: list[_Beam], ended: SequenceDelta, finished: _Finished) -> None:
-        """A request ended before its time: so do all beams."""
-        if ended.finish_reason == "error":
-            raise RequestFailed(ended.error or "a step of the beam search failed")
-        for beam in beams:
-            if beam.tokens:
-                finished.add(beam, ended.finish_reason or "abort")
-        if not finished.beams:
-            raise DeadlineExceeded("the deadline passed before there was a first token")
+    def results(self, reason: FinishReason) -> list[tuple[float, _Beam, FinishReason]]:
+        """The hypotheses, best first. reason: why the search ended; before its time, all beams end
+        with it. Raises DeadlineExceeded where they had no token yet."""
+        if reason not in ("stop", "length"):
+            for beam in self._beams:
+                if beam.tokens:
+                    self._finished.add(beam, reason)
+            if not self._finished.beams:
+                raise DeadlineExceeded("the deadline passed before there was a first token")
+        return self._finished.beams
 
-    def _continuations(self, beams: list[_Beam], outcomes: list[SequenceDelta]) -> list[_Beam]:
+    def _continuations(self, outcomes: list[Outcome]) -> list[_Beam]:
         """The best, best first."""
-        entries = [(one.logprobs or [_NOTHING])[0] for one in outcomes]
+        beams = self._beams
+        entries = [one.entry or _NOTHING for one in outcomes]
         totals = (
             (beam.total + logprob, number, place)
             for number, (beam, entry) in enumerate(zip(beams, entries, strict=True))
@@ -166,46 +182,10 @@ class _Search:
         )
         kept = max(2, 1 + len(self.ends)) * self._params.beam_width
         best = heapq.nlargest(kept, totals, key=lambda each: each[0])
-        reported = self._params.logprobs or 0
         return [
-            beams[number].grown(total, entries[number], place, reported)
+            beams[number].grown(total, entries[number], place, self._params.logprobs)
             for total, number, place in best
         ]
-
-    async def _ask(self, beams: list[_Beam]) -> list[SequenceDelta]:
-        """What the engine says of each beam's next token."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._ask_one(beam)) for beam in beams]
-        except* PenstockError as failures:
-            # The others have been cancelled; the caller gets the first error as it is.
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
-
-    async def _ask_one(self, beam: _Beam) -> SequenceDelta:
-        self._requests += 1
-        try:
-            generation = await self._client.submit(
-                [*self._prompt, *beam.tokens],
-                _ONE_TOKEN,
-                name=f"{self._name}-{self._requests}",
-                terms=self._terms,
-                inherits=bool(beam.tokens),
-                candidates=self._candidates,
-                affinity=len(self._prompt),
-            )
-        except DeadlineExceeded:
-            if not beam.tokens:
-                raise
-            return SequenceDelta(index=0, finish_reason="timeout")
-        whole = SequenceDelta(index=0)
-        try:
-            async for deltas in generation:
-                for delta in deltas:
-                    whole.absorb(delta)
-        finally:
-            generation.abort()
-        return whole
 
 
 def _check_stop_ids(ids: list[int], vocabulary: int) -> None:
@@ -226,7 +206,7 @@ def _hypothesis(
     ends: frozenset[int],
     text: ModelText,
 ) -> Hypothesis:
-    tokens = list(beam.tokens)
+    tokens = beam.tokens
     ended = reason == "stop"
     hidden = ended and not params.include_stop_str_in_output
     last = tokens[-1] if tokens else None
@@ -236,7 +216,7 @@ def _hypothesis(
         text=_text(tokens[:-1] if hidden else tokens, params, text),
         cumulative_logprob=beam.total,
         score=score,
-        logprobs=None if params.logprobs is None else list(beam.steps),
+        logprobs=None if params.logprobs is None else beam.steps(),
         finish_reason=reason,
         stop_reason=last if ended and last in stops else None,
     )
@@ -253,4 +233,3 @@ MAX_CANDIDATES = 256
 """Log-probabilities of a token that an engine core gives."""
 
 _NOTHING = TokenLogprobs(0.0, [], [])
-_ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, seed=0, ignore_eos=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.client.deltas import GrowingDelta, SequenceDelta
 from penstock.client.engine_client import NO_TERMS, EngineClient
-from penstock.client.generation import Generation, SequenceDelta
+from penstock.client.generation import Generation
 from penstock.client.hypothesis import Hypothesis
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
@@ -60,14 +61,14 @@ async def best_of(
 
 async def _to_end(generation: Generation, count: int) -> list[SequenceDelta]:
     """Each sequence's deltas in one."""
-    whole = [SequenceDelta(index=index) for index in range(count)]
+    growing = [GrowingDelta(SequenceDelta(index=index)) for index in range(count)]
     try:
         async for deltas in generation:
             for delta in deltas:
-                whole[delta.index].absorb(delta)
+                growing[delta.index].add(delta)
     finally:
         generation.abort()
-    return whole
+    return [each.whole() for each in growing]
 
 
 def _hypothesis(delta: SequenceDelta, wants_logprobs: bool) -> Hypothesis:

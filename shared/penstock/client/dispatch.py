@@ -17,6 +17,7 @@ from penstock.client.generation import Generation
 from penstock.client.journey import Request
 from penstock.client.live import LiveFeed
 from penstock.client.lobby import Lobby
+from penstock.client.pacing import count_tries
 from penstock.client.refusals import rejection
 from penstock.client.routing import Routing
 from penstock.client.served_model import ServedModel
@@ -28,6 +29,9 @@ from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.transport.curve import needs_keys
 
 log = logs.get(__name__)
+
+MAX_PLACED = 256
+"""Requests that are placed again in one turn of the event loop."""
 
 
 class Dispatch:
@@ -100,18 +104,23 @@ class Dispatch:
     def look(self, now: float, patience: float) -> None:
         """Looks after what no message tells of; to be called all the time."""
         self.lobby.lose_patience(now, patience)
+        for session in self.fleet:
+            session.pacing.expire(now)
         self.fleet.drop_retired()
         self._reconsider()
         self.live.tick(now)
 
     def place_new(self, request: Request) -> None:
         """Submits a request for the first time."""
-        if not self._place(request):
+        if not self._place(request, new=True):
             # `connected` said otherwise, so one is about to come or go.
             self.lobby.enter(request, next(self._numbers), time.monotonic())
 
-    def _place(self, request: Request, *, but: EngineSession | None = None) -> bool:
-        """Submits it to the engine core that is to have it; False where there is none."""
+    def _place(
+        self, request: Request, *, new: bool = False, but: EngineSession | None = None
+    ) -> bool:
+        """Submits it to the engine core that is to have it; False where there is none. new: no
+        engine core has heard of it."""
         journey = request.journey
         engines = self.fleet.candidates(but, journey.numerics)
         if not engines:
@@ -120,29 +129,40 @@ class Dispatch:
         self.routed[session.index, why] += 1
         if journey.endpoint not in (None, session.endpoint):
             self.moved += 1
-        boot = session.welcome.boot if session.welcome is not None else None
-        if journey.ran_on not in (None, boot):
-            request.deaths += 1
-        journey.endpoint, journey.ran_on = session.endpoint, None
-        session.enter(request)
+        journey.endpoint = session.endpoint
+        request.home.forget(request)
+        session.enter(request, new=new)
         return True
 
-    def _resume(self, requests: list[Request]) -> None:
-        """Submits again what has lost its engine core; what finds none goes on waiting."""
-        now = time.monotonic()
-        count = 0
-        for request in requests:
+    def _resume_soon(self) -> None:
+        """In a turn of its own: several sessions may end, or begin, at once."""
+        if len(self.lobby) and not self._placing_due:
+            self._placing_due = True
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Submits again what has lost its engine core, some in each turn; what finds none goes on
+        waiting."""
+        self._placing_due = False
+        if self._closed:
+            return
+        for session in self.fleet.sessions:
+            session.pump()
+        placed = 0
+        for request in self.lobby.first(MAX_PLACED):
             if not self._place(request):
-                self.lobby.enter(request, next(self._numbers), now)
-                continue
-            count += 1
-        if count:
-            log.info("requests submitted again", count=count)
+                break
+            placed += 1
+        if placed:
+            log.info("requests submitted again", count=placed)
+            self._resume_soon()
 
     # What sessions tell.
 
     def session_opened(self, session: EngineSession, welcome: Welcome, frames: list[bytes]) -> None:
         """An engine core has answered: it is taken in, or refused."""
+        for request in self.requests():
+            request.blame.answered(session.endpoint, welcome.boot)
         session.welcome, session.refused = welcome, self._objection(session, welcome)
         if session.refused:
             log.error("engine core refused", endpoint=session.endpoint, reason=session.refused)
@@ -165,40 +185,33 @@ class Dispatch:
         log.info(
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
         )
-        self._resume(self.lobby.leave())
+        self._resume_soon()
 
     def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
         """Its requests are placed elsewhere, once every other session was looked at: several may
         have ended at once."""
         log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
         self.live.ended(session.endpoint, reason)
-        lost = [request for request in session.open.values() if not request.finished]
-        session.open.clear()
-        boot = session.welcome.boot if session.welcome is not None else None
         # An engine core that drained and left has not died of anything that it ran; nor has one
         # whose silence was our own.
-        if session.draining or session.slept:
-            boot = None
+        innocent = session.draining or session.slept
+        boot = session.welcome.boot if session.welcome is not None else None
+        unanswered = () if innocent else session.pacing.unanswered
+        tried = [session.open[number] for number in unanswered if number in session.open]
+        lost = [request for request in session.open.values() if not request.finished]
+        session.open.clear()
+        session.pacing.clear()
         for request in lost:
-            request.journey.ran_on = boot
+            request.blame.lost(session.endpoint, boot, innocent=innocent)
             self.lobby.enter(request, next(self._numbers), now)
+        count_tries(tried)
         connected = [s.welcome for s in self.fleet if s.connected and s.welcome is not None]
         if connected:
             self.model.agree(connected)
         else:
             self.connected.clear()
             self._lost_at = None if session.draining else now
-        if len(self.lobby) and not self._placing_due:
-            self._placing_due = True
-            asyncio.get_running_loop().call_soon(self._place_waiting)
-
-    def _place_waiting(self) -> None:
-        self._placing_due = False
-        if self._closed:
-            return
-        for session in self.fleet.sessions:
-            session.pump()
-        self._resume(self.lobby.leave())
+        self._resume_soon()
 
     def status_changed(self, session: EngineSession, before: Status | None) -> None:
         """An engine core has told its state."""
@@ -228,7 +241,7 @@ class Dispatch:
         if message.code in ("unavailable", "overloaded") and not journey.refused:
             session.forget(request)
             journey.refused = True
-            if self._place(request, but=session):
+            if self._place(request, new=True, but=session):
                 return
         request.fail(rejection(message))
 

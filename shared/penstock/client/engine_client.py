@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 
+from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.engine_state import EngineState, combined, state_of
@@ -26,7 +27,7 @@ from penstock.client.sampling import stopping, token_sampling
 from penstock.client.timing import RequestTiming
 from penstock.config import TransportSettings
 from penstock.errors import EngineUnavailable
-from penstock.protocol.common import Pooling
+from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -195,24 +196,13 @@ class EngineClient:
         name: str,
         terms: Terms = NO_TERMS,
         timed: bool = False,
-        inherits: bool = False,
-        candidates: int | None = None,
-        affinity: int = AFFINITY_TOKENS,
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one.
 
-        inherits: it is part of a request that was accepted, so it is not refused for lack of room.
-        candidates: log-probabilities of each token to report, more than clients may ask for.
-        affinity: so many of the first tokens choose the engine; parts of a request say how long
-        its prompt was, so that they follow it.
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
         """
-        terms.check_time()
-        await self._wait_briefly()
-        welcome, text = self.welcome, self.text
-        if not self.connected or welcome is None or text is None:
-            raise EngineUnavailable("there is no session with an engine core at the moment")
+        welcome, text = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
         wanted = params.structured_outputs
@@ -227,15 +217,14 @@ class EngineClient:
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed, text.tokenizer, candidates),
-            stopping=stopping(params, len(prompt_token_ids), welcome.limits.max_model_len),
+            sampling=token_sampling(params, welcome.seed, text.tokenizer, welcome.limits),
+            stopping=stopping(params, len(prompt_token_ids), welcome.limits),
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            journey=_journey(prompt_token_ids, terms, affinity),
+            journey=_journey(prompt_token_ids, terms),
             on_due=self._dispatch.due.append,
             timed=timed,
-            inherits=inherits,
         )
         self._dispatch.place_new(generation)
         try:
@@ -245,6 +234,38 @@ class EngineClient:
             generation.abort()
             raise
         return generation
+
+    async def search(
+        self,
+        prompt_token_ids: list[int],
+        follow: Follow,
+        *,
+        beams: int,
+        candidates: int,
+        name: str,
+        terms: Terms = NO_TERMS,
+        timed: bool = False,
+    ) -> BeamRequest:
+        """A beam search on its way: its first step is that of a single beam, the prompt's.
+
+        beams: that a step may have.  candidates: likeliest tokens of which each step is told.
+        Raises as `submit` does; what an engine core's refusal means comes with `done`.
+        """
+        welcome, _ = await self._ready(terms)
+        check_generates(welcome)
+        check_prompt(prompt_token_ids, welcome)
+        request = BeamRequest(
+            name=name,
+            prompt_token_ids=prompt_token_ids,
+            beams=beams,
+            sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
+            terms=terms,
+            journey=_journey(prompt_token_ids, terms),
+            follow=follow,
+            timing=RequestTiming(1) if timed else None,
+        )
+        self._dispatch.place_new(request)
+        return request
 
     async def pool(
         self,
@@ -260,11 +281,7 @@ class EngineClient:
         timing: asks the engine where the time goes, and hears of it.
         When the caller is cancelled while it waits, the request is aborted.
         """
-        terms.check_time()
-        await self._wait_briefly()
-        welcome = self.welcome
-        if not self.connected or welcome is None:
-            raise EngineUnavailable("there is no session with an engine core at the moment")
+        welcome, _ = await self._ready(terms)
         check_task(pooling.task, welcome)
         check_input(prompt_token_ids, welcome)
         request = PoolRequest(
@@ -272,7 +289,7 @@ class EngineClient:
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            journey=_journey(prompt_token_ids, terms, AFFINITY_TOKENS),
+            journey=_journey(prompt_token_ids, terms),
             timing=timing,
         )
         self._dispatch.place_new(request)
@@ -280,6 +297,15 @@ class EngineClient:
             return await asyncio.shield(request.result)
         finally:
             request.abort()
+
+    async def _ready(self, terms: Terms) -> tuple[Welcome, ModelText]:
+        """What requests are made for. Raises EngineUnavailable or DeadlineExceeded."""
+        terms.check_time()
+        await self._wait_briefly()
+        welcome, text = self.welcome, self.text
+        if not self.connected or welcome is None or text is None:
+            raise EngineUnavailable("there is no session with an engine core at the moment")
+        return welcome, text
 
     async def _wait_briefly(self) -> None:
         """Where the last session has just ended, until there is another, or for NEW_PATIENCE."""
@@ -297,5 +323,5 @@ class EngineClient:
             await asyncio.sleep(_TICK)
 
 
-def _journey(prompt: list[int], terms: Terms, affinity: int) -> Journey:
-    return Journey(Ask(prompt, min(affinity, AFFINITY_TOKENS), terms.tenant, terms.cache_salt))
+def _journey(prompt: list[int], terms: Terms) -> Journey:
+    return Journey(Ask(prompt, AFFINITY_TOKENS, terms.tenant, terms.cache_salt))

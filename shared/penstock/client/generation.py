@@ -10,57 +10,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
-
+from penstock.client.blame import Blame
+from penstock.client.deltas import Pending, SequenceDelta
 from penstock.client.journey import NOWHERE, Home, Journey
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
 from penstock.protocol.common import (
-    ErrorCode,
     FinishReason,
     Grammar,
     Stopping,
     TokenLogprobs,
     TokenSampling,
 )
-from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
+from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
-
-
-class SequenceDelta(msgspec.Struct, kw_only=True):
-    """What one sequence gained since its last delta.
-
-    text: ready to show (never half a character, never part of a stop string); it may lag behind
-    token_ids, and catches up with the last delta.  logprobs: one per token id when asked for.
-    finish_reason: set on the sequence's last delta.  stop_reason: the stop string or stop token id
-    that ended it (None for EOS).  error: why, when finish_reason is "error"; error_code: set too
-    where the request itself is to blame.
-    """
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = []
-    logprobs: list[TokenLogprobs] | None = None
-    finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-    error: str | None = None
-    error_code: ErrorCode | None = None
-
-    def absorb(self, later: SequenceDelta) -> None:
-        """Appends a later delta of the same sequence to this one."""
-        self.text += later.text
-        self.token_ids += later.token_ids
-        if later.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + later.logprobs
-        self.finish_reason = later.finish_reason
-        self.stop_reason = later.stop_reason
-        self.error = later.error
-        self.error_code = later.error_code
-
 
 Sink = Callable[[list[SequenceDelta]], bool]
 """Takes deltas at once and returns True, or returns False and leaves them as they are."""
@@ -86,7 +53,6 @@ class Generation:
 
     prompt_logprobs: None unless they were asked for; else one for each token of the prompt, with
     None for the first; whole before the first delta comes, unless the request ends early.
-    inherits: the engine has accepted what it is part of.
 
     timing: None unless it was asked for.  A generation that is timed stays the client's until the
     engine has spoken of every sequence, also of those that ended here at a stop string.
@@ -106,7 +72,6 @@ class Generation:
         journey: Journey,
         on_due: Callable[[Generation], None],
         timed: bool = False,
-        inherits: bool = False,
     ) -> None:
         self.key = 0
         self.home: Home = NOWHERE
@@ -115,7 +80,7 @@ class Generation:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.terms = terms
-        self.deaths = 0
+        self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
@@ -128,12 +93,11 @@ class Generation:
         self._sampling = sampling
         self._grammar = grammar
         self._stopping = stopping
-        self._inherits = inherits
         self._on_due = on_due
         self._sink: Sink | None = None
         self._waited_for = False
         self._due = False
-        self._pending: dict[int, SequenceDelta] = {}
+        self._pending = Pending()
         self._wake = asyncio.Event()
         self._failure: PenstockError | None = None
         self._open = {
@@ -159,6 +123,12 @@ class Generation:
         return len(self._open)
 
     @property
+    def carried_tokens(self) -> int:
+        """Of what its submission holds: prompt and emitted."""
+        emitted = sum(len(sequence.emitted) for sequence in self._open.values())
+        return len(self.prompt_token_ids) + emitted
+
+    @property
     def begun(self) -> bool:
         return any(sequence.emitted for sequence in self._open.values())
 
@@ -173,8 +143,8 @@ class Generation:
             sequences=[OpenSequence(index, s.emitted) for index, s in self._open.items()],
             sampling=self._sampling,
             stopping=self._stopping,
-            deaths=self.deaths,
-            resumed=self._inherits or self.accepted.done(),
+            deaths=self.blame.deaths,
+            resumed=self.accepted.done(),
             cache_salt=self.terms.cache_salt,
             tenant=self.terms.tenant,
             priority=self.terms.priority,
@@ -209,7 +179,7 @@ class Generation:
         timing = self.timing
         keep = linger and timing is not None and timing.begun > 0 and not timing.complete
         if not self.finished:
-            self.home.send(Abort(self.key))
+            self.home.abort(self)
             self._end("abort", keep=keep)
         elif not keep:
             self.home.forget(self)
@@ -241,7 +211,7 @@ class Generation:
             self.cached_tokens = output.cached_tokens
         if output.prompt_logprobs and self.prompt_logprobs is not None:
             self.prompt_logprobs += output.prompt_logprobs
-            self.deaths = 0  # As for a token, see _delta.
+            self.blame.gained()
             self._wake.set()
         if self.timing is not None and output.finish is not None:
             self.timing.hear(output.sequence, output.timeline)
@@ -271,8 +241,8 @@ class Generation:
         self._due = False
         if not self._pending:
             return
-        deltas = list(self._pending.values())
-        if self._sink is not None and not self._awaits_prompt() and self._sink(deltas):
+        sink = self._sink
+        if sink is not None and not self._awaits_prompt() and sink(self._pending.peek()):
             self._pending.clear()
         else:
             self._wake.set()
@@ -292,9 +262,7 @@ class Generation:
                 await self._wake.wait()
             finally:
                 self._waited_for = False
-        deltas = list(self._pending.values())
-        self._pending.clear()
-        return deltas
+        return self._pending.take()
 
     def _awaits_prompt(self) -> bool:
         """Whether log-probabilities of the prompt are on their way, with the first sequence."""
@@ -316,7 +284,7 @@ class Generation:
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
         if output.tokens:
-            self.deaths = 0  # Whatever killed an engine before, it has got past that.
+            self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)
         # The token that ended the sequence is counted; it is part of the text where asked for.
         include = self.params.include_stop_str_in_output
@@ -361,11 +329,7 @@ class Generation:
         self._close(keep=keep)
 
     def _give(self, delta: SequenceDelta) -> None:
-        waiting = self._pending.get(delta.index)
-        if waiting is None:
-            self._pending[delta.index] = delta
-        else:
-            waiting.absorb(delta)
+        self._pending.add(delta)
         if self._sink is None or not self._waited_for:
             self._wake.set()
         elif not self._due:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.client.blame import Blame
 from penstock.client.routing import Ask
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
@@ -14,32 +15,34 @@ from penstock.terms import Terms
 class Journey:
     """Where a request has been.
 
-    ask: what it is placed by.  endpoint: of the engine core that had it last.  ran_on: boot of the
-    engine core that was lost with it, where that may have been its death; else None.
+    ask: what it is placed by.  endpoint: of the engine core that had it last.
     numerics: fingerprint of what made its tokens.  refused: another engine core than its present
-    one had no room for it.
+    one had no room for it.  tries: sessions that have ended since it was last answered, each before
+    it answered the request's Submit, see `pacing`.
     """
 
-    __slots__ = ("ask", "endpoint", "numerics", "ran_on", "refused")
+    __slots__ = ("ask", "endpoint", "numerics", "refused", "tries")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.endpoint: str | None = None
-        self.ran_on: str | None = None
         self.numerics: str | None = None
         self.refused = False
+        self.tries = 0
 
 
 class Request(Protocol):
     """What the client needs of a Generation or PoolRequest.
 
-    key: its number where it is.  home: the session or lobby that it is in.  deaths: as Submit's.
+    key: its number where it is.  home: the session or lobby that it is in.
     """
 
     key: int
     home: Home
-    deaths: int
     journey: Journey
+
+    @property
+    def blame(self) -> Blame: ...
 
     @property
     def name(self) -> str: ...
@@ -52,6 +55,11 @@ class Request(Protocol):
 
     @property
     def open_sequences(self) -> int: ...
+
+    @property
+    def carried_tokens(self) -> int:
+        """Of what its submission holds: prompt and emitted."""
+        ...
 
     @property
     def begun(self) -> bool:
@@ -82,6 +90,10 @@ class Home(Protocol):
         """False where there is nobody to send to."""
         ...
 
+    def abort(self, request: Request) -> None:
+        """Ends it in the engine core, if that has heard of it; `forget` has to follow."""
+        ...
+
     def forget(self, request: Request) -> None:
         """The request is over."""
         ...
@@ -92,6 +104,9 @@ class Nowhere:
 
     def send(self, message: FromFrontend) -> bool:
         return False
+
+    def abort(self, request: Request) -> None:
+        pass
 
     def forget(self, request: Request) -> None:
         pass

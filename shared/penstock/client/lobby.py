@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
+
 from penstock.client.journey import Request
 from penstock.errors import EngineUnavailable, PenstockError
 from penstock.protocol.from_frontend import FromFrontend
@@ -11,7 +14,7 @@ class Lobby:
     """They leave when an engine core comes, when their deadline passes, or when patience ends."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Request, float]] = {}
+        self._waiting: OrderedDict[int, tuple[Request, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -21,11 +24,9 @@ class Lobby:
         request.key, request.home = key, self
         self._waiting[key] = (request, now)
 
-    def leave(self) -> list[Request]:
-        """All of them, in the order in which they came; none is in here any more."""
-        requests = self.requests()
-        self._waiting.clear()
-        return requests
+    def first(self, count: int) -> list[Request]:
+        """At most so many of them, those that came first; they stay until they are forgotten."""
+        return [request for request, _ in islice(self._waiting.values(), count)]
 
     def requests(self) -> list[Request]:
         return [request for request, _ in self._waiting.values()]
@@ -34,13 +35,16 @@ class Lobby:
         """Nobody is there."""
         return False
 
+    def abort(self, request: Request) -> None:
+        """No engine core has it."""
+
     def forget(self, request: Request) -> None:
-        """It is over."""
+        """It is over, or has left."""
         self._waiting.pop(request.key, None)
 
     def fail(self, error: PenstockError) -> None:
         """Ends all of them."""
-        for request in self.leave():
+        for request in self.requests():
             request.fail(error)
 
     def lose_patience(self, now: float, patience: float) -> None:

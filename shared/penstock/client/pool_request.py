@@ -9,6 +9,7 @@ from array import array
 
 import msgspec
 
+from penstock.client.blame import Blame
 from penstock.client.journey import NOWHERE, Home, Journey
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
@@ -20,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.model_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
-from penstock.protocol.from_frontend import Abort, OpenSequence, Submit
+from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
 from penstock.terms import Terms
 
@@ -81,7 +82,7 @@ class PoolRequest:
         self.journey = journey
         self.name = name
         self.terms = terms
-        self.deaths = 0
+        self.blame = Blame()
         self.timing = timing
         self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
         self._prompt = prompt_token_ids
@@ -95,6 +96,11 @@ class PoolRequest:
     @property
     def open_sequences(self) -> int:
         return 1
+
+    @property
+    def carried_tokens(self) -> int:
+        """Of what its submission holds."""
+        return len(self._prompt)
 
     @property
     def begun(self) -> bool:
@@ -111,7 +117,7 @@ class PoolRequest:
             sequences=[OpenSequence(0)],
             sampling=_SAMPLING,
             stopping=_STOPPING,
-            deaths=self.deaths,
+            deaths=self.blame.deaths,
             resumed=self._accepted,
             cache_salt=self.terms.cache_salt,
             tenant=self.terms.tenant,
@@ -160,7 +166,7 @@ class PoolRequest:
         if not self.finished:
             if self.timing is not None:
                 self.timing.hear(0, None)  # Nothing is waited for.
-            self.home.send(Abort(self.key))
+            self.home.abort(self)
             self.result.cancel()
         self.home.forget(self)
 

@@ -9,7 +9,7 @@ from penstock.errors import (
     Overloaded,
     PenstockError,
 )
-from penstock.protocol.to_frontend import Rejected, Welcome
+from penstock.protocol.to_frontend import Limits, Rejected, Welcome
 
 
 def check_prompt(prompt: list[int], welcome: Welcome) -> None:
@@ -30,6 +30,35 @@ def check_prompt(prompt: list[int], welcome: Welcome) -> None:
         raise InvalidRequest(
             f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="prompt"
         )
+
+
+def max_output(
+    prompt_tokens: int, wanted: int | None, sequences: int, limits: Limits, *, many: str = "n"
+) -> int:
+    """Tokens that each of a request's sequences may emit: as many as are wanted (None: any number),
+    and as the context leaves.  many: the field that says how many sequences there are.
+
+    Raises InvalidRequest where all of them together could have more than a request may.  One alone
+    may always fill the context.
+    """
+    room = limits.max_model_len - prompt_tokens
+    output = room if wanted is None else min(wanted, room)
+    if sequences <= 1:  # What is no number of sequences is refused elsewhere.
+        return output
+    allowed = limits.max_request_tokens
+    left = allowed // sequences - prompt_tokens
+    if wanted is None and left >= 1:
+        return min(output, left)
+    if output <= left:
+        return output
+    each = prompt_tokens + (1 if wanted is None else output)
+    raise InvalidRequest(
+        f"{many} is {sequences}, and each sequence may have {each} tokens, the prompt's "
+        f"{prompt_tokens} among them: together {sequences * each}, more than the {allowed} that "
+        f"one request may have (--max-request-tokens); with so many each, {many} may be at most "
+        f"{max(1, allowed // each)}",
+        param=many,
+    )
 
 
 def rejection(message: Rejected) -> PenstockError:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import secrets
 
+from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Adjustments, Stopping, TokenSampling
+from penstock.protocol.to_frontend import Limits
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
 
 def token_sampling(
-    params: SamplingParams,
-    default_seed: int | None,
-    tokenizer: Tokenizer,
-    candidates: int | None = None,
+    params: SamplingParams, default_seed: int | None, tokenizer: Tokenizer, limits: Limits
 ) -> TokenSampling:
-    """The worker's share of the parameters; an absent seed is drawn here, once.
-
-    candidates: log-probabilities to report instead of params.logprobs.  Raises InvalidRequest.
-    """
+    """The worker's share of the parameters; an absent seed is drawn here, once. Raises
+    InvalidRequest."""
     seed = params.seed if params.seed is not None else default_seed
     return TokenSampling(
         seed=secrets.randbits(64) if seed is None else seed,
@@ -27,49 +24,72 @@ def token_sampling(
         top_p=float(params.top_p),
         top_k=max(0, params.top_k),
         min_p=float(params.min_p),
-        logprobs=params.logprobs if candidates is None else candidates,
+        logprobs=params.logprobs,
         min_tokens=params.min_tokens,
-        adjustments=adjustments(params, tokenizer),
+        adjustments=adjustments(params, tokenizer, limits),
         prompt_logprobs=params.prompt_logprobs,
     )
 
 
-def adjustments(params: SamplingParams, tokenizer: Tokenizer) -> Adjustments | None:
-    """Biases, penalties, allowed and banned ids; None where there are none."""
-    allowed = params.allowed_token_ids
+def adjustments(params: SamplingParams, tokenizer: Tokenizer, limits: Limits) -> Adjustments | None:
+    """Biases, penalties, allowed and banned ids; None where there are none. Raises
+    InvalidRequest."""
+    bias, allowed = params.logit_bias or {}, params.allowed_token_ids
+    _check_count("logit_bias", len(bias), limits.max_logit_bias)
+    _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
     made = Adjustments(
         presence=float(params.presence_penalty),
         frequency=float(params.frequency_penalty),
         repetition=float(params.repetition_penalty),
-        bias={token: float(value) for token, value in (params.logit_bias or {}).items() if value},
+        bias={token: float(value) for token, value in bias.items() if value},
         allowed=None if allowed is None else tuple(sorted(frozenset(allowed))),
-        bad_words=bad_word_tokens(params.bad_words or [], tokenizer),
+        bad_words=bad_word_tokens(params.bad_words or [], tokenizer, limits.max_bad_words_tokens),
     )
     return None if made == _NONE else made
 
 
-def bad_word_tokens(words: list[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def bad_word_tokens(
+    words: list[str], tokenizer: Tokenizer, most: int
+) -> tuple[tuple[int, ...], ...]:
     """The sequences of tokens that words encode to: each as it is, and after a space.
 
-    Raises InvalidRequest for a word that has no tokens.
+    most: ids that all of them may have.  Raises InvalidRequest for more, and for a word that has no
+    tokens.
     """
     found: dict[tuple[int, ...], None] = {}
+    count = 0
     for word in words:
         bare = word.lstrip() or word
         for text in (bare, f" {bare}"):
-            ids = tokenizer.encode(text, parse_special=False, add_special=False)
+            ids = tuple(tokenizer.encode(text, parse_special=False, add_special=False))
             if not ids:
                 raise InvalidRequest(
                     f"bad_words: {word!r} encodes to no token of this model", param="bad_words"
                 )
-            found[tuple(ids)] = None
+            if ids not in found:
+                found[ids] = None
+                count += len(ids)
+        if count > most:
+            raise InvalidRequest(
+                f"bad_words encode to more than {most} token ids, with and without a space before "
+                f"each; at most {most} are allowed (--max-bad-words-tokens)",
+                param="bad_words",
+            )
     return tuple(found)
 
 
-def stopping(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> Stopping:
-    """The engine's share: at most what the context allows."""
-    room = max_model_len - prompt_tokens
-    wanted = room if params.max_tokens is None else min(params.max_tokens, room)
+def _check_count(field: str, count: int, most: int) -> None:
+    if count > most:
+        setting = field.replace("_", "-")
+        raise InvalidRequest(
+            f"{field} holds {count} token ids; at most {most} are allowed (--max-{setting})",
+            param=field,
+        )
+
+
+def stopping(params: SamplingParams, prompt_tokens: int, limits: Limits) -> Stopping:
+    """The engine's share: at most what the context allows. Raises InvalidRequest."""
+    wanted = max_output(prompt_tokens, params.max_tokens, params.n, limits)
     return Stopping(
         max_tokens=wanted,
         min_tokens=min(params.min_tokens, wanted),

@@ -90,11 +90,12 @@ def common_limits(limits: Sequence[Limits]) -> Limits:
     if all(other == first for other in others):
         return first
     kinds = [set(each.grammar_kinds) for each in others]
+    least = {
+        name: min(getattr(each, name) for each in limits)
+        for name in Limits.__struct_fields__
+        if name != "grammar_kinds"
+    }
     return Limits(
-        max_model_len=min(each.max_model_len for each in limits),
-        vocab_size=min(each.vocab_size for each in limits),
-        max_waiting_requests=min(each.max_waiting_requests for each in limits),
-        max_num_seqs=min(each.max_num_seqs for each in limits),
-        max_grammar_bytes=min(each.max_grammar_bytes for each in limits),
         grammar_kinds=tuple(k for k in first.grammar_kinds if all(k in kind for kind in kinds)),
+        **least,
     )

@@ -14,9 +14,10 @@ import zmq
 from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.journey import Request
+from penstock.client.pacing import Pacing
 from penstock.config import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_frontend import FromFrontend, Hello
+from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -72,10 +73,11 @@ class Owner(Protocol):
 class EngineSession:
     """Dials one engine core, and again whenever the session ends.
 
-    open: its requests, by their numbers.  welcome: the last that came, also of a session that has
-    ended; status, fingerprint: of the present one.  refused: why nothing is sent to an engine
-    that answers; empty: it is used.  retired: its address is no longer among those given: it gets
-    nothing new.  slept: this process itself was away before the session ended.
+    open: its requests, by their numbers; pacing: which of them it has been told of.  welcome: the
+    last that came, also of a session that has ended; status, fingerprint: of the present one.
+    refused: why nothing is sent to an engine that answers; empty: it is used.  retired: its address
+    is no longer among those given: it gets nothing new.  slept: this process itself was away before
+    the session ended.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class EngineSession:
             settings,
         )
         self.open: dict[int, Request] = {}
+        self.pacing = Pacing(self._submit)
         self.welcome: Welcome | None = None
         self.status: Status | None = None
         self.fingerprint: str | None = None
@@ -151,7 +154,8 @@ class EngineSession:
     def load(self) -> int:
         """Sequences that it runs and has waiting, as it last said, and ours since then."""
         status = self.status
-        return self._submitted + (0 if status is None else status.waiting + status.running)
+        ours = self._submitted + self.pacing.waiting
+        return ours + (0 if status is None else status.waiting + status.running)
 
     @property
     def block_size(self) -> int:
@@ -166,13 +170,18 @@ class EngineSession:
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
 
-    def enter(self, request: Request) -> None:
-        """Submits it here."""
+    def enter(self, request: Request, *, new: bool) -> None:
+        """Submits it here, as soon as there is room. new: for the first time."""
         request.key, request.home = next(self._numbers), self
         self.open[request.key] = request
-        self._submitted += request.open_sequences
         self._compare(request)
-        self.send(request.submission())
+        self.pacing.enter(request, new=new)
+
+    def _submit(self, request: Request) -> bool:
+        if not self.send(request.submission()):
+            return False
+        self._submitted += request.open_sequences
+        return True
 
     def _compare(self, request: Request) -> None:
         """Whether its next tokens are computed as those before were; as far as that is known."""
@@ -183,9 +192,15 @@ class EngineSession:
         if before is not None and request.begun:
             self._owner.numerics_changed(self, request, before)
 
+    def abort(self, request: Request) -> None:
+        """Ends it in the engine core, if that has heard of it."""
+        if not self.pacing.waits(request.key):
+            self.send(Abort(request.key))
+
     def forget(self, request: Request) -> None:
         """It is over."""
         self.open.pop(request.key, None)
+        self.pacing.forget(request.key)
 
     def send(self, message: FromFrontend) -> bool:
         """False when there is no session (nothing was sent)."""
@@ -294,16 +309,24 @@ class EngineSession:
 
     def _receive(self, message: ToFrontend, now: float) -> None:
         match message:
-            case Outputs(outputs):
+            case Outputs(outputs, entered):
+                for number in entered:
+                    request = self.open.get(number)
+                    if request is not None:
+                        request.blame.entered()
                 for output in outputs:
+                    if output.finish is not None:
+                        self.pacing.answered(output.request)
                     request = self.open.get(output.request)
                     if request is not None:
                         request.take(output)
             case Status():
                 self._take_status(message, now)
             case Accepted(number):
+                self.pacing.answered(number)
                 request = self.open.get(number)
                 if request is not None:
+                    request.journey.tries = 0
                     request.take_accepted()
             case Pooled(number):
                 request = self.open.get(number)
@@ -314,6 +337,7 @@ class EngineSession:
                 if request is not None:
                     request.take_prepared()
             case Rejected(number):
+                self.pacing.answered(number)
                 self._owner.rejected(self, self.open.get(number), message)
             case Snapshot():
                 self._owner.shown(self, message, now)

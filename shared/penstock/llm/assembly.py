@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from penstock.client.generation import Generation, SequenceDelta
+from penstock.client.deltas import SequenceDelta
+from penstock.client.generation import Generation
 from penstock.llm.outputs import (
     CompletionOutput,
     Logprob,
@@ -33,6 +34,8 @@ class Assembly:
             [_empty(index, generation.params) for index in range(generation.params.n)],
             metrics=self._metrics,
         )
+        self._texts: list[list[str]] = [[] for _ in self._whole.outputs]
+        """Of each sequence, what is not written into its output yet."""
 
     def take(self, deltas: list[SequenceDelta]) -> RequestOutput | None:
         """What the caller gets of these deltas: the same object, grown (CUMULATIVE, and
@@ -46,9 +49,20 @@ class Assembly:
             return self._news(deltas, finished, first)
         for delta in deltas:
             _add(self._whole.outputs[delta.index], delta, self._tokenizer)
+            self._texts[delta.index].append(delta.text)
         self._whole.finished = finished
         self._whole.num_cached_tokens = self._generation.cached_tokens
-        return self._whole if finished or self._kind is RequestOutputKind.CUMULATIVE else None
+        if not finished and self._kind is not RequestOutputKind.CUMULATIVE:
+            return None
+        self._write_texts()
+        return self._whole
+
+    def _write_texts(self) -> None:
+        """Only when somebody sees them: a long text is not copied for each of its tokens."""
+        for output, texts in zip(self._whole.outputs, self._texts, strict=True):
+            if texts:
+                output.text += "".join(texts)
+                texts.clear()
 
     def _news(self, deltas: list[SequenceDelta], finished: bool, first: bool) -> RequestOutput:
         whole = self._whole
@@ -56,6 +70,7 @@ class Assembly:
         for delta in deltas:
             output = _empty(delta.index, self._generation.params)
             _add(output, delta, self._tokenizer)
+            output.text = delta.text
             total = whole.outputs[delta.index]
             if output.cumulative_logprob is not None:
                 output.cumulative_logprob += total.cumulative_logprob or 0.0
@@ -98,12 +113,11 @@ def _empty(index: int, params: SamplingParams) -> CompletionOutput:
 
 
 def _add(output: CompletionOutput, delta: SequenceDelta, tokenizer: Tokenizer) -> None:
-    """Appends a delta to the sequence that it belongs to."""
+    """Appends a delta to the sequence that it belongs to, all but its text."""
     if delta.logprobs is not None and output.logprobs is not None:
         for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
             output.logprobs.append(by_token(token, entry, tokenizer))
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
-    output.text += delta.text
     output.token_ids.extend(delta.token_ids)
     output.finish_reason = delta.finish_reason
     output.stop_reason = delta.stop_reason

@@ -23,7 +23,7 @@ async def search_all(
 ) -> list[BeamSearchOutput]:
     """One output per prompt's token ids, in their order.
 
-    window: requests worth having in flight; every search has one for each beam.
+    window: sequences worth having in flight; every search has one for each beam.
     Raises what beam_search raises, for the first that does; the others are ended.
     """
     if client.text is None:

@@ -1,0 +1,205 @@
+"""A beam search in an engine core: one request, which stays open from step to step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.client.blame import Blame
+from penstock.client.journey import NOWHERE, Home, Journey
+from penstock.client.timing import RequestTiming
+from penstock.errors import DeadlineExceeded, PenstockError
+from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
+from penstock.protocol.from_frontend import Advance, OpenSequence, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock.terms import Terms
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a beam's step ended. entry: the likeliest next tokens; None: none came."""
+
+    entry: TokenLogprobs | None = None
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+NextStep = list[list[int]] | FinishReason
+"""What each beam of the next step has emitted; or why the search is over."""
+
+Follow = Callable[[list[Outcome]], NextStep]
+"""Is given the outcomes of a step's beams, in their order.  A PenstockError that it raises is what
+the search fails with."""
+
+
+class BeamRequest:
+    """Holds the search's whole state, so that it can be submitted again when the engine core it ran
+    on is gone.  Each step's beams follow from the one before in the turn of the event loop that
+    brought its last outcome: there is no moment at which it has nothing to run.
+
+    `done` is the reason why it ended: what `follow` said, or "timeout" where the deadline passed
+    while beams waited; then they are as the last step left them.
+    cached_tokens: of the prompt, not computed; None before that is known.  generated: tokens of all
+    beams.  first_token: when the first came, by time.perf_counter().
+    timing: hears of its moments, and what the engine says of its first step.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        prompt_token_ids: list[int],
+        beams: int,
+        sampling: TokenSampling,
+        terms: Terms,
+        journey: Journey,
+        follow: Follow,
+        timing: RequestTiming | None = None,
+    ) -> None:
+        self.key = 0
+        self.home: Home = NOWHERE
+        self.journey = journey
+        self.blame = Blame()
+        self.name = name
+        self.terms = terms
+        self.timing = timing
+        self.cached_tokens: int | None = None
+        self.generated = 0
+        self.first_token: float | None = None
+        self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+        self._prompt = prompt_token_ids
+        self._beams = beams
+        self._sampling = sampling
+        self._follow = follow
+        self._accepted = False
+        self._emitted: dict[int, list[int]] = {}
+        """Of the beams whose step has not ended."""
+        self._outcomes: list[Outcome] = []
+        self._begin([[]])
+
+    @property
+    def finished(self) -> bool:
+        return self.done.done()
+
+    @property
+    def open_sequences(self) -> int:
+        return len(self._emitted)
+
+    @property
+    def carried_tokens(self) -> int:
+        """Of what its submission holds: prompt and emitted."""
+        return len(self._prompt) + sum(len(emitted) for emitted in self._emitted.values())
+
+    @property
+    def begun(self) -> bool:
+        return any(self._emitted.values())
+
+    def submission(self) -> Submit:
+        """The message that runs what is left of the present step."""
+        if self.timing is not None:
+            self.timing.submit()
+        longest = max(len(emitted) for emitted in self._emitted.values())
+        return Submit(
+            request=self.key,
+            name=self.name,
+            prompt=self._prompt,
+            sequences=self._sequences(),
+            sampling=self._sampling,
+            stopping=Stopping(max_tokens=longest + 1, ignore_eos=True),
+            deaths=self.blame.deaths,
+            resumed=self._accepted,
+            cache_salt=self.terms.cache_salt,
+            tenant=self.terms.tenant,
+            priority=self.terms.priority,
+            time_left_ms=self.terms.time_left_ms(time.monotonic()),
+            timeline=self.timing is not None and not self.timing.complete,
+            grant=self.terms.grant,
+            beams=self._beams,
+        )
+
+    def take_accepted(self) -> None:
+        """The engine has promised to run it."""
+        self._accepted = True
+
+    def take_prepared(self) -> None:
+        """Said of grammars only."""
+
+    def take_pooled(self, message: Pooled) -> None:
+        """Said to requests for vectors only."""
+
+    def take(self, output: SequenceOutput) -> None:
+        """What the engine says of a beam. Called by the client, in order."""
+        if self.finished or output.sequence not in self._emitted:
+            return
+        if self.cached_tokens is None:
+            self.cached_tokens = output.cached_tokens
+        outcome = self._outcomes[output.sequence]
+        if output.tokens:
+            self.blame.gained()
+            self.generated += len(output.tokens)
+            self.first_token = self.first_token or time.perf_counter()
+        if output.logprobs:
+            outcome.entry = output.logprobs[0]
+        if output.finish is None:
+            return
+        if self.timing is not None and not self.timing.complete:
+            self.timing.hear(0, output.timeline)
+        outcome.finish, outcome.error = output.finish, output.error
+        del self._emitted[output.sequence]
+        if not self._emitted:
+            self._advance()
+
+    def abort(self) -> None:
+        """Ends the search here and in the engine. Idempotent."""
+        if not self.finished:
+            self.home.abort(self)
+            self.done.cancel()
+        self.home.forget(self)
+
+    def expire(self) -> None:
+        """Its time is over, and no engine core has it."""
+        if self._accepted:
+            self._end("timeout")
+        else:
+            self.fail(DeadlineExceeded("the deadline passed before the search had begun"))
+
+    def fail(self, error: PenstockError) -> None:
+        """Ends the search with an error."""
+        if not self.finished:
+            self.done.set_exception(error)
+            self.done.exception()  # Who awaits it hears of it; nobody has to.
+        self.home.forget(self)
+
+    def _begin(self, beams: list[list[int]]) -> None:
+        self._emitted = dict(enumerate(beams))
+        self._outcomes = [Outcome() for _ in beams]
+
+    def _sequences(self) -> list[OpenSequence]:
+        return [OpenSequence(index, emitted) for index, emitted in self._emitted.items()]
+
+    def _advance(self) -> None:
+        """All beams of a step have ended: on to the next, or the end."""
+        try:
+            following = self._follow(self._outcomes)
+        except PenstockError as error:
+            self.home.abort(self)
+            self.fail(error)
+            return
+        if isinstance(following, str):
+            self._end(following)
+            return
+        self._begin(following)
+        if self.terms.time_left_ms(time.monotonic()) == 0:
+            self._end("timeout")
+            return
+        # Where the session has ended, it is submitted again instead.
+        self.home.send(Advance(self.key, self._sequences()))
+
+    def _end(self, reason: FinishReason) -> None:
+        """The engine core doesn't know that nothing follows, until it is told."""
+        if not self.finished:
+            self.home.abort(self)
+            self.done.set_result(reason)
+        self.home.forget(self)

@@ -1,0 +1,184 @@
+"""How fast a session's requests are submitted: no faster than the engine core answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from penstock.client.journey import Request
+from penstock.errors import RequestFailed
+
+MAX_UNANSWERED = 256
+"""Requests that have been submitted and neither accepted nor rejected, at most."""
+
+MAX_UNANSWERED_TOKENS = 1_000_000
+"""Their tokens, prompt and emitted, at most; one request may always be on its way."""
+
+MAX_TURN = 64
+MAX_TURN_TOKENS = 65_536
+"""What is submitted in one turn of the event loop: some milliseconds of encoding; one always."""
+
+TRIES_IN_COMPANY = 3
+"""Sessions that may end on a request which they had not answered, before it is sent alone."""
+
+TRIES_ALONE = 3
+"""The same of a request that was alone, before it fails."""
+
+ALONE_AFTER = 64
+"""Others that go before one which has to be alone, where there are others."""
+
+Line = OrderedDict[int, Request]
+
+
+class Pacing:
+    """Lines of requests in front of a session's window.
+
+    An engine core can be handed thousands of requests at once when another dies, or when it comes
+    back itself.  All at once they would fill the pipe, or keep it from its heartbeats, and end the
+    session: for ever, as they would all be submitted again.  So there is a window of what is not
+    answered, and the rest waits in line: what is new beside what is submitted again, in turns, each
+    in its own order.
+
+    A request whose Submit no session has lived to answer may be what they die of: after
+    TRIES_IN_COMPANY it goes only when nothing else is unanswered, and nothing goes beside it.
+
+    submit: sends a request's Submit; False where the session has ended: its owner then takes all
+    away (`clear`).
+    """
+
+    def __init__(self, submit: Callable[[Request], bool]) -> None:
+        self._submit = submit
+        self._new: Line = OrderedDict()
+        self._again: Line = OrderedDict()
+        self._alone: Line = OrderedDict()
+        self._timed: dict[int, Request] = {}
+        """Those in line that have a deadline."""
+        self._unanswered: dict[int, int] = {}
+        """Tokens, by number; whether a request is among them that has to be alone: _alone_out."""
+        self._tokens = 0
+        self._last: Line = self._again
+        self._since_alone = 0
+        self._alone_out = False
+        self._turn = self._turn_tokens = 0
+        self._turn_over_due = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line."""
+        return len(self._new) + len(self._again) + len(self._alone)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Numbers of what was submitted and not answered."""
+        return list(self._unanswered)
+
+    def waits(self, number: int) -> bool:
+        """Whether the engine core has not heard of it yet."""
+        return number in self._new or number in self._again or number in self._alone
+
+    def enter(self, request: Request, *, new: bool) -> None:
+        """To be submitted as soon as there is room. new: for the first time."""
+        line = self._new if new else self._again
+        if request.journey.tries >= TRIES_IN_COMPANY:
+            line = self._alone
+        line[request.key] = request
+        if request.terms.deadline is not None:
+            self._timed[request.key] = request
+        self._go()
+
+    def answered(self, number: int) -> bool:
+        """The engine core has spoken of it; whether that is the first word. Numbers that it never
+        got are ignored."""
+        tokens = self._unanswered.pop(number, None)
+        if tokens is None:
+            return False
+        self._tokens -= tokens
+        self._alone_out = False
+        self._go()
+        return True
+
+    def forget(self, number: int) -> None:
+        """It is over.  If it was submitted, it keeps its place in the window until the engine core
+        has dealt with it."""
+        self._take_out(number)
+
+    def clear(self) -> None:
+        """The session has ended: nothing is in line or on its way any more."""
+        for line in (self._new, self._again, self._alone, self._timed, self._unanswered):
+            line.clear()
+        self._tokens = 0
+        self._alone_out = False
+
+    def expire(self, now: float) -> None:
+        """Ends what has waited in line beyond its deadline."""
+        for request in list(self._timed.values()):
+            if request.terms.time_left_ms(now) == 0:
+                request.expire()
+
+    def _take_out(self, number: int) -> None:
+        for line in (self._new, self._again, self._alone, self._timed):
+            line.pop(number, None)
+
+    def _go(self) -> None:
+        """Submits what may go now; what this turn has no time for goes in the next."""
+        while self._turn < MAX_TURN and self._turn_tokens < MAX_TURN_TOKENS:
+            line = self._next_line()
+            if line is None:
+                return
+            number, request = next(iter(line.items()))
+            tokens = request.carried_tokens
+            if not self._fits(tokens) or not self._submit(request):
+                return
+            self._take_out(number)
+            self._sent(number, tokens, line)
+
+    def _next_line(self) -> Line | None:
+        """Whose turn it is; None: nobody may go now."""
+        if self._alone_out:
+            return None
+        if self._alone and (self._since_alone >= ALONE_AFTER or not (self._new or self._again)):
+            return None if self._unanswered else self._alone
+        if self._new and self._again:
+            return self._again if self._last is self._new else self._new
+        return self._new or self._again or None
+
+    def _fits(self, tokens: int) -> bool:
+        if not self._unanswered:
+            return True
+        full = len(self._unanswered) >= MAX_UNANSWERED
+        return not full and self._tokens + tokens <= MAX_UNANSWERED_TOKENS
+
+    def _sent(self, number: int, tokens: int, line: Line) -> None:
+        self._unanswered[number] = tokens
+        self._tokens += tokens
+        alone = line is self._alone
+        self._alone_out = alone
+        self._since_alone = 0 if alone else self._since_alone + 1
+        if not alone:
+            self._last = line
+        self._turn += 1
+        self._turn_tokens += tokens
+        if not self._turn_over_due:
+            self._turn_over_due = True
+            asyncio.get_running_loop().call_soon(self._turn_over)
+
+    def _turn_over(self) -> None:
+        self._turn_over_due = False
+        self._turn = self._turn_tokens = 0
+        self._go()
+
+
+def count_tries(requests: Iterable[Request]) -> None:
+    """Their session has ended with their Submits unanswered. Ends those of which it was enough."""
+    for request in requests:
+        journey = request.journey
+        journey.tries += 1
+        if journey.tries >= TRIES_IN_COMPANY + TRIES_ALONE and not request.finished:
+            request.fail(
+                RequestFailed(
+                    f"the session with the engine core ended {journey.tries} times in a row before "
+                    f"this request was accepted, the last {TRIES_ALONE} times while no other "
+                    "request was on its way"
+                )
+            )
