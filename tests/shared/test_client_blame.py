@@ -23,6 +23,11 @@ def test_only_what_was_in_a_step_and_whose_engine_came_back_otherwise_is_blamed(
     blame.answered("a", "two")
     assert blame.deaths == 0, "it only waited"
     blame.entered()
+    blame.left()
+    blame.lost("a", "one", innocent=False)
+    blame.answered("a", "two")
+    assert blame.deaths == 0, "it waited again"
+    blame.entered()
     blame.lost("a", "two", innocent=False)
     blame.answered("b", "other")
     assert blame.deaths == 0, "nobody knows yet"

@@ -30,6 +30,10 @@ class Blame:
         """The engine core that has it says that one of its sequences is in a step."""
         self._entered = True
 
+    def left(self) -> None:
+        """None of them is in a step any more: all wait again."""
+        self._entered = False
+
     def gained(self) -> None:
         """It has got a token: whatever killed an engine core before, it has got past that."""
         if self._entered or self._pending or self.deaths:

@@ -307,13 +307,21 @@ class EngineSession:
                 self._compare(request)
         self._owner.status_changed(self, before)
 
+    def _take_moves(self, entered: list[int], left: list[int]) -> None:
+        """Which requests are in a step from here on, and which are no more."""
+        for number in entered:
+            request = self.open.get(number)
+            if request is not None:
+                request.blame.entered()
+        for number in left:
+            request = self.open.get(number)
+            if request is not None:
+                request.blame.left()
+
     def _receive(self, message: ToFrontend, now: float) -> None:
         match message:
-            case Outputs(outputs, entered):
-                for number in entered:
-                    request = self.open.get(number)
-                    if request is not None:
-                        request.blame.entered()
+            case Outputs(outputs, entered, left):
+                self._take_moves(entered, left)
                 for output in outputs:
                     if output.finish is not None:
                         self.pacing.answered(output.request)

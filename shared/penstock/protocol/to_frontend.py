@@ -156,9 +156,9 @@ class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
     """All that a step gave this front end's sequences.
 
-    entered: requests of which a sequence has entered a step: from here on the death of this engine
-    core may be their doing.  left: requests that were told of so, and none of whose sequences is in
-    a step any more: all wait again.
+    entered: requests of which a sequence has entered a step: from here on, until it gains a token,
+    the death of this engine core may be their doing.  left: requests that were told of so, and none
+    of whose sequences is in a step any more: all wait again.
     """
 
     outputs: list[SequenceOutput]
