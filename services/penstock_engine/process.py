@@ -24,6 +24,7 @@ from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
 from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
+from penstock.transport.heartbeat import kept_alive
 from penstock.transport.hub import Hub
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
@@ -32,6 +33,10 @@ from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
 
 log = logs.get(__name__)
+
+TURN = 0.02
+"""Seconds that a turn of the loop gives to what workers say, and as many to front ends, at most and
+one message more: while they have much to say, steps are that much apart."""
 
 
 def main(
@@ -71,12 +76,13 @@ def main(
         # Everything made so far lives as long as the process: the collector needn't look at it.
         gc.collect()
         gc.freeze()
-        Loop(core, frontends, workers, wakeup, shutdown_timeout).run()
+        with kept_alive(frontends, workers):
+            Loop(core, frontends, workers, wakeup, shutdown_timeout).run()
     log.info("engine stopped")
 
 
 class Loop:
-    """Polls, hands events to the core, and sends what it returns."""
+    """Hands events to the core, for a bounded time, sends what it returns, and waits for more."""
 
     def __init__(
         self,
@@ -114,14 +120,22 @@ class Loop:
             ):
                 return
             self._show(now)
-            due = min(self._core.next_deadline(), self._live.next_due())
-            wait = min(self._longest_wait, due - time.monotonic())
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until something comes or is due; not at all while something is left from this turn."""
+        due = min(self._core.next_deadline(), self._live.next_due())
+        wait = min(self._longest_wait, due - time.monotonic())
+        # Polling touches the sockets, so the heartbeat keeps away; nothing of theirs is due.
+        with self._frontends.lock, self._workers.lock:
+            if self._frontends.more or self._workers.more:
+                return
             self._poller.poll(max(0, round(1000 * wait)))
 
     def _take_events(self, now: float) -> None:
         core, live = self._core, self._live
         # The worker first: the device should not wait behind a flood of requests.
-        for event in self._workers.poll(now):
+        for event in self._workers.take(now, time.monotonic() + TURN):
             if isinstance(event, Ended):
                 core.worker_ended(event.session, event.reason, now)
             elif isinstance(event, Opened):
@@ -129,7 +143,7 @@ class Loop:
             else:
                 core.worker_received(event.session, event.message, now)
                 live.worker_said(event.message, now)
-        for front in self._frontends.poll(now):
+        for front in self._frontends.take(now, time.monotonic() + TURN):
             if isinstance(front, Ended):
                 core.frontend_ended(front.session, front.reason, now)
                 live.frontend_ended(front.session)

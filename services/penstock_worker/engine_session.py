@@ -25,13 +25,16 @@ from penstock.config import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import FromWorker, Leaving, Progress, WorkerHello
 from penstock.protocol.to_worker import ToWorker
-from penstock.transport.events import Ended, Opened
+from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.link import Link
 
 log = logs.get(__name__)
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between reports from inside a step."""
+
+TURN = 0.05
+"""Seconds that a turn gives to what the engine core says, at most and one message more."""
 
 FLUSH_SECONDS = 1.0
 """Seconds that a last message gets to leave at the end."""
@@ -136,29 +139,28 @@ class EngineSession:
         while True:
             stopping = self._stopping
             now = self.turned = time.monotonic()
-            for event in link.poll(now):
-                if isinstance(event, Ended):
-                    log.warning("session with the engine ended", reason=event.reason)
-                    self.inbox.put(Heard(self._session, None))
-                    self._session += 1
-                    self.over()
-                else:
-                    first = isinstance(event, Opened)
-                    heard = Heard(self._session, event.message, first)
-                    if not self.aside(heard):
-                        self.inbox.put(heard)
+            for event in link.take(now, now + TURN):
+                self._hear(event)
             self._report_progress(link, now)
             self._flush(link)
             if stopping:
                 return
             self._wait(link, now)
 
+    def _hear(self, event: Event[ToWorker]) -> None:
+        if isinstance(event, Ended):
+            log.warning("session with the engine ended", reason=event.reason)
+            self.inbox.put(Heard(self._session, None))
+            self._session += 1
+            self.over()
+            return
+        heard = Heard(self._session, event.message, isinstance(event, Opened))
+        if not self.aside(heard):
+            self.inbox.put(heard)
+
     def _flush(self, link: Link[ToWorker]) -> None:
-        while True:
-            try:
-                session, message = self._outbox.get_nowait()
-            except queue.Empty:
-                return
+        for _ in range(self._outbox.qsize()):  # What is put meanwhile wakes the next turn.
+            session, message = self._outbox.get_nowait()
             if session == self._session:
                 link.send(message)
 

@@ -275,7 +275,12 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 2.5
     progress_timeout: Annotated[
         float,
-        Meta(gt=0, le=600, description="Seconds in one step without progress; then not ready."),
+        Meta(
+            gt=0,
+            le=600,
+            description="Seconds without progress in a step, then not ready; or without a word of"
+            " an engine core's state, then its session ends.",
+        ),
     ] = 10.0
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")

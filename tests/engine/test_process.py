@@ -17,6 +17,7 @@ import zmq
 
 from penstock.config import EngineConfig, TransportSettings
 from penstock.errors import ModelNotFound, StartupError
+from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
@@ -29,6 +30,7 @@ from tests.engine.fake_worker import FakeWorker
 
 SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
 """No test waits for a silence, and a busy machine's pauses shall not pass for one."""
+VERSIONS = list(PROTOCOL_VERSIONS)
 PROGRAM = """
 import sys, msgspec
 from penstock import logs
@@ -85,8 +87,8 @@ class Engine:
         self.folder = folder
         self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
-        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello([2], "test", 1))
-        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello([2], 0, 1))
+        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello(VERSIONS, "test", 1))
+        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello(VERSIONS, 0, 1))
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
         self.shutdown_timeout = 60.0

@@ -33,8 +33,9 @@ from penstock.protocol.to_frontend import (
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.hub import Hub
 
-FAST = TransportSettings(beat_interval=0.1, peer_timeout=30.0)
-"""Quick, and no pause of a busy machine passes for a silence."""
+FAST = TransportSettings(beat_interval=0.1, peer_timeout=30.0, progress_timeout=600.0)
+"""Quick, and no pause of a busy machine passes for a silence; most tests' engines tell their state
+once."""
 
 
 LIMITS = Limits(

@@ -17,6 +17,8 @@ class _Link:
 
     last_reason = ""
     socket = None
+    more = False
+    beat_interval = 1.0
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -25,13 +27,16 @@ class _Link:
         self._system.core.frontend_received(FRONT, recode(message, FromFrontend), 0.0)
         return True
 
-    def poll(self, now: float) -> list[Any]:
+    def take(self, now: float, until: float) -> list[Any]:
         return [
             Opened(FRONT, message, list(frames))
             if isinstance(message, Welcome)
             else Received(FRONT, message, list(frames))
             for message, frames in self._system.step()
         ]
+
+    def keep_alive(self, now: float) -> bool:
+        return False
 
     def wait_hint(self, now: float) -> float:
         return 0.0 if self._system.core.scheduler.has_work else 0.01

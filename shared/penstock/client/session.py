@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.journey import Request
 from penstock.client.pacing import Pacing
+from penstock.client.works import Works
 from penstock.config import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
@@ -29,6 +31,7 @@ from penstock.protocol.to_frontend import (
     ToFrontend,
     Welcome,
 )
+from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.link import Link
 
@@ -44,6 +47,9 @@ UNANSWERED_PACE = 0.2
 """Seconds between looks at an engine core that has not answered for UNANSWERED seconds."""
 
 UNANSWERED = 2.0
+
+TURN = 0.02
+"""Seconds of the event loop that a turn takes, at most and one message more."""
 
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
 
@@ -111,11 +117,13 @@ class EngineSession:
         self._numbers = numbers
         self._owner = owner
         self._status_at = 0.0
+        self._works = Works(settings.progress_timeout)
         self._submitted = 0
         self._answered = False
         self._begun = self._polled = time.monotonic()
         self._watched: int | None = None
         self._pump_due = False
+        self._wake_due = False
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
 
@@ -169,6 +177,15 @@ class EngineSession:
         """Begins to dial."""
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
+            loop = asyncio.get_running_loop()
+            heartbeat.PROCESS.join(self.link, lambda: self._wake(loop))
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """By the heartbeat: what it has taken, the file descriptor does not tell of any more."""
+        if not self._wake_due:
+            self._wake_due = True
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(self.pump)
 
     def enter(self, request: Request, *, new: bool) -> None:
         """Submits it here, as soon as there is room. new: for the first time."""
@@ -227,6 +244,7 @@ class EngineSession:
             if self._ticker is not None:
                 self._ticker.cancel()
             self._watch(None)
+        heartbeat.PROCESS.leave(self.link)
         self.link.close()
         self._answered = False
 
@@ -241,15 +259,18 @@ class EngineSession:
             await asyncio.sleep(pause)
 
     def pump(self) -> None:
-        """Takes what has come, and dials where needed."""
-        self._pump_due = False
+        """Takes what has come, for TURN seconds, and dials where needed."""
+        self._pump_due = self._wake_due = False
         if self._closed:
             return
         now = time.monotonic()
-        self.slept = now - self._polled > self._settings.peer_timeout / 2
-        self._polled = now
-        for event in self.link.poll(now):
+        pause, self._polled = now - self._polled, now
+        self.slept = pause > self._settings.peer_timeout / 2
+        self._works.not_heard(pause, now)
+        for event in self.link.take(now, now + TURN):
             self._handle(event, now)
+        if self._answered and not self.link.more and (reason := self._works.stuck(now)):
+            self.link.end(reason)
         self._flush()
         if self._closed:  # By what it was told.
             return
@@ -266,7 +287,10 @@ class EngineSession:
 
     def _watch(self, socket: zmq.Socket[bytes] | None) -> None:
         """Has the loop wake `pump` for the present socket's file descriptor only."""
-        descriptor = int(socket.getsockopt(zmq.FD)) if socket is not None else None
+        descriptor = None
+        if socket is not None:
+            with self.link.lock:
+                descriptor = int(socket.getsockopt(zmq.FD))
         if descriptor == self._watched:
             return
         loop = asyncio.get_running_loop()
@@ -289,6 +313,7 @@ class EngineSession:
             self.link.end("the engine core's first message was not a welcome")
             return
         self._answered = True
+        self._works.told(time.monotonic())
         self._owner.session_opened(self, welcome, frames)
 
     def _lost(self, reason: str, now: float) -> None:
@@ -300,6 +325,7 @@ class EngineSession:
 
     def _take_status(self, status: Status, now: float) -> None:
         before, self.status, self._status_at = self.status, status, now
+        self._works.told(now)
         self._submitted = 0
         if status.fingerprint is not None and status.fingerprint != self.fingerprint:
             self.fingerprint = status.fingerprint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -12,6 +12,7 @@ import zmq
 from penstock.config import TransportSettings
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
+from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken
 from penstock.transport.lane import Lane
 from penstock.transport.wire import (
     MAX_FRAMES,
@@ -25,9 +26,6 @@ from penstock.transport.wire import (
 
 Incoming = TypeVar("Incoming")
 
-DRAIN_LIMIT = 1000
-"""Messages taken in one poll, so that a flood can't keep the owner from its step."""
-
 SESSION_ID_BYTES = 16
 
 LEAVING = "the engine core is leaving"
@@ -35,8 +33,8 @@ FAREWELL = 1.0
 FAREWELL_PACE = 0.005
 
 
-class Hub(Generic[Incoming]):
-    """Sessions over one ROUTER.  Never blocks; the owner polls `socket` and calls `poll`.
+class Hub(Inbound[Incoming]):
+    """Sessions over one ROUTER.  Never blocks; the owner waits on `socket` and calls `take`.
 
     A gap in the numbers, a frame that doesn't decode, a full pipe, a vanished peer or
     `peer_timeout` seconds of silence end a session: its owner gets `Ended` once, the peer a BYE
@@ -60,13 +58,10 @@ class Hub(Generic[Incoming]):
         curve = server_curve(endpoint, settings, peers)
         if len(boot) != len(NO_BOOT) or boot == NO_BOOT:
             raise ValueError(f"boot must be {len(NO_BOOT)} bytes, not all zero")
-        self._decoder = decoder
-        self._encoder = msgspec.msgpack.Encoder()
-        self._settings = settings
+        super().__init__(decoder, settings)
         self._boot = boot
         self._lanes: dict[bytes, Lane] = {}
-        self._ended: list[Ended] = []
-        self._now = 0.0
+        self._closed = False
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         set_common_options(self.socket, settings)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -80,44 +75,29 @@ class Hub(Generic[Incoming]):
 
     @property
     def sessions(self) -> list[bytes]:
-        """Open sessions, oldest first."""
-        return list(self._lanes)
-
-    def poll(self, now: float) -> list[Event[Incoming]]:
-        """What happened: at most DRAIN_LIMIT messages, and every session that ended.
-
-        Silent peers are ended before anything is read: after a freeze of this process, frames
-        that waited belong to sessions that the other side has given up.
-        """
-        self._now = now
-        self._expire(now)
-        events: list[Event[Incoming]] = []
-        self._flush_ended(events)
-        for _ in range(DRAIN_LIMIT):
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            self._take(parts, now, events)
-            self._flush_ended(events)
-        self._beat(now)
-        self._flush_ended(events)
-        return events
+        """Open sessions that the owner has been told of, oldest first."""
+        with self.lock:
+            return [session for session, lane in self._lanes.items() if lane.told]
 
     def send(self, session: bytes, message: Any, frames: Sequence[bytes] = ()) -> None:
-        """Queues a message. A session that isn't open is ignored: its end has been reported."""
-        lane = self._lanes.get(session)
-        if lane is None:
+        """Queues a message. A session that isn't open is ignored: its end has been reported, or
+        will be."""
+        if session not in self._lanes:
             return
         payload = self._encoder.encode(message)
-        self._put(session, lane, [lane.seal(Kind.DATA, self._now), payload, *frames])
+        with self.lock:
+            lane = self._lanes.get(session)
+            if lane is not None:
+                header = lane.seal(Kind.DATA, self._now)
+                self._put(session, lane, [header, payload, *frames])
 
     def end(self, session: bytes, reason: str) -> None:
-        """Ends a session, tells the peer, and lets the next poll report it."""
-        if self._lanes.pop(session, None) is None:
-            return
-        self._say_bye(session, reason)
-        self._ended.append(Ended(session, reason))
+        """Ends a session, tells the peer, and lets the next turn report it. Nothing else of it is
+        handed out."""
+        with self.lock:
+            lane = self._lanes.get(session)
+            if lane is not None:
+                self._end(session, lane, reason)
 
     def close(self) -> None:
         """Says goodbye to every peer, gives them FAREWELL seconds to hang up, closes the socket.
@@ -125,7 +105,9 @@ class Hub(Generic[Incoming]):
         What a peer has not read when the connection goes is lost to it, be it the end of a request
         or our goodbye; but a peer that has read our goodbye has read all that came before it.
         """
-        there = self.sessions
+        with self.lock:
+            self._closed = True  # From here on the socket is left to us.
+        there = list(self._lanes)
         self._lanes.clear()
         over = time.monotonic() + FAREWELL
         while there := [s for s in there if self._say_bye(s, LEAVING)]:
@@ -146,10 +128,24 @@ class Hub(Generic[Incoming]):
             if session not in known:
                 self._say_bye(session, LEAVING)
 
+    def _turn(self, now: float) -> None:
+        self._expire(now)
+        self._looked = now
+        self._beat(now)
+        self._read(self.socket, now)
+
+    def _attend(self, now: float) -> bool:
+        if self._closed:
+            return False
+        self._now = now
+        self._turn(now)
+        return self.more
+
     def _expire(self, now: float) -> None:
-        timeout = self._settings.peer_timeout
-        for session in [s for s, lane in self._lanes.items() if lane.silent(now, timeout)]:
-            self.end(session, f"silent for more than {timeout:g} s")
+        silent = [(s, lane) for s, lane in self._lanes.items() if self._silent(lane, now)]
+        for session, lane in silent:
+            timeout = self._settings.peer_timeout
+            self._end(session, lane, f"silent for more than {timeout:g} s")
 
     def _beat(self, now: float) -> None:
         for session, lane in list(self._lanes.items()):
@@ -160,9 +156,18 @@ class Hub(Generic[Incoming]):
         try:
             self.socket.send_multipart([session, *parts], zmq.NOBLOCK)
         except zmq.Again:
-            self.end(session, "its pipe is full")
+            self._end(session, lane, "its pipe is full")
         except zmq.ZMQError as error:
-            self.end(session, f"it can't be reached: {error}")
+            self._end(session, lane, f"it can't be reached: {error}")
+
+    def _end(self, session: bytes, lane: Lane, reason: str) -> None:
+        """At once: what was taken of it is not acted on."""
+        if self._lanes.get(session) is lane:
+            del self._lanes[session]
+            self._say_bye(session, reason)
+        lane.over = True
+        if lane.told:
+            self._ended.append(Ended(session, reason))
 
     def _say_bye(self, session: bytes, reason: str) -> bool:
         """Returns whether the peer is still connected."""
@@ -175,72 +180,55 @@ class Hub(Generic[Incoming]):
             return False  # There is nobody to tell.
         return True
 
-    def _flush_ended(self, events: list[Event[Incoming]]) -> None:
-        events.extend(self._ended)
-        self._ended.clear()
-
-    def _take(self, parts: list[bytes], now: float, events: list[Event[Incoming]]) -> None:
+    def _accept(self, parts: list[bytes], now: float) -> None:
         session = parts[0]
         try:
             if not 2 <= len(parts) <= MAX_FRAMES:
                 raise BadFrame(f"a message of {len(parts)} parts")
             boot, kind, number = unpack_header(parts[1])
+            lane = self._lanes.get(session)
             if kind is Kind.BYE:
-                self._peer_left(session, parts[2:])
-            elif session in self._lanes:
-                self._of_open_session(session, boot, kind, number, parts[2:], now, events)
+                reason = parts[2].decode(errors="replace")[:200] if len(parts) > 2 else ""
+                self._left(session, reason or "the peer left")
+            elif lane is not None:
+                lane.accept(boot, number, now)
+                if kind is Kind.DATA:
+                    self._inbox.put(Taken(session, lane, parts[2:]))
             elif kind is Kind.DATA and number == 0 and boot == NO_BOOT:
-                self._of_new_session(session, number, parts[2:], now, events)
+                self._open(session, parts[2:], now)
             else:
                 self._say_bye(session, "no such session")
         except BadFrame as error:
-            self._break(session, str(error))
+            self._say_bye(session, str(error))
+            self._left(session, str(error))
 
-    def _break(self, session: bytes, reason: str) -> None:
-        if session in self._lanes:
-            self.end(session, reason)
-        else:
-            self._say_bye(session, reason)
-
-    def _peer_left(self, session: bytes, rest: list[bytes]) -> None:
-        if self._lanes.pop(session, None) is not None:
-            reason = rest[0].decode(errors="replace")[:200] if rest else "the peer left"
-            self._ended.append(Ended(session, reason))
-
-    def _of_open_session(
-        self,
-        session: bytes,
-        boot: bytes,
-        kind: Kind,
-        number: int,
-        rest: list[bytes],
-        now: float,
-        events: list[Event[Incoming]],
-    ) -> None:
-        self._lanes[session].accept(boot, number, now)
-        if kind is Kind.DATA:
-            events.append(Received(session, self._decode(rest), rest[1:]))
-
-    def _of_new_session(
-        self,
-        session: bytes,
-        number: int,
-        rest: list[bytes],
-        now: float,
-        events: list[Event[Incoming]],
-    ) -> None:
+    def _open(self, session: bytes, parts: list[bytes], now: float) -> None:
         if len(session) != SESSION_ID_BYTES:
             raise BadFrame(f"a session id must have {SESSION_ID_BYTES} bytes")
-        message = self._decode(rest)
         lane = Lane(now, boot=self._boot, expected_boot=self._boot)
-        lane.accept(NO_BOOT, number, now)
+        lane.accept(NO_BOOT, 0, now)
         self._lanes[session] = lane
-        events.append(Opened(session, message, rest[1:]))
+        self._inbox.put(Taken(session, lane, parts))
 
-    def _decode(self, rest: list[bytes]) -> Incoming:
-        if not rest:
-            raise BadFrame("a message without a payload")
+    def _left(self, session: bytes, reason: str) -> None:
+        """Nothing sound follows; what came before it counts."""
+        lane = self._lanes.pop(session, None)
+        if lane is not None:
+            self._inbox.put(Taken(session, lane, [], ended=reason))
+
+    def _event(self, message: Taken) -> Event[Incoming] | None:
+        session, lane = message.session, message.lane
+        if lane is None or lane.over:
+            return None
+        if message.ended is not None:
+            lane.over = True
+            return Ended(session, message.ended) if lane.told else None
         try:
-            return self._decoder.decode(rest[0])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFrame(f"a payload that doesn't decode: {error}") from None
+            decoded = self._decode(message.parts)
+        except BadFrame as error:
+            self._end(session, lane, str(error))
+            return None
+        if lane.told:
+            return Received(session, decoded, message.parts[1:])
+        lane.told = True
+        return Opened(session, decoded, message.parts[1:])

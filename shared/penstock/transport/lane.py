@@ -9,16 +9,28 @@ class Lane:
     """Numbers both directions of a session from 0 and knows when the peer was last heard.
 
     boot: what outgoing headers carry.  expected_boot: what incoming ones must carry; None while
-    unknown (at a link, before the engine's first message).
+    unknown (at a link, before the engine's first message).  At a hub, told: the owner knows of the
+    session; over: it is to hear no more of it.
     """
 
-    __slots__ = ("_received", "_sent", "boot", "expected_boot", "last_heard", "last_sent")
+    __slots__ = (
+        "_received",
+        "_sent",
+        "boot",
+        "expected_boot",
+        "last_heard",
+        "last_sent",
+        "over",
+        "told",
+    )
 
     def __init__(self, now: float, *, boot: bytes, expected_boot: bytes | None) -> None:
         self.boot = boot
         self.expected_boot = expected_boot
         self.last_heard = now
         self.last_sent = now
+        self.told = False
+        self.over = False
         self._sent = 0
         self._received = 0
 

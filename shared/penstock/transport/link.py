@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -12,6 +12,7 @@ import zmq
 from penstock.config import TransportSettings
 from penstock.transport.curve import client_curve
 from penstock.transport.events import Ended, Event, Opened, Received
+from penstock.transport.inbound import Inbound, Taken
 from penstock.transport.lane import Lane
 from penstock.transport.wire import (
     MAX_FRAMES,
@@ -25,19 +26,19 @@ from penstock.transport.wire import (
 
 Incoming = TypeVar("Incoming")
 
-DRAIN_LIMIT = 1000
 FIRST_RETRY = 0.05
 LAST_RETRY = 1.0
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 
 
-class Link(Generic[Incoming]):
+class Link(Inbound[Incoming]):
     """A session with the engine core, renewed whenever it ends.
 
     Each session dials with a new DEALER under a fresh random identity, so that frames of an ended
     one can't be mistaken for its successor's.  `hello()` makes the first message of each.  The
-    owner calls `poll` when `socket` is readable and at the latest after `wait_hint` seconds.
+    owner calls `take` when `socket` is readable and at the latest after `wait_hint` seconds.  Only
+    the owner opens and closes sockets: it may be waiting for the file descriptor.
 
     On this side `session` in events is b"": there is only one.  last_reason: why the last session,
     or the last attempt at one, ended.  Raises StartupError as `curve.client_curve` does.
@@ -54,34 +55,36 @@ class Link(Generic[Incoming]):
         self._context = context
         self._endpoint = endpoint
         self._curve = client_curve(endpoint, settings)
-        self._decoder = decoder
-        self._encoder = msgspec.msgpack.Encoder()
+        super().__init__(decoder, settings)
         self._hello = hello
-        self._settings = settings
-        self._now = 0.0
         self._redial_at = 0.0
         self._retry = FIRST_RETRY
         self._lane: Lane | None = None
         self._opened = False
-        self._more = False
-        self._ended: list[Ended] = []
-        self._late: list[Event[Incoming]] = []
+        self._last = False
+        """Whether the end of the session is in the inbox: nothing is read or sent any more."""
+        self._given_up = ""
+        """Why the heartbeat has found the session to be over, if it has."""
         self.last_reason = ""
         self.socket: zmq.Socket[bytes] | None = None
 
     @property
     def opened(self) -> bool:
         """Whether a session is open: the engine has answered."""
-        return self._opened
+        return self._opened and not self._last
 
     @property
     def boot(self) -> bytes | None:
         """The engine's boot in the open session."""
         return self._lane.expected_boot if self._lane is not None and self._opened else None
 
+    @property
+    def more(self) -> bool:
+        return super().more or bool(self._given_up)
+
     def wait_hint(self, now: float) -> float:
-        """Seconds that the owner may wait on `socket` before the next poll."""
-        if self._more or self._ended or self._late:
+        """Seconds that the owner may wait on `socket` before its next turn."""
+        if self.more:
             return 0.0
         if self.socket is None:
             return max(0.0, self._redial_at - now)
@@ -89,44 +92,33 @@ class Link(Generic[Incoming]):
             return DIALLING_PACE
         return self._settings.beat_interval / 2
 
-    def poll(self, now: float) -> list[Event[Incoming]]:
-        """Dials where needed and returns what happened, at most DRAIN_LIMIT messages.
-
-        Silence is looked at before anything is read: after a freeze of this process the engine
-        has ended the session, and what waits in the socket must not be acted on.
-        """
-        self._now = now
-        if self._lane is not None and self._lane.silent(now, self._settings.peer_timeout):
-            self.end(f"the engine core was silent for {self._settings.peer_timeout:g} s")
-        events, self._late = self._late, []
-        self._flush_ended(events)
-        self._dial(now)
-        self._drain(now, events)
-        self._beat(now)
-        self._flush_ended(events)
-        return events
-
     def send(self, message: Any, frames: Sequence[bytes] = ()) -> bool:
         """Queues a message; False when there is no open session (nothing was sent)."""
-        if not self._opened or self._lane is None:
+        if not self.opened:
             return False
         payload = self._encoder.encode(message)
-        return self._put([self._lane.seal(Kind.DATA, self._now), payload, *frames])
+        with self.lock:
+            if not self.opened or self._lane is None:
+                return False
+            return self._put([self._lane.seal(Kind.DATA, self._now), payload, *frames])
 
     def end(self, reason: str) -> None:
-        """Ends the session; the next poll reports it, and a later one dials again."""
-        was_open = self._opened
-        self.last_reason = reason
-        self._hang_up()
-        self._redial_at = self._now + self._retry
-        self._retry = min(self._retry * 2, LAST_RETRY)
-        if was_open:
-            self._ended.append(Ended(b"", reason))
+        """Ends the session; the next turn reports it, and a later one dials again. Nothing else of
+        it is handed out."""
+        with self.lock:
+            was_open = self._opened
+            self.last_reason = reason
+            self._hang_up()
+            self._redial_at = self._now + self._retry
+            self._retry = min(self._retry * 2, LAST_RETRY)
+            if was_open:
+                self._ended.append(Ended(b"", reason))
 
     def close(self) -> None:
         """Says goodbye and closes the socket for good."""
-        self._hang_up(linger=100)
-        self._redial_at = float("inf")
+        with self.lock:
+            self._hang_up(linger=100)
+            self._redial_at = float("inf")
 
     def _hang_up(self, linger: int = 0) -> None:
         if self.socket is not None:
@@ -139,8 +131,34 @@ class Link(Generic[Incoming]):
             self.socket.close(linger=linger)
         self.socket = None
         self._lane = None
-        self._opened = False
-        self._more = False
+        self._opened = self._last = self._unread = False
+        self._given_up = ""
+        self._inbox.clear()
+
+    def _turn(self, now: float) -> None:
+        if reason := self._given_up or self._silence(now):
+            self.end(reason)
+        self._looked = now
+        self._dial(now)
+        self._beat(now)
+        self._take_in(now)
+
+    def _attend(self, now: float) -> bool:
+        if self._lane is None or self._given_up:
+            return False
+        self._now = now
+        self._given_up = self._silence(now)
+        self._looked = now
+        if not self._given_up:
+            self._beat(now)
+            self._take_in(now)
+        return self.more
+
+    def _silence(self, now: float) -> str:
+        """Why the engine core is to be given up; empty: it isn't."""
+        if self._lane is None or not self._silent(self._lane, now):
+            return ""
+        return f"the engine core was silent for {self._settings.peer_timeout:g} s"
 
     def _dial(self, now: float) -> None:
         if self.socket is None:
@@ -169,54 +187,59 @@ class Link(Generic[Incoming]):
                 return  # Not connected yet.
             self._lane = lane
 
-    def _drain(self, now: float, events: list[Event[Incoming]]) -> None:
-        self._more = False
-        for _ in range(DRAIN_LIMIT):
-            if self.socket is None:
-                return
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._take(parts, now, events)
-            except BadFrame as error:
-                self.end(str(error))
-        self._more = True
+    def _take_in(self, now: float) -> None:
+        if self.socket is not None and not self._last:
+            self._read(self.socket, now)
 
-    def _take(self, parts: list[bytes], now: float, events: list[Event[Incoming]]) -> None:
-        if not 1 <= len(parts) <= MAX_FRAMES:
-            raise BadFrame(f"a message of {len(parts)} parts")
-        boot, kind, number = unpack_header(parts[0])
-        if kind is Kind.BYE:
-            reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
-            self.end(reason or "the engine core ended it")
+    def _accept(self, parts: list[bytes], now: float) -> None:
+        if self._last:
             return
-        if self._lane is None:
-            raise BadFrame("a message before the hello")
-        self._lane.accept(boot, number, now)
-        if kind is Kind.DATA:
-            events.append(self._receive(boot, parts))
-
-    def _receive(self, boot: bytes, parts: list[bytes]) -> Event[Incoming]:
-        if len(parts) < 2:
-            raise BadFrame("a message without a payload")
         try:
-            message = self._decoder.decode(parts[1])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFrame(f"a payload that doesn't decode: {error}") from None
-        if self._opened or self._lane is None:
-            return Received(b"", message, parts[2:])
+            if not 1 <= len(parts) <= MAX_FRAMES:
+                raise BadFrame(f"a message of {len(parts)} parts")
+            boot, kind, number = unpack_header(parts[0])
+            if kind is Kind.BYE:
+                reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
+                raise BadFrame(reason or "the engine core ended it")
+            self._number(boot, kind, number, parts, now)
+        except BadFrame as error:
+            self._finish(str(error))
+
+    def _number(self, boot: bytes, kind: Kind, number: int, parts: list[bytes], now: float) -> None:
+        lane = self._lane
+        if lane is None:
+            raise BadFrame("a message before the hello")
+        lane.accept(boot, number, now)
+        if lane.expected_boot is None:
+            lane.boot = lane.expected_boot = boot
+        if kind is Kind.DATA:
+            self._inbox.put(Taken(b"", lane, parts[1:]))
+
+    def _finish(self, reason: str) -> None:
+        """Nothing sound follows; what came before it counts."""
+        if not self._last:
+            self._last = True
+            self._inbox.put(Taken(b"", self._lane, [], ended=reason))
+
+    def _event(self, message: Taken) -> Event[Incoming] | None:
+        if message.ended is not None:
+            self.end(message.ended)
+            return None
+        try:
+            decoded = self._decode(message.parts)
+        except BadFrame as error:
+            self.end(str(error))
+            return None
+        if self._opened:
+            return Received(b"", decoded, message.parts[1:])
         self._opened = True
         self._retry = FIRST_RETRY
-        self._lane.boot = boot
-        self._lane.expected_boot = boot
-        return Opened(b"", message, parts[2:])
+        return Opened(b"", decoded, message.parts[1:])
 
     def _beat(self, now: float) -> None:
         lane = self._lane
-        if lane is None or not self._opened:
-            return
+        if lane is None or lane.expected_boot is None or self._last:
+            return  # Nobody has been heard yet, or nobody is there any more.
         if now - lane.last_sent >= self._settings.beat_interval:
             self._put([lane.seal(Kind.BEAT, now)])
 
@@ -227,12 +250,7 @@ class Link(Generic[Incoming]):
             self.socket.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
             # It may have left with a goodbye, which says more.
-            self._drain(self._now, self._late)
-            if self._opened:
-                self.end("the pipe to the engine core is full or down")
+            self._take_in(self._now)
+            self._finish("the pipe to the engine core is full or down")
             return False
         return True
-
-    def _flush_ended(self, events: list[Event[Incoming]]) -> None:
-        events.extend(self._ended)
-        self._ended.clear()
