@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,19 @@ import torch
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.text.tokenizer import Tokenizer
+from penstock_kernels.cpu import library
 from penstock_worker.models.decoder import DecoderModel
+from tests.instruction_sets import instruction_set
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(scope="module", params=library.INSTRUCTION_SETS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The CPU kernels' instruction set, each that there is in turn. Models are loaded after it."""
+    with instruction_set(request.param) as name:
+        yield name
 
 
 @pytest.fixture(params=list(DTYPES))

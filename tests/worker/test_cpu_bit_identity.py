@@ -32,9 +32,15 @@ def model(
     default_model: PreparedModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> CPUModel:
-    if request.param == "tiny, bfloat16":
+    return make_model(request.param, default_model, tmp_path_factory)
+
+
+def make_model(
+    name: str, default_model: PreparedModel, tmp_path_factory: pytest.TempPathFactory
+) -> CPUModel:
+    if name == "tiny, bfloat16":
         return CPUModel(BASE, tiny_files(tmp_path_factory.mktemp("tiny"), BASE), "bfloat16")
-    if request.param == "tiny, int8":
+    if name == "tiny, int8":
         files = tiny_files(tmp_path_factory.mktemp("tiny"), BASE)
         return CPUModel(BASE, files, "auto", kv_cache_dtype="int8", quantization="int8")
     return CPUModel(default_model.config, default_model.weights, "auto")
@@ -47,6 +53,10 @@ def targets(model: CPUModel, count: int) -> list[Job]:
 
 @pytest.fixture(scope="module")
 def alone(model: CPUModel) -> list[Job]:
+    return each_alone(model)
+
+
+def each_alone(model: CPUModel) -> list[Job]:
     """Each by itself, its prompt in one chunk, on one thread."""
     runner = make_runner(model)
     jobs = []
@@ -72,6 +82,19 @@ def test_every_bit_of_logprobs(
     preempt_every: int,
     threads: int,
 ) -> None:
+    check(model, alone, batch, budget, block_size, preempt_every, threads)
+
+
+def check(
+    model: CPUModel,
+    alone: list[Job],
+    batch: int,
+    budget: int,
+    block_size: int,
+    preempt_every: int,
+    threads: int,
+) -> None:
+    """Bits in this company are those of each alone."""
     ours = targets(model, min(batch, 2))
     others = company(model, batch - len(ours), 40)
     runner = make_runner(model, block_size=block_size, threads=threads, num_blocks=300)

@@ -1,4 +1,5 @@
-"""The CPU kernels' loading and whole pass against the reference's, on the same checkpoint."""
+"""The CPU kernels' loading and whole pass against the reference's, on the same checkpoint, on
+each instruction set."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.parity import run_with_logits
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 BASE = ModelConfig(
     architecture="llama",

@@ -15,6 +15,10 @@ for all row tiles instead of once for each."""
 LANES = 16
 """Outputs are computed in multiples of this."""
 
+FEWEST_OUTPUTS = 80
+"""A narrower product is widened with zeros. MKL on AVX2 shares out its rows, not its columns, among
+2 threads, and adds for some rows of a tile in another order."""
+
 ALIGNMENT = 64
 """Bytes; what torch aligns fresh memory to, and the widest vector register."""
 
@@ -38,6 +42,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     padded = pad_rows(x)
     out = padded.new_empty(padded.shape[0], outputs)
     in_place = _tiles_aligned(padded) and _tiles_aligned(out) and outputs % LANES == 0
+    # The last block may be narrow.
+    in_place = in_place and (-outputs % COLUMN_BLOCK) <= COLUMN_BLOCK - FEWEST_OUTPUTS
     for column in range(0, outputs, COLUMN_BLOCK):
         columns = slice(column, min(column + COLUMN_BLOCK, outputs))
         block = _whole_lanes(weight[columns]).t()
@@ -54,11 +60,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _whole_lanes(weight: Tensor) -> Tensor:
-    """weight with zero rows appended up to whole LANES.
+    """weight with zero rows appended up to whole LANES, and to FEWEST_OUTPUTS.
 
     With an odd number of outputs, MKL splits a product among 3 threads or more so that the rows of
     a tile are added in different orders."""
-    missing = -weight.shape[0] % LANES
+    missing = max(-weight.shape[0] % LANES, FEWEST_OUTPUTS - weight.shape[0])
     return pad(weight, (0, 0, 0, missing)) if missing else weight
 
 

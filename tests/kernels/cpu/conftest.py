@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock_kernels.cpu import library
+from tests.instruction_sets import instruction_set
 from tests.kernels.cpu.sanitized_memory import sanitized, watch
 
 settings.register_profile(
@@ -48,10 +49,5 @@ def loaded() -> None:
 
 @pytest.fixture(params=library.INSTRUCTION_SETS)
 def isa(request: pytest.FixtureRequest, loaded: None) -> Iterator[str]:
-    before = library.instruction_set()
-    try:
-        library.use(request.param)
-    except ValueError as error:
-        pytest.skip(str(error))
-    yield request.param
-    library.use(before)
+    with instruction_set(request.param) as name:
+        yield name
