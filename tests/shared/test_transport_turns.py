@@ -165,6 +165,19 @@ def test_a_goodbye_is_told_after_what_was_said_before_it(context, endpoint):
     assert events[-1] == Ended(session, "enough")
 
 
+def test_who_has_said_goodbye_is_not_silent(context, endpoint):
+    """What came before it counts, however late the owner has its turn."""
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    [session] = wire.hub.sessions
+    wire.hub.send(session, ["the last word"])
+    wire.hub.end(session, "that was all")
+    wait_until(lambda: link.keep_alive(time.monotonic() + 1) and len(link._inbox) == 2)
+    later = time.monotonic() + PATIENT.peer_timeout * 1.5
+    assert link.keep_alive(later)
+    assert link.poll(later) == [Received(b"", ["the last word"], []), Ended(b"", "that was all")]
+
+
 @pytest.mark.parametrize("size", [1, 1_000_000], ids=["many", "large"])
 def test_an_inbox_is_bounded_and_who_waits_behind_it_is_not_silent(context, endpoint, size):
     wire, link = Wire(context, endpoint), make_link(context, endpoint)
