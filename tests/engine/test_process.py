@@ -18,7 +18,7 @@ import zmq
 from penstock.config import EngineConfig, TransportSettings
 from penstock.errors import ModelNotFound, StartupError
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_frontend import Hello
+from penstock.protocol.from_frontend import Abort, Hello
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
@@ -44,6 +44,24 @@ main(
 )
 """
 
+BUSY = TransportSettings(beat_interval=0.1, peer_timeout=4.0)
+"""Where a test waits for longer than a silence may last."""
+BUSY_PROGRAM = (
+    """
+import sys, time
+from pathlib import Path
+from penstock_engine.core import EngineCore
+step, busy = EngineCore.step, Path(sys.argv[2]) / "busy"
+def step_when_idle(self, now):
+    while busy.exists():
+        sum(range(100_000))
+    return step(self, now)
+EngineCore.step = step_when_idle
+"""
+    + PROGRAM
+)
+"""Its main thread computes, and does nothing else, for as long as there is a file `busy`."""
+
 
 def write_prepared(folder: Path) -> Path:
     """A prepared folder of the tests' tiny model."""
@@ -56,9 +74,16 @@ def write_prepared(folder: Path) -> Path:
 class Peer:
     """A Link and what came over it."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, union: Any, hello: Any) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        endpoint: str,
+        union: Any,
+        hello: Any,
+        settings: TransportSettings = SETTINGS,
+    ) -> None:
         decoder = msgspec.msgpack.Decoder(union)
-        self.link: Link[Any] = Link(context, endpoint, decoder, lambda: hello, SETTINGS)
+        self.link: Link[Any] = Link(context, endpoint, decoder, lambda: hello, settings)
         self.messages: list[Any] = []
         self.frames: list[list[bytes]] = []
         self.ended: list[str] = []
@@ -83,12 +108,17 @@ class Peer:
 class Engine:
     """A running engine process with one front end and one worker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, settings: TransportSettings = SETTINGS, program: str = PROGRAM
+    ) -> None:
         self.folder = folder
+        self.settings, self.program = settings, program
         self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
-        self.front = Peer(self.context, self.endpoints[0], ToFrontend, Hello(VERSIONS, "test", 1))
-        self.work = Peer(self.context, self.endpoints[1], ToWorker, WorkerHello(VERSIONS, 0, 1))
+        fronts, workers = self.endpoints
+        hellos = Hello(VERSIONS, "test", 1), WorkerHello(VERSIONS, 0, 1)
+        self.front = Peer(self.context, fronts, ToFrontend, hellos[0], settings)
+        self.work = Peer(self.context, workers, ToWorker, hellos[1], settings)
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
         self.shutdown_timeout = 60.0
@@ -96,11 +126,11 @@ class Engine:
         """While it is, the worker keeps plans to itself."""
 
     def start(self) -> subprocess.Popen[str]:
-        config = msgspec.structs.replace(harness.facts().config, transport=SETTINGS)
+        config = msgspec.structs.replace(harness.facts().config, transport=self.settings)
         arguments = [msgspec.json.encode(config).decode(), str(self.folder), *self.endpoints]
         arguments.append(str(self.shutdown_timeout))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", self.program, *arguments], stderr=subprocess.PIPE, text=True
         )
         return self.process
 
@@ -148,6 +178,13 @@ class Engine:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     running = Engine(write_prepared(tmp_path))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def busy_engine(tmp_path: Path) -> Iterator[Engine]:
+    running = Engine(write_prepared(tmp_path), BUSY, BUSY_PROGRAM)
     yield running
     running.close()
 
@@ -207,6 +244,29 @@ def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> Non
         "manifest.json",
         "tokenizer.json",
     ]
+
+
+def last_heard(engine: Engine) -> float:
+    """When both peers have heard from it. By time.monotonic; a lost session raises."""
+    assert engine.front.ended == engine.work.ended == []
+    lanes = [each.link._lane for each in (engine.front, engine.work)]
+    return min(lane.last_heard for lane in lanes if lane is not None)
+
+
+def test_a_step_that_takes_longer_than_a_silence_may_costs_no_session(busy_engine: Engine) -> None:
+    engine = busy_engine
+    engine.start()
+    engine.until(engine.ready)
+    busy = engine.folder / "busy"
+    busy.touch()
+    begun = time.monotonic()
+    engine.until(lambda: last_heard(engine) - begun > 1.5 * BUSY.peer_timeout)
+    engine.front.messages.clear()
+    assert engine.front.link.send(Abort(1))
+    busy.unlink()
+    engine.until(engine.ready)
+    run_one(engine, 1)
+    assert last_heard(engine) > begun
 
 
 def processor_seconds(pid: int) -> float:

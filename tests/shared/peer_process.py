@@ -1,7 +1,7 @@
 """A dialling peer in a process of its own, for tests that kill and freeze it.
 
 Arguments: endpoint, beat interval, peer timeout, mode. It echoes every message with its session
-count; mode `flood` sends without end instead.
+count; mode `flood` sends without end instead, and `kept` has a heartbeat look after its link.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import zmq
 
 from penstock.config import TransportSettings
 from penstock.transport.events import Ended, Opened, Received
+from penstock.transport.heartbeat import PROCESS
 from penstock.transport.link import Link
 
 
@@ -23,6 +24,8 @@ def main() -> None:
     context = zmq.Context()
     opened = 0
     link = Link(context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings)
+    if mode == "kept":
+        PROCESS.join(link)
     stop_at = time.monotonic() + 600
     while (now := time.monotonic()) < stop_at:
         for event in link.poll(now):
@@ -37,7 +40,8 @@ def main() -> None:
             for _ in range(500):
                 link.send(["flood", "x" * 1000])
         elif link.socket is not None:
-            link.socket.poll(int(1000 * link.wait_hint(now)))
+            with link.lock:
+                link.socket.poll(int(1000 * link.wait_hint(now)))
         else:
             time.sleep(link.wait_hint(now))
 

@@ -312,7 +312,8 @@ def start_peer(
 
 @pytest.fixture
 def peer(endpoint: str, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen]:
-    process = start_peer(endpoint, settings=getattr(request, "param", PATIENT))
+    settings, mode = getattr(request, "param", (PATIENT, "echo"))
+    process = start_peer(endpoint, mode, settings)
     yield process
     process.send_signal(signal.SIGCONT)
     process.kill()
@@ -326,7 +327,9 @@ def test_a_killed_peer_is_noticed(context, endpoint, peer):
     pump(wire, None, lambda _: bool(wire.of(Ended)))
 
 
-@pytest.mark.parametrize("peer", [FREEZING], indirect=True, ids=["freezing"])
+@pytest.mark.parametrize(
+    "peer", [(FREEZING, "echo"), (FREEZING, "kept")], indirect=True, ids=["alone", "with heartbeat"]
+)
 def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, endpoint, peer):
     wire = Wire(context, endpoint, settings=FREEZING)
     pump(wire, None, lambda _: bool(wire.of(Opened)))

@@ -18,6 +18,7 @@ from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.heartbeat import Heartbeat
 from penstock.transport.inbound import DRAIN_LIMIT, INBOX_BYTES
+from penstock.transport.wire import NO_BOOT, Kind, pack_header
 from tests.shared.test_transport import PATIENT, Clock, Wire, make_link, opened, pump
 
 pytestmark = pytest.mark.timeout(240)
@@ -155,12 +156,26 @@ def test_a_goodbye_is_told_after_what_was_said_before_it(context, endpoint):
     [session] = wire.hub.sessions
     for number in range(5):
         assert link.send([number])
-    link.close()
+    # What is unread when a connection goes may be lost, so it stays.
+    link.socket.send_multipart([pack_header(NO_BOOT, Kind.BYE, 0), b"enough"])
     wait_until(lambda: wire.hub.keep_alive(time.monotonic() + 1) and len(wire.hub._inbox) == 6)
     assert wire.hub.sessions == [], "nothing more is sent there"
     events = [event for turn in taken_by_turns(wire.hub, wire.clock) for event in turn]
     assert [event.message for event in events[:-1]] == [[number] for number in range(5)]
-    assert events[-1] == Ended(session, "the peer left")
+    assert events[-1] == Ended(session, "enough")
+
+
+def test_who_has_said_goodbye_is_not_silent(context, endpoint):
+    """What came before it counts, however late the owner has its turn."""
+    wire, link = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, link, opened)
+    [session] = wire.hub.sessions
+    wire.hub.send(session, ["the last word"])
+    wire.hub.end(session, "that was all")
+    wait_until(lambda: link.keep_alive(time.monotonic() + 1) and len(link._inbox) == 2)
+    later = time.monotonic() + PATIENT.peer_timeout * 1.5
+    assert link.keep_alive(later)
+    assert link.poll(later) == [Received(b"", ["the last word"], []), Ended(b"", "that was all")]
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000], ids=["many", "large"])

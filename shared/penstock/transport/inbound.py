@@ -62,14 +62,16 @@ class Inbox:
 
     def put(self, message: Taken) -> None:
         self._messages.append(message)
-        self._bytes += sum(map(len, message.parts))
+        for part in message.parts:
+            self._bytes += len(part)
 
     def pop(self) -> Taken | None:
         """The oldest, or None."""
         if not self._messages:
             return None
         message = self._messages.popleft()
-        self._bytes -= sum(map(len, message.parts))
+        for part in message.parts:
+            self._bytes -= len(part)
         return message
 
     def clear(self) -> None:
@@ -167,7 +169,8 @@ class Inbound(ABC, Generic[Incoming]):
                 event = None if message is None else self._event(message)
             if event is not None:
                 yield event
-            yield from self._ends()
+            if self._ended:
+                yield from self._ends()
             if until is not None and time.monotonic() >= until:
                 return
 

@@ -155,8 +155,9 @@ class Link(Inbound[Incoming]):
         return self.more
 
     def _silence(self, now: float) -> str:
-        """Why the engine core is to be given up; empty: it isn't."""
-        if self._lane is None or not self._silent(self._lane, now):
+        """Why the engine core is to be given up; empty: it isn't. After its goodbye nothing is
+        expected of it, and what it said before still counts."""
+        if self._lane is None or self._last or not self._silent(self._lane, now):
             return ""
         return f"the engine core was silent for {self._settings.peer_timeout:g} s"
 
@@ -222,6 +223,8 @@ class Link(Inbound[Incoming]):
             self._inbox.put(Taken(b"", self._lane, [], ended=reason))
 
     def _event(self, message: Taken) -> Event[Incoming] | None:
+        if self._given_up:
+            return None
         if message.ended is not None:
             self.end(message.ended)
             return None

@@ -1,0 +1,133 @@
+"""A front end's session: an event loop that is busy, and engine cores that live and do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock import SamplingParams
+from penstock.client import EngineClient
+from penstock.client.works import Works
+from penstock.transport import heartbeat
+from tests.shared.client_requests import collect, until
+from tests.shared.scripted_engine import FAST, ScriptedEngine
+from tests.shared.test_transport import Clock
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
+
+PARAMS = SamplingParams(max_tokens=50, seed=1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time as the heartbeat is told it."""
+    clock = Clock()
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def block_until(done: Callable[[], object]) -> None:
+    """As `until`, and the event loop stands still meanwhile."""
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, "it didn't happen in time"
+        time.sleep(0.002)
+
+
+async def test_an_event_loop_that_is_busy_loses_no_session(engine, client, clock):
+    """Front end and engine core are in one loop here, which stands still for three timeouts."""
+    generation = await client.submit(list(b"x"), PARAMS, name="r")
+    await until(lambda: engine.submits)
+    [session] = client._fleet
+    heartbeat.PROCESS.join(engine.hub)
+    try:
+        lanes = session.link._lane, engine.hub._lanes[engine.session]
+        engine.text(engine.submits[0], "while you were busy", finish="length")
+        over = clock() + 3 * FAST.peer_timeout
+        while clock() < over:
+            clock.ahead += FAST.peer_timeout / 3
+            since = clock()
+            block_until(lambda t=since: min(lane.last_heard for lane in lanes) >= t)
+        assert session.link.more, "what has come waits for the loop"
+        assert (await collect(generation))[0][0] == "while you were busy"
+    finally:
+        heartbeat.PROCESS.leave(engine.hub)
+    assert session.link._lane is lanes[0], "it is the same session"
+    assert engine.ended == []
+
+
+async def test_a_turn_leaves_the_loop_to_others(engine, client, monkeypatch):
+    """Much has come at once, and every message takes a while: others have their turns between."""
+    [session] = client._fleet
+    turns, spent = 0, [0]
+    clock = Clock()
+    monkeypatch.setattr("penstock.transport.inbound.time", SimpleNamespace(monotonic=clock))
+    handle = session._handle
+
+    def slow(event: Any, now: float) -> None:
+        spent[turns] += 1
+        clock.ahead += 0.006
+        handle(event, now)
+
+    monkeypatch.setattr(session, "_handle", slow)
+    for waiting in range(40):
+        engine.tell(waiting=waiting)
+    while session.status is None or session.status.waiting < 39:
+        await asyncio.sleep(0)
+        turns += 1
+        spent.append(0)
+        assert turns < 1_000_000
+    assert sum(spent) >= 40
+    assert max(spent) <= 4
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine, EngineClient]]:
+    """Engine cores that tell their state, and a client that wants to hear it."""
+    places = [f"ipc://{tmp_path}/{name}" for name in "ab"]
+    engines = [
+        ScriptedEngine(place, boot=boot, telling=True)
+        for place, boot in zip(places, (b"boot-one", b"boot-two"), strict=True)
+    ]
+    settings = msgspec.structs.replace(FAST, progress_timeout=2.0)
+    client = EngineClient(",".join(places), name="test", settings=settings)
+    await client.start()
+    await until(lambda: all(each.ready for each in client.engines))
+    yield engines[0], engines[1], client
+    await client.close()
+    for engine in engines:
+        await engine.die()
+
+
+async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
+    stuck, other, client = two
+    other.tell(running=100)
+    await until(lambda: any(e.status and e.status.running == 100 for e in client.engines))
+    generation = await client.submit(list(b"x"), PARAMS, name="r")
+    await until(lambda: stuck.submits)
+    stuck.telling = False  # Its hub is polled on, and beats.
+    await until(lambda: other.submits)
+    assert stuck.ended
+    [left] = [s for s in client._fleet if s.endpoint.endswith("/a")]
+    assert left.link.last_reason == "the engine core lives, but has told nothing for 2 s"
+    other.text(other.submits[-1], "from the other", finish="length")
+    assert (await collect(generation))[0][0] == "from the other"
+
+
+async def test_what_we_did_not_listen_to_is_not_held_against_it():
+    works = Works(10.0)
+    works.told(100.0)
+    assert works.stuck(110.0) == ""
+    assert "told nothing for 10 s" in works.stuck(110.5)
+    works.not_heard(4.0, 110.5)  # It had time enough apart from that.
+    assert works.stuck(110.5)
+    works.not_heard(9.0, 110.5)
+    assert works.stuck(120.5) == ""
+    assert works.stuck(121.0)
