@@ -41,7 +41,7 @@ from penstock.model_config import (  # noqa: E402
     PreparedModel,
     WeightFiles,
 )
-from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol import PROTOCOL_VERSIONS  # noqa: E402
 from penstock.protocol.common import Stopping, TokenSampling  # noqa: E402
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit  # noqa: E402
 from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello  # noqa: E402
