@@ -94,7 +94,7 @@ def loads(options: argparse.Namespace) -> list[Load]:
             options.long_requests,
             options.long_prompt,
             8,
-            0.05,
+            0.5,
             (*long, "--num-kv-blocks", "262144"),
         ),
     ]
