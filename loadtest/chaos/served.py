@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import TracebackType
 
 import psutil
 
+TITLE = "penstock: "
+
 
 class Served:
-    """`with Served("--max-model-len", "1024") as served:` is ready inside the block."""
+    """`with Served("--max-model-len", "1024") as served:` is ready inside the block.
 
-    def __init__(self, *arguments: str) -> None:
+    log: the file of what the processes say; None: nobody reads it.
+    """
+
+    def __init__(self, *arguments: str, log: Path | None = None) -> None:
         self._arguments = arguments
+        self._log = log or Path(os.devnull)
         self.url = ""
 
     def __enter__(self) -> Served:
         command = [sys.executable, "-m", "penstock", "serve", "--port", "0", *self._arguments]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if match := re.match(r"Penstock is ready: \S+ on (http://\S+)$", line):
@@ -48,11 +55,16 @@ class Served:
 
     def pid_of(self, title: str) -> int | None:
         """The pid of `penstock: {title}`, or None while there is none."""
+        return self.processes().get(title)
+
+    def processes(self) -> dict[str, int]:
+        """The pids of the supervisor's children that live, by title."""
+        found = {}
         for child in psutil.Process(self._process.pid).children():
             try:
-                alive = child.status() != psutil.STATUS_ZOMBIE
-                if alive and " ".join(child.cmdline()).strip() == f"penstock: {title}":
-                    return int(child.pid)
+                title = " ".join(child.cmdline()).strip()
+                if child.status() != psutil.STATUS_ZOMBIE and title.startswith(TITLE):
+                    found[title.removeprefix(TITLE)] = int(child.pid)
             except psutil.NoSuchProcess:
                 continue
-        return None
+        return found

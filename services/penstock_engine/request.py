@@ -61,6 +61,10 @@ class IllegalTransition(Exception):
     """A sequence was told to go where its state doesn't lead."""
 
 
+WORD_COST = 8
+"""Of an id in bad_words, which the worker makes an automaton of, to one that it only takes over."""
+
+
 class Request:
     """What the sequences of one Submit have in common.
 
@@ -160,12 +164,12 @@ class Request:
 
     @property
     def num_carried(self) -> int:
-        """Token ids that its sampling parameters bring along."""
+        """What its sampling parameters bring along, as so many token ids."""
         wanted = self.sampling.adjustments
         if wanted is None:
             return 0
         words = sum(map(len, wanted.bad_words))
-        return len(wanted.bias) + len(wanted.allowed or ()) + words
+        return len(wanted.bias) + len(wanted.allowed or ()) + WORD_COST * words
 
     def advance(self, opened: list[OpenSequence]) -> None:
         """Gives a beam search its next sequences; the former ones have ended."""
