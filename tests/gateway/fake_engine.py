@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
+from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.engine_state import EngineState
 from penstock.client.live import LiveFeed
 from penstock.errors import PenstockError
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -139,6 +141,7 @@ class FakeEngineClient:
         self.submitted: list[tuple[list[int], SamplingParams, str]] = []
         self.terms: list[Terms] = []
         self.generations: list[FakeGeneration] = []
+        self.searches: list[FakeSearch] = []
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
 
@@ -186,6 +189,41 @@ class FakeEngineClient:
         generation = FakeGeneration(self.script(prompt, params), params.n)
         self.generations.append(generation)
         return generation
+
+    async def search(
+        self,
+        prompt: list[int],
+        follow: Follow,
+        *,
+        beams: int,
+        candidates: int,
+        name: str,
+        terms: Terms,
+        timed: bool = False,
+    ) -> FakeSearch:
+        await asyncio.sleep(0)
+        self.searches.append(FakeSearch(follow, candidates))
+        return self.searches[-1]
+
+
+class FakeSearch:
+    """A beam search that has ended already: A is the likeliest letter, whatever came before."""
+
+    timing = None
+    cached_tokens = 0
+
+    def __init__(self, follow: Follow, candidates: int) -> None:
+        self.generated = 0
+        self.first_token = time.perf_counter()
+        self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+        entry = logprobs_of(ord("A"), candidates)
+        step: NextStep = [[]]
+        while not isinstance(step, str):
+            self.generated += len(step)
+            step = follow([Outcome(entry, "length") for _ in step])
+        self.done.set_result(step)
+
+    def abort(self) -> None: ...
 
 
 def welcome(**changes: Any) -> Welcome:

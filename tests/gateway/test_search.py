@@ -8,9 +8,13 @@ import httpx
 import msgspec
 import pytest
 
+from penstock.client import ModelText
 from penstock.protocol.common import TokenLogprobs
+from penstock.text.tokenizer import Tokenizer
 from tests.gateway.fake_engine import CONTEXT, FakeEngineClient
+from tests.gateway.test_metrics import scrape
 from tests.gateway.test_request_fields import BODIES, CHAT, TEXT, refusal
+from tests.shared.scripted_engine import byte_tokenizer_json
 
 
 @pytest.mark.parametrize("url", [CHAT, TEXT])
@@ -97,3 +101,26 @@ async def test_what_is_left_is_what_a_silent_request_gets(
     [(prompt, params, _)] = engine.submitted
     each = CONTEXT if n == 1 else 800 // n
     assert params.max_tokens == each - len(prompt)
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+async def test_a_beam_search_counts_as_one_request(
+    http: httpx.AsyncClient, engine: FakeEngineClient, url: str
+) -> None:
+    """With its prompt once, and the tokens of all beams."""
+    tokenizer = Tokenizer.from_bytes(byte_tokenizer_json(), add_bos=False, bos_token_id=None)
+    engine.text = ModelText(tokenizer, engine.template)  # type: ignore[arg-type]
+    body = BODIES[url] | {"n": 3, "use_beam_search": True, "max_tokens": 4}
+    reply = (await http.post(url, json=body)).json()
+    texts = [c["text"] if url == TEXT else c["message"]["content"] for c in reply["choices"]]
+    assert texts[0] == "AAAA"
+    assert len(set(texts)) == 3
+    [search] = engine.searches
+    assert search.generated == 1 + 3 + 3 + 3
+    found = await scrape(http)
+    assert found["prompt_tokens_total"] == reply["usage"]["prompt_tokens"]
+    assert found["request_prompt_tokens_count"] == 1
+    assert found["generation_tokens_total"] == search.generated
+    assert found["request_success_total,length"] == 1
+    assert found["e2e_request_latency_seconds_count"] == 1
+    assert found["time_to_first_token_seconds_count"] == 1

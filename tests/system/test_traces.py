@@ -103,7 +103,10 @@ def test_a_stop_string_and_a_beam_search_have_theirs(traced: Server, collector: 
     assert root.attributes["gen_ai.response.finish_reasons"] == ["stop"]
     assert root.attributes["gen_ai.usage.output_tokens"] == reply["usage"]["completion_tokens"]
     root, children = collector.request("beams")
-    check_nesting(root, children, 1)
+    assert [child.name for child in children] == ["queue", "prefill"], "a step is one token"
+    assert root.begin <= children[0].begin
+    assert children[0].end == children[1].begin
+    assert children[1].end <= root.end
     assert root.attributes["penstock.prompts"] == 1
     assert root.attributes["gen_ai.usage.num_sequences"] == 3
 

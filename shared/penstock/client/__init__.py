@@ -1,6 +1,7 @@
 """The front end's half of the protocol, shared by the gateway and the Python library.
 
 engine_client   submits to engine cores, and submits again after a crash
+client_view     what it can be asked about them
 dispatch        which engine core has which request, and what becomes of it when one goes
 session         the session with one engine core; fleet: all of them
 endpoints       where they are: lists and names; engine_state: what they say of themselves

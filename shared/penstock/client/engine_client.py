@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 
 from penstock.client.beam_request import BeamRequest, Follow
+from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
-from penstock.client.engine_state import EngineState, combined, state_of
 from penstock.client.generation import Generation
 from penstock.client.journey import Journey
-from penstock.client.live import LiveFeed
 from penstock.client.model_text import ModelText
 from penstock.client.pool_request import (
     PoolRequest,
@@ -28,7 +26,7 @@ from penstock.client.timing import RequestTiming
 from penstock.config import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.protocol.common import Pooling, TokenSampling
-from penstock.protocol.to_frontend import Status, Welcome
+from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 
@@ -46,7 +44,7 @@ _TICK = 0.1
 """Seconds between looks at those that wait for an engine core."""
 
 
-class EngineClient:
+class EngineClient(ClientView):
     """Submits requests to engine cores and hands their outputs to Generations.
 
     Lives in one event loop; no method may be called from another thread.  When a session ends, its
@@ -80,72 +78,9 @@ class EngineClient:
         self._ticker: asyncio.Task[None] | None = None
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a session with an engine core."""
-        return self._dispatch.connected.is_set()
-
-    @property
     def takes_requests(self) -> bool:
         """Whether there is a session, or was one so lately that new requests wait for the next."""
         return self.connected or self._dispatch.away(time.monotonic()) < NEW_PATIENCE
-
-    @property
-    def welcome(self) -> Welcome | None:
-        """What holds for all engine cores; None before the first."""
-        return self._dispatch.model.welcome
-
-    @property
-    def text(self) -> ModelText | None:
-        return self._dispatch.model.text
-
-    @property
-    def status(self) -> Status | None:
-        """Of all engine cores as if they were one, see `combined`."""
-        return combined(self._fleet.sessions)
-
-    @property
-    def engines(self) -> list[EngineState]:
-        """Each engine core that is dialled."""
-        now = time.monotonic()
-        return [state_of(session, now) for session in self._fleet]
-
-    @property
-    def routed(self) -> Counter[tuple[int, str]]:
-        """Requests placed, by the engine's number and why it was chosen."""
-        return self._dispatch.routed
-
-    @property
-    def moved(self) -> int:
-        """Requests that were placed again, on another engine core."""
-        return self._dispatch.moved
-
-    @property
-    def renumbered(self) -> int:
-        """Requests that have tokens which were computed in another way than their next."""
-        return self._dispatch.renumbered
-
-    @property
-    def live(self) -> LiveFeed:
-        """What engine cores show of themselves to those who watch."""
-        return self._dispatch.live
-
-    @property
-    def open_requests(self) -> int:
-        return len(self._dispatch.requests())
-
-    @property
-    def last_reason(self) -> str:
-        """Why the last session, or attempt at one, ended."""
-        reasons = {s.endpoint: s.refused or s.link.last_reason for s in self._fleet}
-        told = {endpoint: reason for endpoint, reason in reasons.items() if reason}
-        if len(self._fleet) == 1:
-            return "".join(told.values())
-        return "; ".join(f"{endpoint}: {reason}" for endpoint, reason in told.items())
-
-    def status_age(self, now: float) -> float:
-        """Seconds since an engine core last told its state; infinite when none did."""
-        ages = (s.status_age(now) for s in self._fleet if s.connected)
-        return min(ages, default=float("inf"))
 
     async def start(self) -> None:
         """Begins to dial. Returns at once; see wait_connected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -34,14 +35,13 @@ Event = Content | Reasoning | CallBegin | CallArguments
 
 def merged(events: list[Event]) -> list[Event]:
     """Neighbours of the same kind joined, empty ones left out."""
+    told = [event for event in events if isinstance(event, CallBegin) or event.text]
     result: list[Event] = []
-    for event in events:
-        if isinstance(event, CallBegin):
-            result.append(event)
-        elif event.text:
-            last = result[-1] if result else None
-            if last is not None and type(last) is type(event) and not isinstance(last, CallBegin):
-                result[-1] = type(event)(last.text + event.text)
-            else:
-                result.append(event)
+    for kind, alike in groupby(told, type):
+        if kind is CallBegin:
+            result += alike
+        else:
+            # All at once: a call's arguments may come letter by letter.
+            text = "".join([event.text for event in alike if not isinstance(event, CallBegin)])
+            result.append(kind(text))
     return result
