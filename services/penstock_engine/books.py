@@ -191,6 +191,7 @@ class Books:
         """
         step = self._in_flight[0]
         self.step_cost.observe(step.tokens, result.compute_seconds)
+        self.policy.pace.observe(step.decodes, step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             sequence.in_flight -= 1

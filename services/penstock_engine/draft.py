@@ -16,18 +16,26 @@ class StepInFlight:
     """What a step that was sent works on.
 
     items: (sequence, tokens computed once it is settled, whether it samples), in the plan's order.
-    alone: one suspect has the step to itself.  tokens: that it computes.
+    alone: one suspect has the step to itself.  tokens: that it computes; decodes: of these, those
+    of sequences that it gives one.
     """
 
-    __slots__ = ("alone", "items", "number", "tokens")
+    __slots__ = ("alone", "decodes", "items", "number", "tokens")
 
     def __init__(
-        self, number: int, items: list[tuple[Sequence, int, bool]], *, alone: bool, tokens: int
+        self,
+        number: int,
+        items: list[tuple[Sequence, int, bool]],
+        *,
+        alone: bool,
+        tokens: int,
+        decodes: int,
     ) -> None:
         self.number = number
         self.items = items
         self.alone = alone
         self.tokens = tokens
+        self.decodes = decodes
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -111,6 +119,12 @@ class Draft:
         """Tokens that the step has left for a sequence."""
         return min(self.left, self.told) if sequence.tells_prompt else self.left
 
+    def keep_to(self, tokens: float) -> int:
+        """Leaves at most so many tokens to be given out. Returns how many it holds back."""
+        held = max(0, self.left - max(0, int(min(tokens, self.left))))
+        self.left -= held
+        return held
+
     def starts(self, sequence: Sequence) -> bool:
         """Whether the sequence was admitted in this draft."""
         return sequence.slot in self._admitted
@@ -137,19 +151,21 @@ class Draft:
         """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
-        tokens = 0
+        tokens = decodes = 0
         for slot, (sequence, start, end, new_blocks) in self.items.items():
             work.append(SlotWork(slot, start, end - start, new_blocks))
             samples = end == sequence.num_expected
             items.append((sequence, end, samples))
             tokens += end - start
+            decodes += end - start == 1
             sequence.num_scheduled = end
             sequence.num_expected += samples
             sequence.in_flight += 1
             sequence.last_work = (number << 12) + len(items)
         admitted = [self._admission(sequence) for sequence in self._admitted.values()]
         plan = Plan(number, number - 1, released, admitted, work, copies)
-        return plan, StepInFlight(number, items, alone=self.alone, tokens=tokens)
+        step = StepInFlight(number, items, alone=self.alone, tokens=tokens, decodes=decodes)
+        return plan, step
 
     def _admission(self, sequence: Sequence) -> NewSequence:
         """In full; or like a sibling, which the worker knows by the time that it reads this."""

@@ -129,6 +129,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_num_batched_tokens: Annotated[
         int, Meta(ge=1, le=1_048_576, description="Token budget of one step.")
     ] = 2048
+    max_step_slowdown: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="How many times as long as the decodes alone a step may take that prompts"
+            " (with fair: other tenants) share with them, if that is over 0.1 s; 0: no bound.",
+        ),
+    ] = 2.5
     max_steps_in_flight: Annotated[
         int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
     ] = 2

@@ -16,6 +16,7 @@ from penstock_engine.policies.accounts import (
 )
 from penstock_engine.policies.dealing import Hand, deal
 from penstock_engine.policies.order import PriorityWithAgeing
+from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request import Sequence
@@ -42,8 +43,8 @@ class FairShare(FirstCome):
     MOST_LOSSES = 2
     LEAST_GAIN = 16
 
-    def __init__(self, tenants: Tenants, step_budget: int) -> None:
-        super().__init__(PriorityWithAgeing())
+    def __init__(self, tenants: Tenants, step_budget: int, pace: StepPace | None = None) -> None:
+        super().__init__(PriorityWithAgeing(), pace)
         self.accounts = Accounts(tenants, self.order, PROMPT_COST * step_budget)
         self.queue = FairQueue(self.accounts)
 
@@ -79,11 +80,14 @@ class FairShare(FirstCome):
         can_start: bool,
     ) -> Iterator[Turn]:
         """Decodes within what their tenants are dealt, then those that start, then chunks; then
-        whatever found no room leaves its part to the others."""
+        whatever found no room leaves its part to the others. The step is short enough for the
+        tenant that has fewest decodes."""
         hands = self._hands(decodes, chunks, draft.left if can_start else 0)
         if len(hands) < 2:
             yield from super().turns(decodes, chunks, draft, can_start=can_start)
             return
+        fewest = min((len(hand.decodes) for hand in hands if hand.decodes), default=0)
+        draft.keep_to(self.pace.tokens(fewest))
         deal(hands, draft.left)
         kept_out: list[Sequence] = []
         for hand in hands:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from penstock_engine.draft import Draft
 from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
+from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
 from penstock_engine.queue import Waiting, WaitingQueue
@@ -52,7 +53,8 @@ class FirstCome:
     makes_way = False
     keeps_tenants_apart = False
 
-    def __init__(self, order: QueueOrder | None = None) -> None:
+    def __init__(self, order: QueueOrder | None = None, pace: StepPace | None = None) -> None:
+        self.pace = pace or StepPace()
         self.order = order or FirstComeFirstServed()
         self.queue: Waiting = WaitingQueue(self.order)
         self._share = PrefillShare()
@@ -94,7 +96,7 @@ class FirstCome:
 
         decodes: one token behind.  chunks: further behind.  can_start: somebody waits, and a slot
         is free.  Decodes come first, within a limit that leaves prefill its share; those that the
-        limit keeps out come last.
+        limit keeps out come last.  Prefill has what keeps the step short enough for decodes.
         """
         limit = self._share.decode_limit(draft.left, prefill_pending=bool(chunks or can_start))
         if len(decodes) > limit:
@@ -102,7 +104,9 @@ class FirstCome:
             decodes.sort(key=lambda sequence: sequence.last_work)
         for sequence in decodes[:limit]:
             yield Turn(sequence, 1)
+        held = draft.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
         yield from self._prefill(chunks, draft)
+        draft.left += held
         for sequence in decodes[limit:]:
             yield Turn(sequence, 1)
 

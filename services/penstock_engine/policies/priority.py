@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock_engine.draft import Draft
 from penstock_engine.policies.order import PriorityWithAgeing
+from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn, enough
 from penstock_engine.request import Sequence
 
@@ -20,8 +21,8 @@ class ByPriority(FirstCome):
     ages = True
     makes_way = True
 
-    def __init__(self) -> None:
-        super().__init__(PriorityWithAgeing())
+    def __init__(self, pace: StepPace | None = None) -> None:
+        super().__init__(PriorityWithAgeing(), pace)
 
     def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
         """In the order, whether they run or wait."""
