@@ -39,6 +39,9 @@ class Asked:
     finish: str | None = None
     rejected: Rejected | None = None
     tokens: int = 0
+    latest: float | None = None
+    longest_gap: float = 0.0
+    """Between two of its tokens."""
 
     @property
     def wait(self) -> float:
@@ -150,6 +153,10 @@ class Simulation:
         asked.tokens += tokens
         if asked.first_token is None and tokens:
             asked.first_token = self.now
+        if tokens:
+            if asked.latest is not None:
+                asked.longest_gap = max(asked.longest_gap, self.now - asked.latest)
+            asked.latest = self.now
         if finish is not None:
             asked.ended, asked.finish = self.now, finish
             if self.on_end is not None:

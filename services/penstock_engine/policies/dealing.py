@@ -57,14 +57,26 @@ class Hand:
 
 
 def deal(hands: Items[Hand], budget: int) -> None:
-    """Deals `budget` tokens, each part to the tenant that has been given least by then."""
+    """Deals `budget` tokens, each part to the tenant that has been given least by then.
+
+    Before that, the decodes of each have three quarters of its share of the step: whoever comes
+    with a claim to more than it has had takes it over some steps, and doesn't make the others'
+    streams stand still meanwhile.
+    """
     if sum(hand.wanted for hand in hands) <= budget:
         for hand in hands:
             hand.for_decodes, hand.for_chunks = len(hand.decodes), hand.chunk
             hand.for_fresh = hand.fresh
         return
     part = max(1, budget // HANDS)
-    heap = [(*hand.account.place, place, hand) for place, hand in enumerate(hands)]
+    weights = 4 * sum(hand.account.weight for hand in hands)
+    heap: list[tuple[int, int, int, Hand]] = []
+    for place, hand in enumerate(hands):
+        sure = min(len(hand.decodes), 3 * budget * hand.account.weight // weights)
+        hand.for_decodes = sure
+        time = hand.account.time + hand.account.price(sure * GENERATED_COST)
+        heap.append((time, hand.account.serial, place, hand))
+    budget -= sum(hand.for_decodes for hand in hands)
     heapq.heapify(heap)
     while budget and heap:
         time, serial, place, hand = heap[0]

@@ -43,7 +43,8 @@ class StepPace:
             self._base = _blend(self._base, base) if self._decoded else base
             self._decoded = True
         elif tokens - decodes >= LEAST // 2:
-            each = max(seconds - self._base, 0.1 * seconds) / tokens
+            # Where decodes alone took as long as this, they were slow for another reason.
+            each = max(seconds - self._base, 0.02 * seconds) / tokens
             self._each = each if self._each is None else _blend(self._each, each)
 
     def tokens(self, decodes: int) -> float:
