@@ -16,6 +16,10 @@ UNKNOWN = 64
 WEIGHT = 0.25
 """Of the newest step in what is known."""
 
+SLOWER = 0.05
+"""The same where it took longer than the decodes alone are known to take: whatever else the machine
+was busy with is no reason to make steps longer yet."""
+
 
 class StepPace:
     """Learns what steps cost, as seconds = base + each * tokens, and bounds them by it.
@@ -40,12 +44,13 @@ class StepPace:
             return
         if decodes == tokens:
             base = max(seconds - (self._each or 0.0) * tokens, 0.0)
-            self._base = _blend(self._base, base) if self._decoded else base
+            weight = WEIGHT if base < self._base else SLOWER
+            self._base = _blend(self._base, base, weight) if self._decoded else base
             self._decoded = True
         elif tokens - decodes >= LEAST // 2:
             # Where decodes alone took as long as this, they were slow for another reason.
             each = max(seconds - self._base, 0.02 * seconds) / tokens
-            self._each = each if self._each is None else _blend(self._each, each)
+            self._each = each if self._each is None else _blend(self._each, each, WEIGHT)
 
     def tokens(self, decodes: int) -> float:
         """Tokens that a step with so many decodes may have in all; without decodes, any number."""
@@ -58,5 +63,5 @@ class StepPace:
         return max(decodes + LEAST, (seconds - self._base) / self._each)
 
 
-def _blend(known: float, new: float) -> float:
-    return known + WEIGHT * (new - known)
+def _blend(known: float, new: float, weight: float) -> float:
+    return known + weight * (new - known)
