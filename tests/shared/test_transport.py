@@ -22,7 +22,7 @@ from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.hub import DRAIN_LIMIT, FAREWELL, Hub
 from penstock.transport.lane import Lane
 from penstock.transport.link import Link
-from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
+from penstock.transport.wire import MAX_FRAMES, NO_BOOT, BadFrame, Kind, join, pack_header, split
 
 pytestmark = pytest.mark.timeout(240)
 BOOT = b"boot-one"
@@ -325,6 +325,35 @@ def test_a_killed_peer_is_noticed(context, endpoint, peer):
     pump(wire, None, lambda _: bool(wire.of(Opened)))
     peer.kill()
     pump(wire, None, lambda _: bool(wire.of(Ended)))
+
+
+def test_a_connection_that_breaks_under_unread_messages_only_ends_the_session(endpoint):
+    script = Path(__file__).with_name("broken_connection.py")
+    done = subprocess.run(
+        [sys.executable, str(script), endpoint, "40"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    reasons = done.stdout.splitlines()
+    assert len(reasons) == 40
+    assert all(reason.startswith("ended: the pipe") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [b""], [b"payload"], [b"", b"x" * 70_000, b"z"], [b"p"] * (MAX_FRAMES - 1)]
+)
+def test_parts_that_travel_as_one_come_apart_again(parts):
+    header = pack_header(BOOT, Kind.DATA, 3)
+    joined = join(header, parts)
+    assert split(joined) == [header, *parts]
+    if parts:
+        for cut in (joined[:-1], joined[: len(header) + 3], joined + b"x"):
+            with pytest.raises(BadFrame):
+                split(cut)
+
+
+def test_a_message_of_too_many_parts_is_refused():
+    with pytest.raises(BadFrame, match="told from each other"):
+        split(join(pack_header(BOOT, Kind.DATA, 3), [b""] * MAX_FRAMES))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from penstock.transport.wire import (
     NO_BOOT,
     BadFrame,
     Kind,
+    join,
     pack_header,
     set_common_options,
     unpack_header,
@@ -89,7 +90,7 @@ class Hub(Inbound[Incoming]):
             lane = self._lanes.get(session)
             if lane is not None:
                 header = lane.seal(Kind.DATA, self._now)
-                self._put(session, lane, [header, payload, *frames])
+                self._put(session, lane, header, [payload, *frames])
 
     def end(self, session: bytes, reason: str) -> None:
         """Ends a session, tells the peer, and lets the next turn report it. Nothing else of it is
@@ -150,11 +151,11 @@ class Hub(Inbound[Incoming]):
     def _beat(self, now: float) -> None:
         for session, lane in list(self._lanes.items()):
             if now - lane.last_sent >= self._settings.beat_interval:
-                self._put(session, lane, [lane.seal(Kind.BEAT, now)])
+                self._put(session, lane, lane.seal(Kind.BEAT, now), [])
 
-    def _put(self, session: bytes, lane: Lane, parts: list[bytes]) -> None:
+    def _put(self, session: bytes, lane: Lane, header: bytes, parts: list[bytes]) -> None:
         try:
-            self.socket.send_multipart([session, *parts], zmq.NOBLOCK)
+            self.socket.send_multipart([session, join(header, parts)], zmq.NOBLOCK)
         except zmq.Again:
             self._end(session, lane, "its pipe is full")
         except zmq.ZMQError as error:
@@ -173,7 +174,7 @@ class Hub(Inbound[Incoming]):
         """Returns whether the peer is still connected."""
         header = pack_header(self._boot, Kind.BYE, 0)
         try:
-            self.socket.send_multipart([session, header, reason.encode()], zmq.NOBLOCK)
+            self.socket.send_multipart([session, join(header, [reason.encode()])], zmq.NOBLOCK)
         except zmq.Again:
             return True  # Its pipe is full.
         except zmq.ZMQError:

@@ -15,12 +15,12 @@ from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.inbound import Inbound, Taken
 from penstock.transport.lane import Lane
 from penstock.transport.wire import (
-    MAX_FRAMES,
     NO_BOOT,
     BadFrame,
     Kind,
     pack_header,
     set_common_options,
+    split,
     unpack_header,
 )
 
@@ -196,8 +196,9 @@ class Link(Inbound[Incoming]):
         if self._last:
             return
         try:
-            if not 1 <= len(parts) <= MAX_FRAMES:
-                raise BadFrame(f"a message of {len(parts)} parts")
+            if len(parts) != 1:
+                raise BadFrame(f"a message of {len(parts)} parts that are not joined")
+            parts = split(parts[0])
             boot, kind, number = unpack_header(parts[0])
             if kind is Kind.BYE:
                 reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
