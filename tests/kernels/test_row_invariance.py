@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,10 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
+from penstock_kernels.reference import encoder
+
+# The package's `linear` is the function.
+linear_module = sys.modules["penstock_kernels.reference.linear"]
 
 ODD_SIZES = [1, 7, 33, 64, 576, 577, 1536]
 ROW_COUNTS = [1, 2, 7, 15, 16, 17, 33, 64, 100]
@@ -40,6 +45,52 @@ def test_linear(inputs: int, outputs: int, dtype: torch.dtype, threads: int) -> 
     weight = rows_of(outputs, inputs, dtype=dtype)
     bias = rows_of(1, outputs, dtype=dtype)[0]
     check_rows(lambda x: reference.linear(x, weight, bias), rows_of(101, inputs, dtype=dtype))
+
+
+@pytest.mark.timeout(240)
+def test_linear_of_bfloat16_is_rounded_once(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """Whatever the processor can do: columns in several blocks, and in a narrow last one."""
+    monkeypatch.setattr(linear_module, "MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(linear_module, "WIDENED_BLOCK", 96)
+    weight = rows_of(203, 577, dtype=torch.bfloat16)
+    x = rows_of(101, 577, dtype=torch.bfloat16)
+    found = reference.linear(x, weight)
+    exact = x.double() @ weight.double().t()
+    assert found.dtype == torch.bfloat16
+    # Half a unit of 8 bits, and what a float32 sum may be off.
+    assert torch.all((found.double() - exact).abs() <= exact.abs() * 2.0**-8 + 1e-4)
+    check_rows(lambda rows: reference.linear(rows, weight), x)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("inputs", "outputs"), [(35, 45), (384, 96), (577, 1536), (3072, 2048)])
+def test_encoders_products(inputs: int, outputs: int, threads: int) -> None:
+    """A row's at each place of a tile. Of long rows, MKL takes the tile's rows in several parts."""
+    weight = encoder.lane_padded(rows_of(outputs, inputs, dtype=torch.float32))
+    bias = rows_of(1, weight.shape[0], dtype=torch.float32)[0]
+    x = encoder.pad_tiles(rows_of(2 * encoder.ENCODER_TILE - 5, inputs, dtype=torch.float32))
+    found = encoder.tiled_linear(x, weight, bias)
+    for turn in range(1, encoder.ENCODER_TILE):
+        turned = encoder.tiled_linear(x.roll(turn, 0), weight, bias)
+        assert torch.equal(turned.roll(-turn, 0), found), turn
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("size", [35, 1536])
+def test_encoders_activations(kind: str, size: int) -> None:
+    """7 threads: their shares of an array end where no vector does."""
+    tile = encoder.ENCODER_TILE
+    before = torch.get_num_threads()
+    torch.set_num_threads(7)
+    try:
+        x = rows_of(8 * tile, size, dtype=torch.float32)
+        whole = encoder.activate(x, kind)
+        for row in range(0, len(x), tile):
+            alone = encoder.activate(x[row : row + tile].clone(), kind)
+            assert torch.equal(alone, whole[row : row + tile]), row
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.timeout(240)

@@ -24,8 +24,12 @@ TESTS = [
     "test_attention.py::test_bits_depend_on_the_sequence_alone",
     "../test_attention.py::test_bits_depend_on_the_sequence_alone",
     "../test_row_invariance.py::test_linear",
+    "../test_row_invariance.py::test_encoders_products",
 ]
-SOME = "(65 and 130) or (80 and float32) or (2-threads and float32 and (34 or 577-33))"
+SOME = (
+    "(65 and 130) or (80 and float32) or (2-threads and float32 and (34 or 577-33))"
+    " or (encoders and 2-threads)"
+)
 """Of those that failed there, the quickest."""
 
 
