@@ -258,6 +258,7 @@ class FromFrontends:
                 vocab_size=self._facts.model.config.vocab_size,
                 max_len=self._context.tokens,
                 room=self._context.words,
+                most=self._facts.config.limits.max_request_tokens,
             )
         except InvalidRequest as error:
             self._endings.close(request)

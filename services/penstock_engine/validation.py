@@ -135,9 +135,16 @@ def _check_together(submit: Submit, max_len: int, most: int) -> None:
 
 
 def check_advance(
-    request: Request, sequences: list[OpenSequence], *, vocab_size: int, max_len: int, room: str
+    request: Request,
+    sequences: list[OpenSequence],
+    *,
+    vocab_size: int,
+    max_len: int,
+    room: str,
+    most: int,
 ) -> None:
-    """Raises InvalidRequest for an Advance that the request can't take."""
+    """Raises InvalidRequest for an Advance that the request can't take. most: tokens that all of
+    its sequences may have."""
     if request.closed or request.open:
         what = f"{request.open} of its sequences are open" if request.open else "it is none"
         raise InvalidRequest(f"the beam search can't go on: {what}")
@@ -157,6 +164,12 @@ def check_advance(
                 code="context_length_exceeded",
             )
         check_ids("emitted", opened.emitted, vocab_size)
+    tokens = sum(len(request.prompt) + len(opened.emitted) + 1 for opened in sequences)
+    if len(sequences) > 1 and tokens > most:
+        raise InvalidRequest(
+            f"the beams come to {tokens} tokens; a request may have {most} (--max-request-tokens)",
+            param="beam_width",
+        )
 
 
 def _check_grammar(submit: Submit, max_bytes: int) -> None:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.config import LimitSettings
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import next_token
 from tests.engine.harness import Front, Harness
 from tests.engine.scores import RequestScore, SequenceScore
+from tests.engine.small_facts import facts
 
 ONE_TOKEN = Stopping(max_tokens=1, ignore_eos=True)
 SAMPLING = TokenSampling(seed=3, temperature=0.0, logprobs=4)
@@ -251,3 +253,17 @@ def test_a_search_that_cannot_be_is_refused(options: dict[str, object], complain
     assert score.rejected is not None
     assert score.rejected.code == "invalid"
     assert complaint in score.rejected.message
+
+
+def test_beams_that_have_grown_beyond_the_bound_end_the_search_with_a_reason() -> None:
+    h = Harness(facts(limits=LimitSettings(max_request_tokens=40)))
+    front = h.connect()
+    h.start_worker()
+    score = search(h, front)
+    h.run()
+    advance(h, front, score, [[1], [2], [3], [4]])
+    h.run()
+    score.accepted = False
+    advance(h, front, score, [[1] * 8, [2] * 8, [3] * 8])
+    assert score.rejected is not None
+    assert "45 tokens; a request may have 40" in score.rejected.message
