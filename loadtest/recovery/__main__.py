@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,9 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     place.mkdir()
     # Long enough to outlast the pauses, and what it takes to go on after each.
     tokens = round(options.pauses * (options.longest + 5) / 0.1)
-    storm = Load("storm", 64, 30, tokens, 0.1, ("--max-num-seqs", "64"))
+    storm = Load("storm", 64, 30, tokens, 0.1)
+    # All at once: what began only when others end would last as long again.
+    storm = replace(storm, flags=("--max-num-seqs", str(storm.total)))
     async with running(place, model, storm) as system:
         return {"kills": kills, "storm": await paused(system, storm, options)}
 
