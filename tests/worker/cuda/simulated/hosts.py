@@ -10,7 +10,7 @@ from typing import Any
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.tensors import Dispatch
 
-LONGEST = 20.0
+LONGEST = 60.0
 """Seconds that a host waits for a device while others wait for each other by themselves."""
 
 
