@@ -126,6 +126,7 @@ def test_conversations_are_kept_named_searched_and_deleted(chat: Chat) -> None:
 
 def test_an_export_is_what_an_import_takes(chat: Chat, tmp_path: Path) -> None:
     chat.send(FRANCE)
+    chat.wait_kept()
     with chat.page.expect_download() as download:
         chat.page.get_by_role("button", name="Export all").click()
     file = tmp_path / "all.json"
