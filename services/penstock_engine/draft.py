@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
@@ -162,40 +164,18 @@ class Draft:
             sequence.num_expected += samples
             sequence.in_flight += 1
             sequence.last_work = (number << 12) + len(items)
-        admitted = [self._admission(sequence) for sequence in self._admitted.values()]
-        plan = Plan(number, number - 1, released, admitted, work, copies)
+        plan = Plan(number, number - 1, released, self._admissions(), work, copies)
         step = StepInFlight(number, items, alone=self.alone, tokens=tokens, decodes=decodes)
         return plan, step
 
-    def _admission(self, sequence: Sequence) -> NewSequence:
-        """In full; or like a sibling, which the worker knows by the time that it reads this."""
-        sibling = self._sibling(sequence)
-        if sibling is None:
-            return _in_full(sequence)
-        return NewSequence(
-            slot=_slot_of(sequence),
-            tokens=sequence.emitted.tolist(),
-            num_prompt=len(sequence.request.prompt),
-            index=sequence.index,
-            sampling=ANY_SAMPLING,
-            blocks=_blocks_of(sequence),
-            prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
-            like=sibling,
-        )
-
-    def _sibling(self, sequence: Sequence) -> int | None:
-        """Slot of another sequence of the request that is admitted before this one."""
-        if sequence.request.num_running < 2:
-            return None
-        for other in sequence.request.sequences.values():
-            if other.slot is None or other is sequence:
-                continue
-            if other.slot not in self._admitted or self._comes_first(other.slot, sequence):
-                return other.slot
-        return None
-
-    def _comes_first(self, slot: int, sequence: Sequence) -> bool:
-        return next(s for s in self._admitted if s in (slot, sequence.slot)) == slot
+    def _admissions(self) -> list[NewSequence]:
+        """In the order in which the worker reads them."""
+        unknown = dict(self._admitted)
+        admissions = []
+        for slot, sequence in self._admitted.items():
+            admissions.append(_admission(sequence, unknown))
+            del unknown[slot]
+        return admissions
 
 
 ANY_SAMPLING = TokenSampling(0)
@@ -216,6 +196,24 @@ def _blocks_of(sequence: Sequence) -> list[int]:
     if sequence.table is None:
         raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no blocks")
     return list(sequence.table.blocks)
+
+
+def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
+    """In full; or like a sibling, if the worker has one. unknown: slots of those that it has not
+    read of yet."""
+    for other in sequence.request.sequences.values():
+        if other.slot is not None and other.slot not in unknown:
+            return NewSequence(
+                slot=_slot_of(sequence),
+                tokens=sequence.emitted.tolist(),
+                num_prompt=len(sequence.request.prompt),
+                index=sequence.index,
+                sampling=ANY_SAMPLING,
+                blocks=_blocks_of(sequence),
+                prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
+                like=other.slot,
+            )
+    return _in_full(sequence)
 
 
 def _in_full(sequence: Sequence) -> NewSequence:
