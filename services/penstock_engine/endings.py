@@ -115,6 +115,9 @@ class Endings:
         self._frontends.ended(request)
         self._grammars.release(request)
         self._open_of(request).pop(request.number, None)
+        # They refer to it: without this, its prompt would wait for the garbage collector, which
+        # comes by only when some hundred requests have ended.
+        request.sequences = {}
 
     def end_if_poison(self, sequence: Sequence) -> bool:
         """Whether it was: it has seen too many deaths, and has ended as failed."""

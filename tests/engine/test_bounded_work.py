@@ -155,6 +155,30 @@ def test_an_aborted_request_leaves_nothing_behind_until_its_deadline(
     assert h.core.next_deadline() < h.now + 10
 
 
+def test_who_has_ended_is_gone_at_once_without_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prompt of 130,000 tokens is a megabyte, and some thousand requests fit between two looks of
+    the collector."""
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    mine = "ended, and to be forgotten"
+    monkeypatch.setattr(Harness, "name_of", lambda self: mine)
+    gc.collect()
+    gc.disable()
+    try:
+        done = h.submit(front, [1, 2, 3], n=2, **ENDLESS)
+        h.run()
+        h.abort(front, h.submit(front, [4, 5, 6]))
+        h.settle()
+        assert end_of(done, 1).finish == "length"
+        found = [each for each in gc.get_objects() if type(each) is Request and each.name == mine]
+        assert len(found) <= 1, "the newest may still be in the heap of those that wait"
+    finally:
+        gc.enable()
+
+
 def test_a_deadline_still_ends_what_others_were_aborted_around() -> None:
     h = Harness()
     front = h.connect()

@@ -98,10 +98,36 @@ def test_what_is_learnt_is_what_steps_cost(
     for alone, prefill in [(True, 0), *steps, *[(True, 0), (False, 500)] * 40]:
         tokens = decodes if alone else decodes + prefill
         pace.observe(decodes, tokens, base + each * tokens)
-    allowed = pace.tokens(decodes)
+    first = pace.tokens(decodes)
+    pace.observe(decodes, decodes, base + each * decodes)
+    allowed = max(first, pace.tokens(decodes))  # One in some is held to less.
     alone_takes = base + each * decodes
     takes = base + each * allowed
     assert allowed >= decodes + LEAST
     wanted = max(SHORT, 3.0 * alone_takes)
     assert takes <= wanted * 1.1 + LEAST * each + 1e-6
     assert takes >= wanted * 0.75 or allowed == decodes + LEAST
+
+
+@given(
+    st.sampled_from([0.0, 0.01, 0.1, 0.5]),
+    st.sampled_from([0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]),
+    st.integers(1, 64),
+    st.integers(8, 262_144),
+)
+def test_a_step_that_costs_much_whatever_is_in_it_is_no_reason_for_small_chunks(
+    base: float, each: float, decodes: int, prompt: int
+) -> None:
+    """Prompts wait all the time, so that no step of decodes alone ever tells what these cost."""
+    budget = 262_144
+    pace = StepPace(2.5)
+    pace.observe(0, prompt, base + each * prompt + 1e-6)
+    for _ in range(120):
+        tokens = min(budget, int(pace.tokens(decodes)))
+        pace.observe(decodes, tokens, base + each * tokens + 1e-6)
+    first = pace.tokens(decodes)
+    pace.observe(decodes, int(first), base + each * int(first) + 1e-6)
+    allowed = min(budget, int(max(first, pace.tokens(decodes))))  # One in some is held to less.
+    wanted = max(SHORT, 2.5 * (base + each * decodes))
+    assert base + each * allowed <= wanted * 1.2 + LEAST * each
+    assert base + each * allowed >= wanted * 0.7 or allowed in (budget, decodes + LEAST)
