@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.commands import BY_NAME
-from penstock.config import (
+from penstock.config.settings import (
     CacheSettings,
     EngineConfig,
     MetricsSettings,
@@ -25,7 +25,8 @@ from penstock.config import (
     WorkerSettings,
 )
 from penstock.errors import InvalidRequest, StartupError
-from penstock.supervisor import listener, shares
+from penstock.net import listener
+from penstock.supervisor import shares
 from penstock.supervisor.child import ChildSpec, start
 from penstock.supervisor.gpus import devices_of_workers, visible_gpus
 from penstock.supervisor.replicas import Endpoints, make_replicas

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.commands import BY_NAME
-from penstock.config import EngineConfig, ParallelSettings, ServeConfig, TransportSettings
+from penstock.config.settings import EngineConfig, ParallelSettings, ServeConfig, TransportSettings
 from penstock.errors import StartupError
 from penstock.supervisor.ray.actor import End, RankActor, Task
 from penstock.supervisor.ray.driver import Wanted, main

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.cli import flags
-from penstock.cli.config_tree import leaves, replace_settings
 from penstock.cli.parser import Parser
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config.settings import EngineConfig, ServeConfig, flags
+from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
 
 DIFFERENT = 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from penstock.cli import flags
-from penstock.cli.config_tree import leaves
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig, flags
+from penstock.config.tree import leaves
 from penstock.errors import InvalidRequest
 
 _NUMBERS: dict[str, tuple[type, str]] = {

@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 
 from penstock import logs
-from penstock.cli import flags
-from penstock.cli.config_tree import replace_settings
-from penstock.cli.flags import resolve
 from penstock.cli.parser import Parser, examples
-from penstock.config import ServeConfig
+from penstock.config.flags import resolve
+from penstock.config.settings import ServeConfig, flags
+from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
 from penstock.model_config import PreparedModel
 from penstock.process_title import set_title

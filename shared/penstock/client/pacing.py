@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from penstock.client.journey import Request
+from penstock.client.placement import Request
 from penstock.errors import RequestFailed
 
 MAX_UNANSWERED = 256
@@ -80,7 +80,7 @@ class Pacing:
     def enter(self, request: Request, *, new: bool) -> None:
         """To be submitted as soon as there is room. new: for the first time."""
         line = self._new if new else self._again
-        if request.journey.tries >= TRIES_IN_COMPANY:
+        if request.placement.tries >= TRIES_IN_COMPANY:
             line = self._alone
         line[request.key] = request
         if request.terms.deadline is not None:
@@ -172,13 +172,13 @@ class Pacing:
 def count_tries(requests: Iterable[Request]) -> None:
     """Their session has ended with their Submits unanswered. Ends those of which it was enough."""
     for request in requests:
-        journey = request.journey
-        journey.tries += 1
-        if journey.tries >= TRIES_IN_COMPANY + TRIES_ALONE and not request.finished:
+        placement = request.placement
+        placement.tries += 1
+        if placement.tries >= TRIES_IN_COMPANY + TRIES_ALONE and not request.finished:
             request.fail(
                 RequestFailed(
-                    f"the session with the engine core ended {journey.tries} times in a row before "
-                    f"this request was accepted, the last {TRIES_ALONE} times while no other "
-                    "request was on its way"
+                    f"the session with the engine core ended {placement.tries} times in a row"
+                    f" before this request was accepted, the last {TRIES_ALONE} times while no"
+                    " other request was on its way"
                 )
             )

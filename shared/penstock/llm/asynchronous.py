@@ -12,7 +12,7 @@ from typing import IO, Any
 import msgspec
 
 from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
 from penstock.llm.assembly import Assembly, timed_out_output
 from penstock.llm.beam import search_all

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.gpus import VISIBLE, devices_of_workers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import ServeConfig
+from penstock.config.settings import ServeConfig
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.executors import (
     Executor,

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from penstock import logs
-from penstock.config import ServeConfig
+from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
-from penstock.exposure import check_exposure, check_limits, configured_keys
-from penstock.supervisor import listener as http
+from penstock.net import listener as http
+from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import Endpoints, make_replicas

@@ -4,9 +4,10 @@ A message is [header, payload, *frames]: the header is 17 bytes (boot 8, kind 1,
 endian), the payload msgpack, the frames raw bytes.  A ROUTER has the session in front of it: the
 peer's routing id, 16 random bytes that the peer draws anew for each session.
 
-To a hub these are ZeroMQ's parts.  To a link they are joined into one: where a connection breaks
-while a DEALER with ZMQ_IMMEDIATE reads, libzmq (4.3.5) drops what is unread at its next look at the
-connection, every hundredth part; in the middle of a message it aborts the process for that.
+To a server these are ZeroMQ's parts.  To a client they are joined into one: where a connection
+breaks while a DEALER with ZMQ_IMMEDIATE reads, libzmq (4.3.5) drops what is unread at its next
+look at the connection, every hundredth part; in the middle of a message it aborts the process for
+that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 
 _HEADER = struct.Struct("<8sBQ")
 

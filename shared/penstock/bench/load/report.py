@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.bench.load.options import Options
 from penstock.bench.load.statistics import Distribution, Summary
-from penstock.bench.machine import describe_machine, version_of
+from penstock.machine import describe_machine, version_of
 
 SCHEMA = 1
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.client.blame import Blame
-from penstock.client.routing import Ask
+from penstock.client.routing import RoutingRequest
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.terms import Terms
 
 
-class Journey:
+class Placement:
     """Where a request has been.
 
     ask: what it is placed by.  endpoint: of the engine core that had it last.
@@ -23,7 +23,7 @@ class Journey:
 
     __slots__ = ("ask", "endpoint", "numerics", "refused", "tries")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: RoutingRequest) -> None:
         self.ask = ask
         self.endpoint: str | None = None
         self.numerics: str | None = None
@@ -34,12 +34,12 @@ class Journey:
 class Request(Protocol):
     """What the client needs of a Generation or PoolRequest.
 
-    key: its number where it is.  home: the session or lobby that it is in.
+    key: its number where it is.  holder: the session or waiting_room that it is in.
     """
 
     key: int
-    home: Home
-    journey: Journey
+    holder: Holder
+    placement: Placement
 
     @property
     def blame(self) -> Blame: ...
@@ -83,7 +83,7 @@ class Request(Protocol):
     def fail(self, error: PenstockError) -> None: ...
 
 
-class Home(Protocol):
+class Holder(Protocol):
     """Where an open request is: with an engine core, or waiting for one."""
 
     def send(self, message: FromFrontend) -> bool:

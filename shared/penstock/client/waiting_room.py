@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import islice
 
-from penstock.client.journey import Request
+from penstock.client.placement import Request
 from penstock.errors import EngineUnavailable, PenstockError
 from penstock.protocol.from_frontend import FromFrontend
 
 
-class Lobby:
+class WaitingRoom:
     """They leave when an engine core comes, when their deadline passes, or when patience ends."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Lobby:
 
     def enter(self, request: Request, key: int, now: float) -> None:
         """key: a number that nothing else in here has."""
-        request.key, request.home = key, self
+        request.key, request.holder = key, self
         self._waiting[key] = (request, now)
 
     def first(self, count: int) -> list[Request]:
