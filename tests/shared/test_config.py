@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from penstock.cli.table import updated
-from penstock.config.settings import EngineConfig, ServeConfig, flags
+from penstock.config import flags
+from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.config.tree import Leaf, leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
 

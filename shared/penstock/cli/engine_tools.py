@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.parser import Parser
-from penstock.config.settings import EngineConfig, ServeConfig, flags
+from penstock.config import flags
+from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
 

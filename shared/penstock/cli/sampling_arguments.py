@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from penstock.config.settings import EngineConfig, flags
+from penstock.config import flags
+from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves
 from penstock.errors import InvalidRequest
 

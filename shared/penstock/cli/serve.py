@@ -9,8 +9,9 @@ import msgspec
 
 from penstock import logs
 from penstock.cli.parser import Parser, examples
+from penstock.config import flags
 from penstock.config.flags import resolve
-from penstock.config.settings import ServeConfig, flags
+from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
 from penstock.model_config import PreparedModel
