@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from loadtest.facts import now, run_facts
-from penstock.config import CacheSettings, EngineConfig, SchedulerSettings
+from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics
 from penstock_engine.simulate.report import Report, as_text, report_of

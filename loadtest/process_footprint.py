@@ -29,7 +29,7 @@ import psutil
 from tqdm import tqdm
 
 from penstock.client import EngineClient
-from penstock.config import EngineConfig, ModelSettings
+from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.prepare import prepare
 

@@ -29,8 +29,8 @@ from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity  # 
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.bench.machine import usable_cores  # noqa: E402
 from penstock.errors import StartupError  # noqa: E402
+from penstock.machine import usable_cores  # noqa: E402
 from penstock.prepare import load_manifest, prepare  # noqa: E402
 from penstock.text.template import ChatTemplate  # noqa: E402
 from penstock.text.tokenizer import Tokenizer  # noqa: E402

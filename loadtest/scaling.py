@@ -28,8 +28,8 @@ from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
 from loadtest.readme import README, markers, replace_section  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.bench.machine import usable_cores  # noqa: E402
 from penstock.errors import StartupError  # noqa: E402
+from penstock.machine import usable_cores  # noqa: E402
 from penstock.prepare import prepare  # noqa: E402
 
 PROGRAM = "loadtest/scaling.py"

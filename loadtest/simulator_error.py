@@ -26,7 +26,7 @@ from loadtest.facts import machine_line, now, run_facts
 from loadtest.readme import README, markers, replace_section
 from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import Recording, replay
 from penstock_engine.simulate.cost import FittedCost

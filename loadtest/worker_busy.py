@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.client import EngineClient  # noqa: E402
-from penstock.config import TransportSettings  # noqa: E402
+from penstock.config.settings import TransportSettings  # noqa: E402
 from penstock.llm import AsyncLLM  # noqa: E402
 from penstock.prepare import prepare  # noqa: E402
 from penstock.protocol.from_worker import Ready, Result, SlotResult  # noqa: E402

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from loadtest.gateway_alone.board import Board
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.prepare.folder import CHAT_TEMPLATE, TOKENIZER, load_manifest
 from penstock.protocol.from_frontend import FromFrontend, Hello, Submit
@@ -33,7 +33,7 @@ from penstock.protocol.to_frontend import (
 )
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Opened, Received
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 
 MODEL = "smollm2-135m"
 WORD = " then"
@@ -60,7 +60,7 @@ class NullEngine:
         self._window = window
         self._board = board
         self._streams, self._tokens, self._rate = streams, tokens, rate
-        self._hub: Hub[FromFrontend] = Hub(
+        self._hub: SessionServer[FromFrontend] = SessionServer(
             zmq.Context(),
             endpoint,
             msgspec.msgpack.Decoder(FromFrontend),

@@ -20,7 +20,7 @@ from loadtest.gpu.job import FAILED, OUT_OF_TIME, part_file, write_json
 from loadtest.gpu.leaving import leave_at_signals
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
-from penstock.bench.machine import version_of
+from penstock.machine import version_of
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""

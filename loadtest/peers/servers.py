@@ -12,7 +12,7 @@ from pathlib import Path
 
 from loadtest.peers.cells import Cell
 from penstock.bench.load.options import EndControl
-from penstock.bench.machine import usable_cores, usable_memory, version_of
+from penstock.machine import usable_cores, usable_memory, version_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("penstock", "vllm", "llamacpp")

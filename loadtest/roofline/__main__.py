@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.peers.servers import SetupError, default_model
 from loadtest.roofline.cost import ModelCost, model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure
-from penstock.bench.machine import describe_machine, usable_cores
+from penstock.machine import describe_machine, usable_cores
 
 NOT_MEASURED = "not measured"
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.machine import usable_cores
+from penstock.machine import usable_cores
 
 SOURCE = Path(__file__).with_name("probe.cpp")
 BUFFER_MIB = 768

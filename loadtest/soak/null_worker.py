@@ -20,14 +20,14 @@ import msgspec
 import zmq
 
 from loadtest.soak.words import token_ids, word
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Leaving, Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop, ToWorker
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Ended, Opened, Received
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
 
 BLOCKS = 65_536
 LONGEST_WAIT = 0.1
@@ -51,7 +51,7 @@ class NullWorker:
         self._plans: deque[Plan] = deque()
         self._due = 0.0
         life = secrets.token_hex(8)
-        self._link: Link[ToWorker] = Link(
+        self._link: SessionClient[ToWorker] = SessionClient(
             zmq.Context(),
             endpoint,
             msgspec.msgpack.Decoder(ToWorker),

@@ -10,7 +10,7 @@ from collections import deque
 
 import msgspec
 
-from penstock.config import SchedulerSettings
+from penstock.config.settings import SchedulerSettings
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.blame import Blame
 from penstock_engine.draft import StepInFlight, UnfitResult

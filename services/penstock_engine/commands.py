@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import Replayed, replay

@@ -6,7 +6,7 @@ import typing
 
 import msgspec
 
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS

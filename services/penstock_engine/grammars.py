@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import chain, islice
 
-from penstock.config import GrammarSettings
+from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.blame import Blame

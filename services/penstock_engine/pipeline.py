@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.config import SchedulerSettings
+from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_engine.draft import Draft
 from penstock_engine.facts import EngineFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.config import EngineConfig, ModelSettings
+from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.pooling_params import check_dimensions

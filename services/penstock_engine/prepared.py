@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.chat_template import read_template
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
 from penstock.prepare import load_manifest
 from penstock_engine.facts import EngineFacts

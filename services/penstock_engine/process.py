@@ -18,14 +18,14 @@ import msgspec
 import zmq
 
 from penstock import logs
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
 from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
 from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
 from penstock.transport.heartbeat import kept_alive
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
 from penstock_engine.live.view import LiveView
@@ -63,8 +63,10 @@ def main(
         gatekeeper(context, config.transport),
         _bound(frontend_endpoint),
         _bound(worker_endpoint),
-        closing(_hub(context, frontend_endpoint, "frontends", config, boot)) as frontends,
-        closing(_hub(context, worker_endpoint, "workers", config, boot)) as workers,
+        closing(
+            _session_server(context, frontend_endpoint, "frontends", config, boot)
+        ) as frontends,
+        closing(_session_server(context, worker_endpoint, "workers", config, boot)) as workers,
     ):
         log.info(
             "engine listening",
@@ -87,8 +89,8 @@ class Loop:
     def __init__(
         self,
         core: EngineCore,
-        frontends: Hub[FromFrontend],
-        workers: Hub[FromWorker],
+        frontends: SessionServer[FromFrontend],
+        workers: SessionServer[FromWorker],
         wakeup: socket.socket,
         shutdown_timeout: float,
     ) -> None:
@@ -194,12 +196,12 @@ def _observing(core: EngineCore, config: EngineConfig) -> AbstractContextManager
     return metrics_port(core, config.metrics, port)
 
 
-def _hub(
+def _session_server(
     context: zmq.Context[Any], endpoint: str, peers: Peers, config: EngineConfig, boot: bytes
-) -> Hub[Any]:
+) -> SessionServer[Any]:
     decoder: Any = msgspec.msgpack.Decoder(FromFrontend if peers == "frontends" else FromWorker)
     try:
-        return Hub(context, endpoint, decoder, config.transport, boot, peers)
+        return SessionServer(context, endpoint, decoder, config.transport, boot, peers)
     except zmq.ZMQError as error:
         raise StartupError(f"can't listen at {endpoint}: {error}") from error
 

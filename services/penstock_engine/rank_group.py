@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.config import ParallelSettings
+from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_worker import RankGroup
 

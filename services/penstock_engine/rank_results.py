@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from penstock.config import ParallelSettings
+from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Result
 from penstock_engine.draft import UnfitResult
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import LimitSettings
+from penstock.config.settings import LimitSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.sampling_params import (

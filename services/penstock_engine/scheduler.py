@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.config import SchedulerSettings
+from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
 from penstock_engine.books import Books
 from penstock_engine.draft import Draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import ParallelSettings
+from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Progress, Ready
 from penstock.protocol.to_worker import ToWorker
 from penstock_engine.effects import Effects

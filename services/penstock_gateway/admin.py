@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import uvicorn
 
 from penstock import logs
-from penstock.supervisor import listener
+from penstock.net import listener
 from penstock_gateway.app import create_admin_app
 from penstock_gateway.http_protocol import protocol_class
 from penstock_gateway.service import Service

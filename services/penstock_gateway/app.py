@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway import docs, health, live, openapi, page, status, version
 from penstock_gateway.boundary import Boundary, not_found
 from penstock_gateway.cors import add_cors

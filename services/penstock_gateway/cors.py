@@ -6,7 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 
 EXPOSED = (

@@ -13,9 +13,9 @@ from fastapi import FastAPI
 
 from penstock import logs
 from penstock.client import EngineClient
-from penstock.config import GatewayConfig, TransportSettings
-from penstock.exposure import check_exposure
-from penstock.supervisor import listener
+from penstock.config.settings import GatewayConfig, TransportSettings
+from penstock.net import listener
+from penstock.net.exposure import check_exposure
 from penstock_gateway.admin import serving
 from penstock_gateway.app import create_app
 from penstock_gateway.openai.output_parsing import check_parsers

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from penstock import logs
-from penstock.supervisor import listener
+from penstock.net import listener
 from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http_protocol import protocol_class
 from penstock_gateway.service import Service

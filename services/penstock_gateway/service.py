@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.client.session import STATUS_MAX_AGE
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock_gateway.counted_client import CountedClient
 from penstock_gateway.errors import model_not_found

@@ -86,7 +86,7 @@ def _threads() -> str:
 
 
 def _default_model() -> str:
-    from penstock.config import ModelSettings
+    from penstock.config.settings import ModelSettings
     from penstock.prepare import prepare
 
     return str(prepare(ModelSettings().model))

@@ -1,9 +1,9 @@
 """The thread that talks to the engine core while the main thread computes.
 
-It owns the Link: it answers beats, reports progress of a long step, and dials again when a session
-has ended.  The two threads share an inbox, an outbox and one object that says what is going on.
-Sessions are numbered here: what the main thread says belongs to the session that it heard, and is
-dropped if that is over.
+It owns the SessionClient: it answers beats, reports progress of a long step, and dials again when
+a session has ended.  The two threads share an inbox, an outbox and one object that says what is
+going on. Sessions are numbered here: what the main thread says belongs to the session that it
+heard, and is dropped if that is over.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import msgspec
 import zmq
 
 from penstock import logs
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import FromWorker, Leaving, Progress, WorkerHello
 from penstock.protocol.to_worker import ToWorker
 from penstock.transport.events import Ended, Event, Opened
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
 
 log = logs.get(__name__)
 
@@ -83,7 +83,7 @@ class EngineSession:
         self.turned = time.monotonic()
         life = secrets.token_hex(8)
         self._context = zmq.Context()
-        self._link: Link[ToWorker] = Link(
+        self._client: SessionClient[ToWorker] = SessionClient(
             self._context,
             endpoint,
             msgspec.msgpack.Decoder(ToWorker),
@@ -127,25 +127,25 @@ class EngineSession:
         try:
             with self._context:
                 try:
-                    self._loop(self._link)
+                    self._loop(self._client)
                 finally:
-                    self._link.close()
+                    self._client.close()
         except BaseException:
             # Without this thread the process is deaf: better that it dies and is started again.
             log.error("the session thread failed", exception=True)
             os._exit(1)
 
-    def _loop(self, link: Link[ToWorker]) -> None:
+    def _loop(self, client: SessionClient[ToWorker]) -> None:
         while True:
             stopping = self._stopping
             now = self.turned = time.monotonic()
-            for event in link.take(now, now + TURN):
+            for event in client.take(now, now + TURN):
                 self._hear(event)
-            self._report_progress(link, now)
-            self._flush(link)
+            self._report_progress(client, now)
+            self._flush(client)
             if stopping:
                 return
-            self._wait(link, now)
+            self._wait(client, now)
 
     def _hear(self, event: Event[ToWorker]) -> None:
         if isinstance(event, Ended):
@@ -158,27 +158,27 @@ class EngineSession:
         if not self.aside(heard):
             self.inbox.put(heard)
 
-    def _flush(self, link: Link[ToWorker]) -> None:
+    def _flush(self, client: SessionClient[ToWorker]) -> None:
         for _ in range(self._outbox.qsize()):  # What is put meanwhile wakes the next turn.
             session, message = self._outbox.get_nowait()
             if session == self._session:
-                link.send(message)
+                client.send(message)
 
-    def _report_progress(self, link: Link[ToWorker], now: float) -> None:
+    def _report_progress(self, client: SessionClient[ToWorker], now: float) -> None:
         activity = self.activity
         step = activity.step
         if step is None or activity.session != self._session:
             self._next_progress = now + PROGRESS_INTERVAL
         elif now >= self._next_progress:
-            link.send(Progress(step, activity.layers_done()))
+            client.send(Progress(step, activity.layers_done()))
             self._next_progress = now + PROGRESS_INTERVAL
 
-    def _wait(self, link: Link[ToWorker], now: float) -> None:
+    def _wait(self, client: SessionClient[ToWorker], now: float) -> None:
         poller = zmq.Poller()
         poller.register(self._wake_read.fileno(), zmq.POLLIN)
-        if link.socket is not None:
-            poller.register(link.socket, zmq.POLLIN)
-        poller.poll(max(0, round(1000 * link.wait_hint(now))))
+        if client.socket is not None:
+            poller.register(client.socket, zmq.POLLIN)
+        poller.poll(max(0, round(1000 * client.wait_hint(now))))
         try:
             while self._wake_read.recv(4096):
                 pass

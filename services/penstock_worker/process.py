@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import logs
-from penstock.config import MetricsSettings, TransportSettings
+from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from penstock.cli.commands import BY_NAME
-from penstock.cli.flags import resolve
-from penstock.config import ServeConfig
+from penstock.config.flags import resolve
+from penstock.config.settings import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker-compose.yml"

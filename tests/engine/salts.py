@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.config import CacheSettings
+from penstock.config.settings import CacheSettings
 from penstock.protocol.to_worker import Plan
 from tests.engine.scores import RequestScore
 

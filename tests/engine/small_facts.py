@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.config import (
+from penstock.config.settings import (
     CacheSettings,
     EngineConfig,
     GrammarSettings,

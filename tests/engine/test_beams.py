@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.config import LimitSettings
+from penstock.config.settings import LimitSettings
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput

@@ -7,7 +7,7 @@ import gc
 import msgspec
 import pytest
 
-from penstock.config import LimitSettings
+from penstock.config.settings import LimitSettings
 from penstock.errors import StartupError
 from penstock.protocol.common import Grammar
 from penstock_engine import draft

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import EngineConfig, ModelSettings, SchedulerSettings
+from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,

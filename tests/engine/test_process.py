@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config import EngineConfig, TransportSettings
+from penstock.config.settings import EngineConfig, TransportSettings
 from penstock.errors import ModelNotFound, StartupError
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, Hello
@@ -23,7 +23,7 @@ from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock.transport.events import Ended, Opened
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
 from penstock_engine.prepared import read_facts
 from tests.engine import harness, scores
 from tests.engine.fake_worker import FakeWorker
@@ -34,7 +34,7 @@ VERSIONS = list(PROTOCOL_VERSIONS)
 PROGRAM = """
 import sys, msgspec
 from penstock import logs
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock_engine.process import main
 logs.setup("engine")
 main(
@@ -72,7 +72,7 @@ def write_prepared(folder: Path) -> Path:
 
 
 class Peer:
-    """A Link and what came over it."""
+    """A SessionClient and what came over it."""
 
     def __init__(
         self,
@@ -83,13 +83,15 @@ class Peer:
         settings: TransportSettings = SETTINGS,
     ) -> None:
         decoder = msgspec.msgpack.Decoder(union)
-        self.link: Link[Any] = Link(context, endpoint, decoder, lambda: hello, settings)
+        self.client: SessionClient[Any] = SessionClient(
+            context, endpoint, decoder, lambda: hello, settings
+        )
         self.messages: list[Any] = []
         self.frames: list[list[bytes]] = []
         self.ended: list[str] = []
 
     def poll(self) -> None:
-        for event in self.link.poll(time.monotonic()):
+        for event in self.client.poll(time.monotonic()):
             if isinstance(event, Ended):
                 self.ended.append(event.reason)
             else:
@@ -151,12 +153,12 @@ class Engine:
         setup = self.work.take(Setup)
         if setup is not None:
             self.worker = FakeWorker(setup, 20)
-            self.work.link.send(
+            self.work.client.send(
                 Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
             )
         plan = None if self.held else self.work.take(Plan)
         if plan is not None and self.worker is not None:
-            self.work.link.send(self.worker.execute(plan))
+            self.work.client.send(self.worker.execute(plan))
 
     def ready(self) -> bool:
         status = self.front.take(Status)
@@ -170,8 +172,8 @@ class Engine:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
-        self.front.link.close()
-        self.work.link.close()
+        self.front.client.close()
+        self.work.client.close()
         self.context.term()
 
 
@@ -194,7 +196,7 @@ def run_one(engine: Engine, number: int) -> None:
     helper = harness.Harness()
     request = helper.submit(helper.connect(), [1, 2, 3], n=2, max_tokens=9, seed=number)
     submit = msgspec.structs.replace(request.submit, request=number)
-    assert engine.front.link.send(submit)
+    assert engine.front.client.send(submit)
     assert engine.until(lambda: engine.front.take(Accepted)) == Accepted(number)
     tokens: dict[int, list[int]] = {0: [], 1: []}
     ends: dict[int, Any] = {}
@@ -249,8 +251,8 @@ def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> Non
 def last_heard(engine: Engine) -> float:
     """When both peers have heard from it. By time.monotonic; a lost session raises."""
     assert engine.front.ended == engine.work.ended == []
-    lanes = [each.link._lane for each in (engine.front, engine.work)]
-    return min(lane.last_heard for lane in lanes if lane is not None)
+    numberings = [each.client._numbering for each in (engine.front, engine.work)]
+    return min(numbering.last_heard for numbering in numberings if numbering is not None)
 
 
 def test_a_step_that_takes_longer_than_a_silence_may_costs_no_session(busy_engine: Engine) -> None:
@@ -262,7 +264,7 @@ def test_a_step_that_takes_longer_than_a_silence_may_costs_no_session(busy_engin
     begun = time.monotonic()
     engine.until(lambda: last_heard(engine) - begun > 1.5 * BUSY.peer_timeout)
     engine.front.messages.clear()
-    assert engine.front.link.send(Abort(1))
+    assert engine.front.client.send(Abort(1))
     busy.unlink()
     engine.until(engine.ready)
     run_one(engine, 1)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import WorkerSettings
+from penstock.config.settings import WorkerSettings
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import Abort, Hello
 from penstock.protocol.from_worker import (

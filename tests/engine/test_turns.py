@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.from_worker import FromWorker, WorkerHello
 from penstock.transport import inbound
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 from penstock_engine import process
 from penstock_engine.core import EngineCore
 from penstock_engine.process import TURN, Loop
@@ -72,32 +72,32 @@ def test_a_flood_of_front_ends_leaves_room_for_steps_and_workers(
         core = SlowCore(clock)
         places = [f"ipc://{tmp_path}/f", f"ipc://{tmp_path}/w"]
         decoders: list[Any] = [msgspec.msgpack.Decoder(u) for u in (FromFrontend, FromWorker)]
-        hubs = [
-            Hub(context, place, decoder, SETTINGS, b"boot-one")
+        servers = [
+            SessionServer(context, place, decoder, SETTINGS, b"boot-one")
             for place, decoder in zip(places, decoders, strict=True)
         ]
         reader, writer = socket.socketpair()
         reader.setblocking(False)
-        loop = Loop(core, hubs[0], hubs[1], reader, 0.0)
+        loop = Loop(core, servers[0], servers[1], reader, 0.0)
         running = threading.Thread(target=loop.run)
         running.start()
         front = Peer(peers, places[0], Any, Hello(list(PROTOCOL_VERSIONS), "test", 1))
         worker = Peer(peers, places[1], Any, WorkerHello(list(PROTOCOL_VERSIONS), 0, 1))
         try:
-            _until(lambda: front.poll() or front.link.opened)
+            _until(lambda: front.poll() or front.client.opened)
             core.busy.set()
             _until(core.in_step.is_set)
             for number in range(FLOOD):
-                assert front.link.send(Abort(number))
+                assert front.client.send(Abort(number))
             worker.poll()
-            _until(lambda: worker.poll() or worker.link._lane is not None)
+            _until(lambda: worker.poll() or worker.client._numbering is not None)
             core.busy.clear()
             _until(lambda: Abort(FLOOD - 1) in core.said and "worker" in core.said)
         finally:
             core.busy.clear()
             writer.send(b"\0\0")
             running.join(60)
-            for end in (front.link, worker.link, *hubs):
+            for end in (front.client, worker.client, *servers):
                 end.close()
             reader.close()
             writer.close()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient
 

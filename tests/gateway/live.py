@@ -12,8 +12,8 @@ from types import TracebackType
 
 import uvicorn
 
-from penstock.config import GatewayConfig
-from penstock.supervisor import listener
+from penstock.config.settings import GatewayConfig
+from penstock.net import listener
 from penstock_gateway import http_protocol
 from penstock_gateway.app import create_app
 from penstock_gateway.server import GatewayServer

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway import page
 from penstock_gateway.app import create_admin_app, create_app
 from penstock_gateway.keys import ring as ring_module

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.operations import OperationRoute
 from tests.gateway.fake_engine import FakeEngineClient

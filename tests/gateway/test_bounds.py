@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.service import Patience
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live import LiveGateway

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient

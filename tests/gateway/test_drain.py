@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live import LiveGateway
 

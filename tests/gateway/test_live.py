@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.protocol.from_frontend import FromFrontend, Watch
 from penstock_gateway.events import EventStream
 from penstock_gateway.live.broadcast import MAX_WATCHERS, Watcher

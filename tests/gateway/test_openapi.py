@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
 from penstock_gateway.app import create_app
 from penstock_gateway.openapi import operation_of

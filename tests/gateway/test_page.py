@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import penstock_gateway
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway import page
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live import LiveGateway

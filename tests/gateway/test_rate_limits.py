@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.keys import rate_limits
 from penstock_gateway.keys.rate_limits import MINUTE, Window

@@ -15,7 +15,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import END, MODEL, FakeEngineClient, Script, Step

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, RequestFailed
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.service import Patience

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.client.timing import RequestTiming
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.protocol.to_frontend import SequenceTimeline
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms

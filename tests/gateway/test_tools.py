@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, say

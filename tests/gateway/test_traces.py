@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import RequestFailed
 from penstock_gateway.tracing.tracer import FLUSH_WITHIN
 from tests.gateway.collector import Collector
@@ -327,7 +327,7 @@ def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
     code = """
 import sys
 import penstock_gateway.process
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient
 app = create_app(FakeEngineClient(), GatewayConfig())

@@ -1,4 +1,4 @@
-"""A link whose connection breaks while much that came over it is still unread.
+"""A client whose connection breaks while much that came over it is still unread.
 
 Arguments: an endpoint, and how often. Prints how the sessions ended. In a process of its own, as
 libzmq may abort it.
@@ -13,11 +13,11 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.transport import inbound
 from penstock.transport.events import Ended, Opened
-from penstock.transport.hub import Hub
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
+from penstock.transport.session_server import SessionServer
 
 SETTINGS = TransportSettings(beat_interval=20.0, peer_timeout=60.0)
 """What is sent makes libzmq look at its connections, so no beat is due before all is read."""
@@ -28,28 +28,28 @@ def broken(endpoint: str, beats: int) -> str:
     """Why the session ended. beats: that come first; they shift what libzmq counts."""
     decoder = msgspec.msgpack.Decoder(list)
     engine, context = zmq.Context(), zmq.Context()
-    hub = Hub(engine, endpoint, decoder, SETTINGS, b"boot-one")
-    link = Link(context, endpoint, decoder, lambda: ["hello"], SETTINGS)
-    while not link.opened:
-        link.poll(time.monotonic())
-        for event in hub.poll(time.monotonic()):
+    server = SessionServer(engine, endpoint, decoder, SETTINGS, b"boot-one")
+    client = SessionClient(context, endpoint, decoder, lambda: ["hello"], SETTINGS)
+    while not client.opened:
+        client.poll(time.monotonic())
+        for event in server.poll(time.monotonic()):
             if isinstance(event, Opened):
-                hub.send(event.session, ["welcome"])
-    link.poll(time.monotonic())  # Until there is nothing: from here on libzmq counts parts.
-    breaking = link.socket.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
-    [session] = hub.sessions
+                server.send(event.session, ["welcome"])
+    client.poll(time.monotonic())  # Until there is nothing: from here on libzmq counts parts.
+    breaking = client.socket.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
+    [session] = server.sessions
     for _ in range(beats):
-        hub._beat(time.monotonic() + SETTINGS.beat_interval)
+        server._beat(time.monotonic() + SETTINGS.beat_interval)
     for number in range(UNREAD):
-        hub.send(session, [number])
-    link.socket.poll()
-    link.poll(time.monotonic())
-    hub.socket.close(linger=-1)  # No goodbye.
+        server.send(session, [number])
+    client.socket.poll()
+    client.poll(time.monotonic())
+    server.socket.close(linger=-1)  # No goodbye.
     engine.term()
     recv_monitor_message(breaking)  # Dialled again: the rest has come, and the break is known.
     for number in range(UNREAD + 2):
         late = number > UNREAD
-        for event in link.poll(time.monotonic() + late * SETTINGS.beat_interval):
+        for event in client.poll(time.monotonic() + late * SETTINGS.beat_interval):
             if isinstance(event, Ended):
                 return event.reason
     return ""

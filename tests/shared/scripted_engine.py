@@ -11,7 +11,7 @@ import msgspec
 import zmq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.from_frontend import (
     Abort,
@@ -31,7 +31,7 @@ from penstock.protocol.to_frontend import (
     Welcome,
 )
 from penstock.transport.events import Ended, Opened, Received
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 
 FAST = TransportSettings(beat_interval=0.1, peer_timeout=30.0, progress_timeout=600.0)
 """Quick, and no pause of a busy machine passes for a silence; most tests' engines tell their state
@@ -86,7 +86,7 @@ class ScriptedEngine:
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
-        self.hub: Hub[FromFrontend] = Hub(
+        self.server: SessionServer[FromFrontend] = SessionServer(
             self.context, endpoint, msgspec.msgpack.Decoder(FromFrontend), FAST, boot
         )
         self.boot, self.digest = boot, digest
@@ -107,7 +107,7 @@ class ScriptedEngine:
 
     async def _run(self) -> None:
         while True:
-            for event in self.hub.poll(time.monotonic()):
+            for event in self.server.poll(time.monotonic()):
                 self._take(event)
             if self.telling and self.session and time.monotonic() - self._told_at > 0.1:
                 self.tell()
@@ -146,7 +146,7 @@ class ScriptedEngine:
 
     def lose_session(self) -> None:
         """Ends it, and lives on."""
-        self.hub.end(self.session, "for the test")
+        self.server.end(self.session, "for the test")
         self.session = b""
 
     def tell(self, **changes: Any) -> None:
@@ -157,7 +157,7 @@ class ScriptedEngine:
 
     def send(self, message: Any, frames: list[bytes] | None = None) -> None:
         if self.session:
-            self.hub.send(self.session, message, frames or [])
+            self.server.send(self.session, message, frames or [])
 
     def text(self, submit: Submit, text: str, *, sequence: int = 0, finish: Any = None) -> None:
         """One output whose tokens are the text's bytes."""
@@ -189,5 +189,5 @@ class ScriptedEngine:
         """Leaves without a word, as if killed."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self.hub.socket.close(linger=0)
+        self.server.socket.close(linger=0)
         self.context.term()

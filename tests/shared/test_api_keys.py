@@ -15,9 +15,9 @@ import pytest
 
 from penstock.api_keys import ENVIRONMENT, ApiKey, check_keys, load_keys, new_key
 from penstock.cli.main import main
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
-from penstock.exposure import check_exposure, check_limits, configured_keys, is_loopback
+from penstock.net.exposure import check_exposure, check_limits, configured_keys, is_loopback
 from penstock.protocol.common import Grant
 
 DIGEST = "ab" * 32

@@ -14,7 +14,7 @@ UNSHARE = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
 
 SLOW = """
 import os, sys, time
-from penstock.cli import commands, main
+from penstock.cli import (commands, main)
 class Slow:
     def parser(self):
         print(os.getpid(), flush=True)

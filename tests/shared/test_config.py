@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.cli import flags
-from penstock.cli.config_tree import Leaf, leaves, load_file, replace_settings
 from penstock.cli.table import updated
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config import flags
+from penstock.config.settings import EngineConfig, ServeConfig
+from penstock.config.tree import Leaf, leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
 
 README = Path(__file__).parents[2] / "README.md"

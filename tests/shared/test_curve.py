@@ -14,13 +14,13 @@ import pytest
 import zmq
 
 from penstock.cli.main import main
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.transport.curve import client_curve, gatekeeper, server_curve
 from penstock.transport.curve_keys import load_public, make_folders
 from penstock.transport.events import Opened
-from penstock.transport.hub import Hub
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
+from penstock.transport.session_server import SessionServer
 from tests.shared.test_transport import BOOT, Wire, opened, pump
 
 ROLES = (["gateway"], ["worker"])
@@ -49,25 +49,25 @@ def context() -> Iterator[zmq.Context]:
 
 @pytest.fixture
 def engine(context: zmq.Context, keys: Path) -> Iterator[tuple[Wire, str]]:
-    """The engine core's hub for front ends, on a free port of 127.0.0.1."""
+    """The engine core's server for front ends, on a free port of 127.0.0.1."""
     with gatekeeper(context, settings(keys / "engine")):
         wire = Wire(context, "tcp://127.0.0.1:*", settings=settings(keys / "engine"))
         yield wire, endpoint_of(wire)
-        wire.hub.close()
+        wire.server.close()
 
 
 def endpoint_of(wire: Wire) -> str:
-    return wire.hub.socket.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+    return wire.server.socket.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
 
 
-def link(endpoint: str, folder: Path | None) -> Link[Any]:
+def client(endpoint: str, folder: Path | None) -> SessionClient[Any]:
     # A context of its own, as another process has it.
     decoder: Any = msgspec.msgpack.Decoder(list)
-    return Link(zmq.Context(), endpoint, decoder, lambda: ["hello"], settings(folder))
+    return SessionClient(zmq.Context(), endpoint, decoder, lambda: ["hello"], settings(folder))
 
 
 def gets_in(engine: tuple[Wire, str], folder: Path | None, seconds: float = 60.0) -> bool:
-    dialling = link(engine[1], folder)
+    dialling = client(engine[1], folder)
     try:
         pump(engine[0], dialling, opened, seconds=seconds)
         return True
@@ -119,7 +119,7 @@ def test_nothing_can_be_read_on_the_wire(engine: tuple[Wire, str], keys: Path) -
     """A relay in the middle sees the session's bytes; the same session in plain shows them."""
     wire, endpoint = engine
     with Relay(endpoint) as relay:
-        dialling = link(relay.endpoint, keys / "gateway")
+        dialling = client(relay.endpoint, keys / "gateway")
         pump(wire, dialling, opened)
         dialling.close()
     assert len(relay.seen) > 100
@@ -131,10 +131,10 @@ def test_the_relay_would_have_seen_it(context: zmq.Context) -> None:
     hub_endpoint = "tcp://127.0.0.1:*"
     wire = Wire(context, hub_endpoint, settings=settings(None))
     with Relay(endpoint_of(wire)) as relay:
-        dialling = link(relay.endpoint, None)
+        dialling = client(relay.endpoint, None)
         pump(wire, dialling, opened)
         dialling.close()
-    wire.hub.close()
+    wire.server.close()
     assert b"hello" in relay.seen
     assert b"welcome" in relay.seen
 
@@ -243,4 +243,4 @@ def test_one_name_for_two_roles_is_refused(tmp_path: Path) -> None:
 def test_the_engine_core_needs_its_own_folder(context: zmq.Context, keys: Path) -> None:
     decoder: Any = msgspec.msgpack.Decoder(list)
     with pytest.raises(StartupError, match=r"engine\.key_secret can't be read"):
-        Hub(context, "tcp://127.0.0.1:*", decoder, settings(keys / "gateway"), BOOT)
+        SessionServer(context, "tcp://127.0.0.1:*", decoder, settings(keys / "gateway"), BOOT)

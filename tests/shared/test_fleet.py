@@ -147,7 +147,7 @@ async def test_a_silence_of_our_own_is_nobodys_death(scene):
     # This process was frozen: both sessions have ended when it wakes.
     for session in client._fleet:
         session._polled -= 60
-        session.link._lane.last_heard -= 60
+        session.transport._numbering.last_heard -= 60
         session.pump()
     await until(lambda: second.submits)
     assert second.submits[0].deaths == 0

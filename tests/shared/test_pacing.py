@@ -38,7 +38,7 @@ class Sender:
 
     def enter(self, number: int, tokens: int = 1, *, new: bool = False, tries: int = 0) -> Any:
         request = SimpleNamespace(
-            key=number, carried_tokens=tokens, journey=SimpleNamespace(tries=tries), terms=Terms()
+            key=number, carried_tokens=tokens, placement=SimpleNamespace(tries=tries), terms=Terms()
         )
         self.pacing.enter(request, new=new)
         return request
@@ -264,4 +264,4 @@ async def test_what_was_accepted_and_waits_may_see_any_number_of_ends(
         engine.lose_session()
         await until(lambda session=session: len(engine.submits) == 3 + 3 * session)
         await until(lambda: not client._fleet.sessions[0].pacing.unanswered)
-        assert {request.journey.tries for request in client._dispatch.requests()} == {0}
+        assert {request.placement.tries for request in client._dispatch.requests()} == {0}

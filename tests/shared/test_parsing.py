@@ -22,7 +22,7 @@ from penstock.parsing import (
 )
 from penstock.parsing.events import merged
 from penstock.parsing.forced import NamedCall, RequiredCalls
-from penstock.parsing.json_scanner import JsonScanner, State
+from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser
 
 TOOLS = ("get_weather", "add")
@@ -246,7 +246,7 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
     scanner = JsonScanner()
     read = 0
     for letter in text:
-        if scanner.state in (State.DONE, State.BROKEN):
+        if scanner.state in (ScanState.DONE, ScanState.BROKEN):
             break
         scanner.step(letter)
         read += 1
@@ -256,8 +256,8 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
     except (ValueError, ZeroDivisionError):
         valid = False
     if valid:
-        assert scanner.state is State.DONE
-    elif scanner.state is State.DONE:
+        assert scanner.state is ScanState.DONE
+    elif scanner.state is ScanState.DONE:
         json.loads(text[:read])
 
 
@@ -269,7 +269,7 @@ def test_the_scanner_follows_every_beginning() -> None:
         scanner = JsonScanner()
         for letter in text[: chance.randrange(len(text))]:
             scanner.step(letter)
-            assert scanner.state not in (State.BROKEN, State.DONE)
+            assert scanner.state not in (ScanState.BROKEN, ScanState.DONE)
 
 
 @pytest.mark.parametrize(

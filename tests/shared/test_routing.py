@@ -15,10 +15,10 @@ from penstock.client.routing import (
     AFFINITY_TOKENS,
     LOAD_FACTOR,
     POLICIES,
-    Ask,
     LeastLoaded,
     PrefixAffinity,
     RoundRobin,
+    RoutingRequest,
     load_bound,
     make_routing,
     prefix_key,
@@ -37,7 +37,7 @@ class Engine:
 tokens = st.lists(st.integers(0, 150_000), min_size=1, max_size=300)
 loads = st.lists(st.integers(0, 300), min_size=1, max_size=64)
 asks = st.builds(
-    Ask,
+    RoutingRequest,
     tokens,
     st.integers(1, AFFINITY_TOKENS),
     st.sampled_from(["", "ann", "bob"]),
@@ -50,17 +50,19 @@ def fleet(loads: list[int]) -> list[Engine]:
 
 
 @given(asks, loads, st.randoms(use_true_random=False))
-def test_every_gateway_decides_alike(ask: Ask, loads: list[int], order: random.Random) -> None:
+def test_every_gateway_decides_alike(
+    ask: RoutingRequest, loads: list[int], order: random.Random
+) -> None:
     engines = fleet(loads)
     shuffled = order.sample(engines, len(engines))
-    again = Ask(list(ask.tokens), ask.affinity, ask.tenant, ask.salt)
+    again = RoutingRequest(list(ask.tokens), ask.affinity, ask.tenant, ask.salt)
     for policy in (PrefixAffinity, LeastLoaded):
         assert policy().choose(ask, engines) == policy().choose(again, shuffled)
 
 
 @given(asks, st.integers(2, 16), st.data())
 def test_an_engine_that_leaves_moves_only_its_own(
-    ask: Ask, count: int, data: st.DataObject
+    ask: RoutingRequest, count: int, data: st.DataObject
 ) -> None:
     engines = fleet([0] * count)
     favourite, why = PrefixAffinity().choose(ask, engines)
@@ -75,7 +77,7 @@ def test_an_engine_that_leaves_moves_only_its_own(
 
 
 @given(asks, loads)
-def test_nobody_is_loaded_above_the_bound(ask: Ask, loads: list[int]) -> None:
+def test_nobody_is_loaded_above_the_bound(ask: RoutingRequest, loads: list[int]) -> None:
     engines = fleet(loads)
     chosen, why = PrefixAffinity().choose(ask, engines)
     mean_then = (sum(loads) + 1) / len(loads)
@@ -99,7 +101,7 @@ def test_nobody_is_loaded_above_the_bound(ask: Ask, loads: list[int]) -> None:
 def test_loads_stay_bounded_while_requests_come(prompts: list[list[int]], count: int) -> None:
     engines = fleet([0] * count)
     for number, prompt in enumerate(prompts, 1):
-        chosen, _ = PrefixAffinity().choose(Ask(prompt, 128), engines)
+        chosen, _ = PrefixAffinity().choose(RoutingRequest(prompt, 128), engines)
         at = engines.index(chosen)
         engines[at] = replace(chosen, load=chosen.load + 1)
         assert engines[at].load <= math.ceil(LOAD_FACTOR * number / count)
@@ -110,8 +112,8 @@ def test_prompts_that_begin_alike_meet_at_one_engine(tail: list[int], count: int
     engines = fleet([0] * count)
     prefix = list(range(AFFINITY_TOKENS))
     policy = PrefixAffinity()
-    here = policy.choose(Ask(prefix, 128), engines)
-    assert policy.choose(Ask([*prefix, *tail], 128), engines) == here
+    here = policy.choose(RoutingRequest(prefix, 128), engines)
+    assert policy.choose(RoutingRequest([*prefix, *tail], 128), engines) == here
     assert here[1] == "prefix"
 
 
@@ -119,8 +121,8 @@ def test_prompts_that_begin_alike_meet_at_one_engine(tail: list[int], count: int
 def test_a_beams_children_follow_their_parent(length: int, grown: list[int]) -> None:
     engines = fleet([0] * 8)
     prompt = list(range(1000, 1000 + length))
-    parent = PrefixAffinity().choose(Ask(prompt, length), engines)
-    assert PrefixAffinity().choose(Ask([*prompt, *grown], length), engines) == parent
+    parent = PrefixAffinity().choose(RoutingRequest(prompt, length), engines)
+    assert PrefixAffinity().choose(RoutingRequest([*prompt, *grown], length), engines) == parent
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=15), loads)
@@ -128,25 +130,25 @@ def test_a_prompt_without_a_block_goes_to_the_least_loaded(
     prompt: list[int], loads: list[int]
 ) -> None:
     engines = fleet(loads)
-    chosen, why = PrefixAffinity().choose(Ask(prompt, 128), engines)
+    chosen, why = PrefixAffinity().choose(RoutingRequest(prompt, 128), engines)
     assert chosen.load == min(loads)
     assert why == ("only" if len(loads) == 1 else "load")
 
 
 def test_a_key_covers_whole_blocks_and_seldom_changes() -> None:
     prompt = list(range(500))
-    keys = {prefix_key(Ask(prompt[:length], 128), 16) for length in range(16, 501)}
+    keys = {prefix_key(RoutingRequest(prompt[:length], 128), 16) for length in range(16, 501)}
     assert len(keys) == 4, "of 16, 32, 64 and 128 tokens"
-    assert prefix_key(Ask(prompt[:15], 128), 16) is None
+    assert prefix_key(RoutingRequest(prompt[:15], 128), 16) is None
     # An encoder's block is its longest input: nothing is shared there.
-    assert prefix_key(Ask(prompt, 128), 512) is None
-    assert prefix_key(Ask(prompt, 256), 256) is not None
+    assert prefix_key(RoutingRequest(prompt, 128), 512) is None
+    assert prefix_key(RoutingRequest(prompt, 256), 256) is not None
 
 
 def test_blocks_are_shared_inside_a_tenant_and_salt_only() -> None:
     prompt = list(range(64))
     keys = [
-        prefix_key(Ask(prompt, 128, tenant, salt), 16)
+        prefix_key(RoutingRequest(prompt, 128, tenant, salt), 16)
         for tenant, salt in (("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("1 a", ""))
     ]
     assert len(set(keys)) == len(keys)
@@ -155,13 +157,14 @@ def test_blocks_are_shared_inside_a_tenant_and_salt_only() -> None:
 def test_favourites_are_spread_evenly() -> None:
     engines = fleet([0] * 4)
     rng = random.Random(1)
-    asked = [Ask([rng.randrange(50_000) for _ in range(32)], 128) for _ in range(4000)]
+    asked = [RoutingRequest([rng.randrange(50_000) for _ in range(32)], 128) for _ in range(4000)]
     counts = Counter(PrefixAffinity().choose(ask, engines)[0].endpoint for ask in asked)
     assert len(counts) == 4
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
     # Equal loads alone don't send every short prompt to the same one either.
     short = Counter(
-        LeastLoaded().choose(Ask(ask.tokens[:4], 128), engines)[0].endpoint for ask in asked
+        LeastLoaded().choose(RoutingRequest(ask.tokens[:4], 128), engines)[0].endpoint
+        for ask in asked
     )
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in short.values())
 
@@ -169,7 +172,7 @@ def test_favourites_are_spread_evenly() -> None:
 def test_round_robin_takes_turns() -> None:
     engines = fleet([9, 0, 0])
     policy = RoundRobin()
-    chosen = [policy.choose(Ask([1], 128), engines)[0] for _ in range(6)]
+    chosen = [policy.choose(RoutingRequest([1], 128), engines)[0] for _ in range(6)]
     assert chosen == engines * 2
 
 

@@ -46,20 +46,20 @@ async def test_an_event_loop_that_is_busy_loses_no_session(engine, client, clock
     generation = await client.submit(list(b"x"), PARAMS, name="r")
     await until(lambda: engine.submits)
     [session] = client._fleet
-    heartbeat.PROCESS.join(engine.hub)
+    heartbeat.PROCESS.join(engine.server)
     try:
-        lanes = session.link._lane, engine.hub._lanes[engine.session]
+        numberings = session.transport._numbering, engine.server._numberings[engine.session]
         engine.text(engine.submits[0], "while you were busy", finish="length")
         over = clock() + 3 * FAST.peer_timeout
         while clock() < over:
             clock.ahead += FAST.peer_timeout / 3
             since = clock()
-            block_until(lambda t=since: min(lane.last_heard for lane in lanes) >= t)
-        assert session.link.more, "what has come waits for the loop"
+            block_until(lambda t=since: min(numbering.last_heard for numbering in numberings) >= t)
+        assert session.transport.more, "what has come waits for the loop"
         assert (await collect(generation))[0][0] == "while you were busy"
     finally:
-        heartbeat.PROCESS.leave(engine.hub)
-    assert session.link._lane is lanes[0], "it is the same session"
+        heartbeat.PROCESS.leave(engine.server)
+    assert session.transport._numbering is numberings[0], "it is the same session"
     assert engine.ended == []
 
 
@@ -112,11 +112,11 @@ async def test_an_engine_that_beats_and_tells_nothing_is_left(two):
     await until(lambda: any(e.status and e.status.running == 100 for e in client.engines))
     generation = await client.submit(list(b"x"), PARAMS, name="r")
     await until(lambda: stuck.submits)
-    stuck.telling = False  # Its hub is polled on, and beats.
+    stuck.telling = False  # Its server is polled on, and beats.
     await until(lambda: other.submits)
     assert stuck.ended
     [left] = [s for s in client._fleet if s.endpoint.endswith("/a")]
-    assert left.link.last_reason == "the engine core lives, but has told nothing for 2 s"
+    assert left.transport.last_reason == "the engine core lives, but has told nothing for 2 s"
     other.text(other.submits[-1], "from the other", finish="length")
     assert (await collect(generation))[0][0] == "from the other"
 

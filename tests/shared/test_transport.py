@@ -16,13 +16,21 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config import TransportSettings
-from penstock.transport import hub as module
+from penstock.config.settings import TransportSettings
+from penstock.transport import session_server as module
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.hub import DRAIN_LIMIT, FAREWELL, Hub
-from penstock.transport.lane import Lane
-from penstock.transport.link import Link
-from penstock.transport.wire import MAX_FRAMES, NO_BOOT, BadFrame, Kind, join, pack_header, split
+from penstock.transport.numbering import Numbering
+from penstock.transport.session_client import SessionClient
+from penstock.transport.session_server import DRAIN_LIMIT, FAREWELL, SessionServer
+from penstock.transport.wire import (
+    MAX_FRAMES,
+    NO_BOOT,
+    BadFrame,
+    FrameKind,
+    join,
+    pack_header,
+    split,
+)
 
 pytestmark = pytest.mark.timeout(240)
 BOOT = b"boot-one"
@@ -33,7 +41,8 @@ FREEZING = TransportSettings(beat_interval=0.1, peer_timeout=1.5)
 
 
 class Clock:
-    """Time as hubs and links of a test are told it. ahead: seconds that no test has to wait for."""
+    """Time as servers and clients of a test are told it. ahead: seconds that no test has to wait
+    for."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -55,7 +64,7 @@ def endpoint(tmp_path: Path) -> str:
 
 
 class Wire:
-    """A hub and what its owner saw; answers every Hello."""
+    """A server and what its owner saw; answers every Hello."""
 
     def __init__(
         self,
@@ -65,37 +74,45 @@ class Wire:
         settings: TransportSettings = PATIENT,
         clock: Clock | None = None,
     ) -> None:
-        self.hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), settings, boot)
+        self.server = SessionServer(
+            context, endpoint, msgspec.msgpack.Decoder(list), settings, boot
+        )
         self.clock = clock or Clock()
         self.events: list[Event] = []
 
     def poll(self) -> None:
-        for event in self.hub.poll(self.clock()):
+        for event in self.server.poll(self.clock()):
             self.events.append(event)
             if isinstance(event, Opened):
-                self.hub.send(event.session, ["welcome"])
+                self.server.send(event.session, ["welcome"])
 
     def of(self, kind: type) -> list:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def make_link(context: zmq.Context, endpoint: str, settings: TransportSettings = PATIENT) -> Link:
-    return Link(context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings)
+def make_link(
+    context: zmq.Context, endpoint: str, settings: TransportSettings = PATIENT
+) -> SessionClient:
+    return SessionClient(
+        context, endpoint, msgspec.msgpack.Decoder(list), lambda: ["hello"], settings
+    )
 
 
-def pump(wire: Wire | None, link: Link | None, until, seconds: float = 30.0) -> list[Event]:
-    """Turns both loops until `until(events of the link)`; returns those events. The wire's clock is
-    the link's too."""
+def pump(
+    wire: Wire | None, client: SessionClient | None, until, seconds: float = 30.0
+) -> list[Event]:
+    """Turns both loops until `until(events of the client)`; returns those events. The wire's clock
+    is the client's too."""
     clock = wire.clock if wire is not None else Clock()
     seen: list[Event] = []
     deadline = time.monotonic() + seconds
     while not until(seen):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s; the link saw {seen}")
+            raise TimeoutError(f"waited {seconds} s; the client saw {seen}")
         if wire is not None:
             wire.poll()
-        if link is not None:
-            seen.extend(link.poll(clock()))
+        if client is not None:
+            seen.extend(client.poll(clock()))
         time.sleep(0.002)
     return seen
 
@@ -109,29 +126,32 @@ def ended(events: list[Event]) -> bool:
 
 
 def test_hello_is_answered_and_messages_arrive_in_order(context, endpoint):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    events = pump(wire, link, opened)
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    events = pump(wire, client, opened)
     assert events[0].message == ["welcome"]
-    assert link.boot == BOOT
+    assert client.boot == BOOT
     for number in range(50):
-        assert link.send(["n", number], [bytes([number])])
-    pump(wire, link, lambda _: len(wire.of(Received)) == 50)
+        assert client.send(["n", number], [bytes([number])])
+    pump(wire, client, lambda _: len(wire.of(Received)) == 50)
     assert [e.message for e in wire.of(Received)] == [["n", n] for n in range(50)]
     assert [e.frames for e in wire.of(Received)] == [[bytes([n])] for n in range(50)]
 
 
 def test_a_link_may_dial_before_the_hub_exists(context, endpoint):
-    link = make_link(context, endpoint)
-    pump(None, link, lambda _: link.socket is not None)
+    client = make_link(context, endpoint)
+    pump(None, client, lambda _: client.socket is not None)
     time.sleep(0.1)
-    pump(Wire(context, endpoint), link, opened)
+    pump(Wire(context, endpoint), client, opened)
 
 
 def test_beats_keep_an_idle_session_alive(context, endpoint):
     settings = msgspec.structs.replace(PATIENT, beat_interval=PATIENT.peer_timeout / 3)
-    wire, link = Wire(context, endpoint, settings=settings), make_link(context, endpoint, settings)
-    pump(wire, link, opened)
-    [session] = wire.hub.sessions
+    wire, client = (
+        Wire(context, endpoint, settings=settings),
+        make_link(context, endpoint, settings),
+    )
+    pump(wire, client, opened)
+    [session] = wire.server.sessions
     for _ in range(10):
         wire.clock.ahead += settings.beat_interval
         since = wire.clock()
@@ -139,32 +159,32 @@ def test_beats_keep_an_idle_session_alive(context, endpoint):
         def both_heard(events: list[Event], since: float = since) -> bool:
             assert not ended(events)
             assert not wire.of(Ended)
-            heard = link._lane.last_heard, wire.hub._lanes[session].last_heard
+            heard = client._numbering.last_heard, wire.server._numberings[session].last_heard
             return min(heard) >= since
 
-        pump(wire, link, both_heard)
+        pump(wire, client, both_heard)
 
 
 def test_a_silent_hub_ends_the_session_and_the_next_has_another_identity(context, endpoint):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
-    first = wire.hub.sessions[0]
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
+    first = wire.server.sessions[0]
     wire.clock.ahead += PATIENT.peer_timeout * 1.5
-    events = link.poll(wire.clock())
+    events = client.poll(wire.clock())
     assert isinstance(events[0], Ended)
     assert "silent" in events[0].reason
-    pump(wire, link, opened)
-    pump(wire, link, lambda _: len(wire.of(Ended)) >= 1)
+    pump(wire, client, opened)
+    pump(wire, client, lambda _: len(wire.of(Ended)) >= 1)
     assert wire.of(Ended)[0].session == first
-    assert first not in wire.hub.sessions
+    assert first not in wire.server.sessions
 
 
 def test_frames_that_waited_through_a_freeze_are_never_acted_on(context, endpoint):
-    """The hub sleeps past the timeout with messages in its queue: the session ends first."""
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
-    link.send(["late"])
-    assert wire.hub.socket.poll(30_000)
+    """The server sleeps past the timeout with messages in its queue: the session ends first."""
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
+    client.send(["late"])
+    assert wire.server.socket.poll(30_000)
     wire.clock.ahead += PATIENT.peer_timeout * 1.5
     pump(wire, None, lambda _: bool(wire.of(Ended)))
     for _ in range(20):
@@ -176,19 +196,21 @@ def raw_dealer(context: zmq.Context, endpoint: str) -> zmq.Socket:
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, b"\x01" + os.urandom(15))
     dealer.connect(endpoint)
-    dealer.send_multipart([pack_header(NO_BOOT, Kind.DATA, 0), msgspec.msgpack.encode(["hello"])])
+    dealer.send_multipart(
+        [pack_header(NO_BOOT, FrameKind.DATA, 0), msgspec.msgpack.encode(["hello"])]
+    )
     return dealer
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        [pack_header(BOOT, Kind.DATA, 2), msgspec.msgpack.encode(["a gap"])],
-        [pack_header(BOOT, Kind.DATA, 1), b"\xc1 not msgpack"],
-        [pack_header(BOOT, Kind.DATA, 1), msgspec.msgpack.encode({"of": "another type"})],
-        [pack_header(b"boot-two", Kind.DATA, 1), msgspec.msgpack.encode(["other boot"])],
-        [pack_header(NO_BOOT, Kind.DATA, 1), msgspec.msgpack.encode(["no boot"])],
-        [pack_header(BOOT, Kind.DATA, 1)],
+        [pack_header(BOOT, FrameKind.DATA, 2), msgspec.msgpack.encode(["a gap"])],
+        [pack_header(BOOT, FrameKind.DATA, 1), b"\xc1 not msgpack"],
+        [pack_header(BOOT, FrameKind.DATA, 1), msgspec.msgpack.encode({"of": "another type"})],
+        [pack_header(b"boot-two", FrameKind.DATA, 1), msgspec.msgpack.encode(["other boot"])],
+        [pack_header(NO_BOOT, FrameKind.DATA, 1), msgspec.msgpack.encode(["no boot"])],
+        [pack_header(BOOT, FrameKind.DATA, 1)],
         [b"short", b"x"],
         [b"x" * 17, b"x"],
         [b"x"] * 200,
@@ -201,48 +223,48 @@ def test_an_unsound_frame_ends_the_session_on_both_sides(context, endpoint, part
     dealer.send_multipart(parts)
     pump(wire, None, lambda _: bool(wire.of(Ended)))
     assert not wire.of(Received)
-    assert wire.hub.sessions == []
+    assert wire.server.sessions == []
     kinds = []
     while dealer.poll(30_000):
         kinds.append(dealer.recv_multipart()[0][8])
-        if kinds[-1] == Kind.BYE:
+        if kinds[-1] == FrameKind.BYE:
             break
-    assert kinds[-1] == Kind.BYE
+    assert kinds[-1] == FrameKind.BYE
 
 
-@pytest.mark.parametrize("kind", [Kind.DATA, Kind.BEAT])
+@pytest.mark.parametrize("kind", [FrameKind.DATA, FrameKind.BEAT])
 def test_a_stranger_is_told_that_it_has_no_session(context, endpoint, kind):
     wire = Wire(context, endpoint)
     dealer = context.socket(zmq.DEALER)
     dealer.connect(endpoint)
     dealer.send_multipart([pack_header(BOOT, kind, 7), b"\x90"])
     pump(wire, None, lambda _: dealer.poll(0) != 0)
-    assert dealer.recv_multipart()[0][8] == Kind.BYE
+    assert dealer.recv_multipart()[0][8] == FrameKind.BYE
     assert wire.events == []
 
 
 def test_a_new_engine_boot_ends_the_old_session(context, endpoint):
     engine = zmq.Context()
-    wire, link = Wire(engine, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
-    wire.hub.socket.close(linger=0)  # As if killed: no goodbye.
+    wire, client = Wire(engine, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
+    wire.server.socket.close(linger=0)  # As if killed: no goodbye.
     engine.term()  # Its thread takes the endpoint's file away: that of its successor, if later.
     successor = Wire(context, endpoint, boot=b"boot-two")
-    events = pump(successor, link, opened)
+    events = pump(successor, client, opened)
     assert isinstance(events[0], Ended)
-    assert link.boot == b"boot-two"
+    assert client.boot == b"boot-two"
     assert not successor.of(Received)
 
 
 def test_closing_says_goodbye_at_once(context, endpoint):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
-    link.close()
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
+    client.close()
     pump(wire, None, lambda _: bool(wire.of(Ended)))
     assert "silent" not in wire.of(Ended)[0].reason
     other = make_link(context, endpoint)
     pump(wire, other, opened)
-    wire.hub.close()
+    wire.server.close()
     events = pump(None, other, ended)
     # The goodbye, or the broken connection where that came first; not the long silence.
     assert "silent" not in events[0].reason
@@ -250,15 +272,15 @@ def test_closing_says_goodbye_at_once(context, endpoint):
 
 def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endpoint, monkeypatch):
     monkeypatch.setattr(module, "FAREWELL", 30.0)
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
-    session = wire.hub.sessions[0]
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
+    session = wire.server.sessions[0]
     for number in range(50):
-        wire.hub.send(session, [number])
-    closing = threading.Thread(target=wire.hub.close)
+        wire.server.send(session, [number])
+    closing = threading.Thread(target=wire.server.close)
     closing.start()
     time.sleep(0.4)  # busy with something else
-    events = pump(None, link, ended)
+    events = pump(None, client, ended)
     closing.join()
     assert [event.message for event in events if isinstance(event, Received)] == [
         [number] for number in range(50)
@@ -267,8 +289,8 @@ def test_what_was_said_before_the_goodbye_arrives_at_a_slow_reader(context, endp
 
 
 def test_a_peer_that_never_reads_does_not_keep_a_hub_from_closing(context, endpoint, monkeypatch):
-    wire, link = Wire(context, endpoint), make_link(context, endpoint)
-    pump(wire, link, opened)
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    pump(wire, client, opened)
     now = 0.0
 
     def sleep(seconds: float) -> None:
@@ -277,25 +299,25 @@ def test_a_peer_that_never_reads_does_not_keep_a_hub_from_closing(context, endpo
 
     stepped = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
     monkeypatch.setattr(module, "time", stepped)
-    wire.hub.close()
+    wire.server.close()
     assert FAREWELL <= now < FAREWELL + 0.5
-    link.close()
+    client.close()
 
 
 def test_a_refused_hello_leaves_its_reason(context, endpoint):
-    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
-    link = make_link(context, endpoint)
+    server = SessionServer(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
+    client = make_link(context, endpoint)
 
     def refuse(_: list) -> bool:
-        for event in hub.poll(time.monotonic()):
+        for event in server.poll(time.monotonic()):
             if isinstance(event, Opened):
-                hub.end(event.session, "you speak [9], allowed is [1]")
-        return "allowed" in link.last_reason
+                server.end(event.session, "you speak [9], allowed is [1]")
+        return "allowed" in client.last_reason
 
-    events = pump(None, link, refuse)
+    events = pump(None, client, refuse)
     assert not opened(events)
-    assert not link.opened
-    assert not link.send(["x"])
+    assert not client.opened
+    assert not client.send(["x"])
 
 
 def start_peer(
@@ -342,7 +364,7 @@ def test_a_connection_that_breaks_under_unread_messages_only_ends_the_session(en
     "parts", [[], [b""], [b"payload"], [b"", b"x" * 70_000, b"z"], [b"p"] * (MAX_FRAMES - 1)]
 )
 def test_parts_that_travel_as_one_come_apart_again(parts):
-    header = pack_header(BOOT, Kind.DATA, 3)
+    header = pack_header(BOOT, FrameKind.DATA, 3)
     joined = join(header, parts)
     assert split(joined) == [header, *parts]
     if parts:
@@ -353,7 +375,7 @@ def test_parts_that_travel_as_one_come_apart_again(parts):
 
 def test_a_message_of_too_many_parts_is_refused():
     with pytest.raises(BadFrame, match="told from each other"):
-        split(join(pack_header(BOOT, Kind.DATA, 3), [b""] * MAX_FRAMES))
+        split(join(pack_header(BOOT, FrameKind.DATA, 3), [b""] * MAX_FRAMES))
 
 
 @pytest.mark.parametrize(
@@ -363,18 +385,18 @@ def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, 
     wire = Wire(context, endpoint, settings=FREEZING)
     pump(wire, None, lambda _: bool(wire.of(Opened)))
     peer.send_signal(signal.SIGSTOP)
-    before = wire.hub.sessions
+    before = wire.server.sessions
     for session in before:
-        wire.hub.send(session, ["sent to a frozen peer"])
-    pump(wire, None, lambda _: not wire.hub.sessions)
+        wire.server.send(session, ["sent to a frozen peer"])
+    pump(wire, None, lambda _: not wire.server.sessions)
     peer.send_signal(signal.SIGCONT)
     told: set[bytes] = set()
 
     def answered(_: list[Event]) -> bool:
         # On a machine that stands still for so long, the new session may end like the old one.
-        for fresh in set(wire.hub.sessions) - told:
+        for fresh in set(wire.server.sessions) - told:
             assert fresh not in before
-            wire.hub.send(fresh, ["fresh"])
+            wire.server.send(fresh, ["fresh"])
             told.add(fresh)
         return bool(wire.of(Received))
 
@@ -386,24 +408,24 @@ def test_a_frozen_peer_loses_its_session_and_comes_back_with_a_new_one(context, 
 
 
 def test_a_peer_that_does_not_read_fills_its_pipe_and_is_cut(context, endpoint, peer):
-    """The hub never blocks and never queues without bound."""
-    hub = Hub(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
+    """The server never blocks and never queues without bound."""
+    server = SessionServer(context, endpoint, msgspec.msgpack.Decoder(list), PATIENT, BOOT)
     session = b""
     deadline = time.monotonic() + 60
     while not session and time.monotonic() < deadline:
-        for event in hub.poll(time.monotonic()):
+        for event in server.poll(time.monotonic()):
             if isinstance(event, Opened):
                 session = event.session
-                hub.send(session, ["welcome"])
+                server.send(session, ["welcome"])
         time.sleep(0.005)
     time.sleep(0.1)
     peer.send_signal(signal.SIGSTOP)
     sent = 0
-    while session in hub.sessions and sent < 1_000_000:
-        hub.send(session, ["x" * 200])
+    while session in server.sessions and sent < 1_000_000:
+        server.send(session, ["x" * 200])
         sent += 1
-    assert session not in hub.sessions
-    reasons = [e.reason for e in hub.poll(time.monotonic()) if isinstance(e, Ended)]
+    assert session not in server.sessions
+    reasons = [e.reason for e in server.poll(time.monotonic()) if isinstance(e, Ended)]
     assert reasons == ["its pipe is full"]
 
 
@@ -412,8 +434,8 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
     try:
         wire = Wire(context, endpoint)
         pump(wire, None, lambda _: len(wire.of(Received)) > 2000, seconds=60)
-        link = make_link(context, endpoint)
-        pump(wire, link, opened, seconds=60)
+        client = make_link(context, endpoint)
+        pump(wire, client, opened, seconds=60)
         wire.events.clear()
 
         def mine_has_come(_: list[Event]) -> bool:
@@ -421,9 +443,9 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
             wire.events.clear()  # There are ever more of the other's.
             return found
 
-        assert link.send(["mine"])
-        pump(wire, link, mine_has_come, seconds=60)
-        batch = wire.hub.poll(time.monotonic())
+        assert client.send(["mine"])
+        pump(wire, client, mine_has_come, seconds=60)
+        batch = wire.server.poll(time.monotonic())
         # One poll takes a bounded number, so the owner can step. Sessions that are found to be gone
         # come on top: the flooder, whose pipe is full, begins one after the other.
         assert len([each for each in batch if not isinstance(each, Ended)]) <= DRAIN_LIMIT
@@ -433,11 +455,11 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
 
 
 def test_lane_numbers_and_gaps():
-    lane = Lane(0.0, boot=BOOT, expected_boot=BOOT)
-    lane.accept(NO_BOOT, 0, 1.0)
-    lane.accept(BOOT, 1, 2.0)
+    numbering = Numbering(0.0, boot=BOOT, expected_boot=BOOT)
+    numbering.accept(NO_BOOT, 0, 1.0)
+    numbering.accept(BOOT, 1, 2.0)
     with pytest.raises(BadFrame, match="message 3 came where 2 was due"):
-        lane.accept(BOOT, 3, 3.0)
-    assert lane.last_heard == 2.0
-    assert not lane.silent(2.3, 0.4)
-    assert lane.silent(2.5, 0.4)
+        numbering.accept(BOOT, 3, 3.0)
+    assert numbering.last_heard == 2.0
+    assert not numbering.silent(2.3, 0.4)
+    assert numbering.silent(2.5, 0.4)

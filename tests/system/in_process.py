@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import (
+from penstock.config.settings import (
     CacheSettings,
     EngineConfig,
     ModelSettings,

@@ -13,7 +13,7 @@ from tests.system.in_process import FRONT, System, recode
 
 
 class _Link:
-    """What a Link is to its client, over a System."""
+    """What a SessionClient is to its client, over a System."""
 
     last_reason = ""
     socket = None
@@ -55,8 +55,8 @@ class InProcessClient(EngineClient):
 
         def without_sockets(index: int, endpoint: str) -> EngineSession:
             session = make(index, endpoint)
-            session.link.close()
-            session.link = _Link(system)  # type: ignore[assignment]
+            session.transport.close()
+            session.transport = _Link(system)  # type: ignore[assignment]
             return session
 
         self._fleet._make = without_sockets

@@ -17,7 +17,7 @@ import pytest
 from loadtest.recovery.parts import Part, engine, front_end, worker
 from loadtest.soak.words import text
 from penstock.client.engine_client import EngineClient
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol.to_frontend import Status
 from penstock.sampling_params import SamplingParams

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.config import PreemptionMode
+from penstock.config.settings import PreemptionMode
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import MANIFEST
 from penstock.protocol.common import Adjustments, TokenSampling

@@ -21,7 +21,7 @@ import pytest
 import zmq
 
 from penstock.client.session import STATUS_MAX_AGE
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Progress, Ready, WorkerHello

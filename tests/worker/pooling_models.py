@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from penstock.config import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
+from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_worker import FromWorker, Result

@@ -1,4 +1,5 @@
-"""The worker as a process: sessions, plans, final failures, signals. The engine side is a Hub."""
+"""The worker as a process: sessions, plans, final failures, signals. The engine side is a
+SessionServer."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import (
@@ -38,7 +39,7 @@ from penstock.protocol.to_worker import (
     Stop,
 )
 from penstock.transport.events import Ended, Opened
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 from tests.worker.checkpoints import TINY, tiny_files
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,7 +49,7 @@ SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 START = """
 import sys
 from penstock import logs
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock_worker import engine_session
 from penstock_worker.process import FINAL, main
 logs.setup("worker 0")
@@ -98,7 +99,9 @@ class Engine:
 
     def bind(self, boot: bytes) -> None:
         decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.hub: Hub[FromWorker] = Hub(self._context, self.endpoint, decoder, SETTINGS, boot)
+        self.server: SessionServer[FromWorker] = SessionServer(
+            self._context, self.endpoint, decoder, SETTINGS, boot
+        )
         self.session = b""
         self._events.clear()
 
@@ -112,8 +115,8 @@ class Engine:
                     self.session = event.session
                 if wanted(event):
                     return event
-            self.hub.socket.poll(20)
-            self._events.extend(self.hub.poll(time.monotonic()))
+            self.server.socket.poll(20)
+            self._events.extend(self.server.poll(time.monotonic()))
             if not self._events and self._has_left(wanted):
                 raise AssertionError(f"the worker left: {self.worker.stderr.read()}")
         raise AssertionError("nothing came")
@@ -123,7 +126,7 @@ class Engine:
 
     def left(self) -> list[Any]:
         """All that has come and that nobody has waited for."""
-        return [*self._events, *self.hub.poll(time.monotonic())]
+        return [*self._events, *self.server.poll(time.monotonic())]
 
     def hear(self, kind: type) -> Any:
         """The next message of that type; a Fault is a failure unless it is what we wait for."""
@@ -137,7 +140,7 @@ class Engine:
         return self.wait(fits).message
 
     def send(self, message: Any) -> None:
-        self.hub.send(self.session, message)
+        self.server.send(self.session, message)
 
     def set_up(self, setup: Setup) -> Ready:
         assert self.hear(WorkerHello).rank == 0
@@ -152,7 +155,7 @@ class Engine:
         if self.worker.poll() is None:
             self.worker.kill()
         self.worker.communicate()
-        self.hub.close()
+        self.server.close()
         self._context.destroy(linger=0)
 
 
@@ -228,7 +231,7 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
     assert result.step == 1
     assert result.slots[0].token is not None
     assert result.compute_seconds > 0
-    engine.hub.close()
+    engine.server.close()
     engine.bind(b"87654321")
     again = engine.set_up(setup)
     assert again == ready, "loaded once: even its load_seconds are the same"
@@ -251,7 +254,7 @@ def test_a_folder_of_its_own_takes_the_place_of_the_engines(tmp_path: Path, setu
 
 
 def test_another_model_than_the_engines_is_refused(engine: Engine, setup: Setup) -> None:
-    """The same path may hold something else by now: a link that was changed, another volume."""
+    """The same path may hold something else by now: a client that was changed, another volume."""
     engine.hear(WorkerHello)
     engine.send(msgspec.structs.replace(setup, digest="f" * 64))
     fault = engine.hear(Fault)
@@ -269,7 +272,7 @@ def test_a_plan_that_does_not_fit_is_a_fault_and_a_new_session(
     fault = engine.hear(Fault)
     assert not fault.final
     assert "slot 3 is released but holds no sequence" in fault.message
-    engine.hub.end(engine.session, "its fault was heard")
+    engine.server.end(engine.session, "its fault was heard")
     engine.set_up(setup)
     engine.send(first_plan([1, 2, 3]))
     assert engine.hear(Result).slots[0].error is None
@@ -324,7 +327,7 @@ def test_a_worker_that_was_told_to_go_says_so_at_last(held: Engine, setup: Setup
 def test_a_life_is_told_with_every_hello(engine: Engine, tmp_path: Path) -> None:
     first = engine.hear(WorkerHello).life
     assert len(first) == 16
-    engine.hub.close()
+    engine.server.close()
     engine.bind(b"87654321")
     assert engine.hear(WorkerHello).life == first
     (tmp_path / "other").mkdir()

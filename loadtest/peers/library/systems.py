@@ -15,7 +15,7 @@ from loadtest.peers.servers import (
     peers_dir,
     version_in,
 )
-from penstock.bench.machine import usable_cores, version_of
+from penstock.machine import usable_cores, version_of
 
 NAMES = ("penstock", "llamacpp", "openvino", "vllm", "transformers")
 _RUNNERS = Path(__file__).with_name("runners")

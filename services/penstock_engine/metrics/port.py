@@ -8,7 +8,7 @@ from typing import cast
 
 from prometheus_client.core import Metric
 
-from penstock.config import MetricsSettings
+from penstock.config.settings import MetricsSettings
 from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_engine.core import EngineCore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from penstock.config import SchedulerSettings
+from penstock.config.settings import SchedulerSettings
 from penstock_engine.queue import Part, Waiting
 from penstock_engine.request import Request
 

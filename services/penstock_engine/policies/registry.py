@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import SchedulerSettings
+from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.fair import FairShare
 from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import PreemptionMode
+from penstock.config.settings import PreemptionMode
 from penstock_engine.policies.forecast import StepCost, first_token_after
 from penstock_engine.request import Sequence
 

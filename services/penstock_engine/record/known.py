@@ -12,7 +12,8 @@ from types import ModuleType
 
 import msgspec
 
-from penstock import config, model_config
+from penstock import model_config
+from penstock.config import settings
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
@@ -62,7 +63,7 @@ from penstock_engine.policies import (
     tenants,
 )
 
-_MESSAGES = (config, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
+_MESSAGES = (settings, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
 """Modules whose msgspec structs are all values, and known."""
 
 _STATE = (

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock import logs, protocol
-from penstock.config import RecordSettings
+from penstock.config.settings import RecordSettings
 from penstock.version import __version__
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects

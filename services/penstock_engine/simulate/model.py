@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock_engine.facts import EngineFacts
 from penstock_engine.simulate.prompts import VOCAB

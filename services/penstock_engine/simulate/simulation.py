@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from penstock.config import EngineConfig, ParallelSettings
+from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics, Open, Slo

@@ -9,9 +9,9 @@ from starlette.types import Scope
 
 from penstock import logs
 from penstock.api_keys import ApiKey, digest_of
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
-from penstock.exposure import check_limits, configured_keys
+from penstock.net.exposure import check_limits, configured_keys
 
 log = logs.get(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, RequiredCalls
 from penstock.parsing.output import ChainedParser

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import StartupError
 
 if TYPE_CHECKING:
-    from penstock.config import GatewayConfig
+    from penstock.config.settings import GatewayConfig
     from penstock_gateway.tracing.tracer import Tracing
 
 

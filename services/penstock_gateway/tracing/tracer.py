@@ -27,7 +27,7 @@ from penstock_gateway.tracing.trace import Trace
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from penstock.config import GatewayConfig
+    from penstock.config.settings import GatewayConfig
 
 log = logs.get(__name__)
 

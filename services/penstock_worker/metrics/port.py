@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from prometheus_client.core import Metric
 
-from penstock.config import MetricsSettings
+from penstock.config.settings import MetricsSettings
 from penstock.metrics.families import CONTENT_TYPE, Families, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_worker.metrics.counts import Counts

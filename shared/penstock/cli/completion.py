@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.cli.commands import COMMANDS
-from penstock.cli.config_tree import leaves
 from penstock.cli.parser import Parser, examples
-from penstock.config import ServeConfig
+from penstock.config.settings import ServeConfig
+from penstock.config.tree import leaves
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.cli import flags
-from penstock.cli.config_tree import leaves, replace_settings
 from penstock.cli.parser import Parser
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config import flags
+from penstock.config.settings import EngineConfig, ServeConfig
+from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
 
 DIFFERENT = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from penstock.cli import flags
 from penstock.cli.parser import Parser
+from penstock.config import flags
 
 
 def gateway(parser: Parser) -> None:

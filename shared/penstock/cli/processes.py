@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock import logs
 from penstock.children import die_with_parent
-from penstock.cli.flags import resolve
+from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.process_title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from penstock.cli import flags
-from penstock.cli.config_tree import leaves
-from penstock.config import EngineConfig
+from penstock.config import flags
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import leaves
 from penstock.errors import InvalidRequest
 
 _NUMBERS: dict[str, tuple[type, str]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.cli.flags import as_table
 from penstock.cli.parser import Parser
+from penstock.config.flags import as_table
 from penstock.errors import InvalidRequest
 
 BEGIN = "<!-- flags: begin (make format writes this) -->\n"

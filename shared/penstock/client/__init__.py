@@ -7,7 +7,7 @@ session         the session with one engine core; fleet: all of them
 endpoints       where they are: lists and names; engine_state: what they say of themselves
 routing         which of them gets a request; served_model: the model that all of them serve
 refusals        requests that can't run
-journey         where a request has been; lobby: where it waits for an engine core to come
+placement         where a request has been; waiting_room: where it waits for an engine core to come
 pacing          how fast requests are submitted; blame: which deaths are held against one
 generation      one request on its way: token ids in, text deltas out; deltas: what it gives
 timing          where a request's time went
@@ -22,12 +22,12 @@ model_text      tokenizer and chat template, as the engine's Welcome brought the
 """
 
 from penstock.client.beam import beam_search
+from penstock.client.beam_hypothesis import Hypothesis
 from penstock.client.beam_params import BeamSearchParams
 from penstock.client.best_of import BestOf, best_of
 from penstock.client.deltas import SequenceDelta
 from penstock.client.engine_client import EngineClient
 from penstock.client.generation import Generation
-from penstock.client.hypothesis import Hypothesis
 from penstock.client.model_text import ModelText
 
 __all__ = [

@@ -14,10 +14,10 @@ import asyncio
 import heapq
 from dataclasses import dataclass, field
 
+from penstock.client.beam_hypothesis import Hypothesis
 from penstock.client.beam_params import BeamSearchParams
 from penstock.client.beam_request import NextStep, Outcome
 from penstock.client.engine_client import NO_TERMS, EngineClient
-from penstock.client.hypothesis import Hypothesis
 from penstock.client.model_text import ModelText
 from penstock.client.refusals import max_output
 from penstock.client.sequence_text import SequenceText

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.blame import Blame
-from penstock.client.journey import NOWHERE, Home, Journey
+from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
@@ -54,13 +54,13 @@ class BeamRequest:
         beams: int,
         sampling: TokenSampling,
         terms: Terms,
-        journey: Journey,
+        placement: Placement,
         follow: Follow,
         timing: RequestTiming | None = None,
     ) -> None:
         self.key = 0
-        self.home: Home = NOWHERE
-        self.journey = journey
+        self.holder: Holder = NOWHERE
+        self.placement = placement
         self.blame = Blame()
         self.name = name
         self.terms = terms
@@ -154,9 +154,9 @@ class BeamRequest:
     def abort(self) -> None:
         """Ends the search here and in the engine. Idempotent."""
         if not self.finished:
-            self.home.abort(self)
+            self.holder.abort(self)
             self.done.cancel()
-        self.home.forget(self)
+        self.holder.forget(self)
 
     def expire(self) -> None:
         """Its time is over, and no engine core has it."""
@@ -170,7 +170,7 @@ class BeamRequest:
         if not self.finished:
             self.done.set_exception(error)
             self.done.exception()  # Who awaits it hears of it; nobody has to.
-        self.home.forget(self)
+        self.holder.forget(self)
 
     def _begin(self, beams: list[list[int]]) -> None:
         self._emitted = dict(enumerate(beams))
@@ -184,7 +184,7 @@ class BeamRequest:
         try:
             following = self._follow(self._outcomes)
         except PenstockError as error:
-            self.home.abort(self)
+            self.holder.abort(self)
             self.fail(error)
             return
         if isinstance(following, str):
@@ -195,11 +195,11 @@ class BeamRequest:
             self._end("timeout")
             return
         # Where the session has ended, it is submitted again instead.
-        self.home.send(Advance(self.key, self._sequences()))
+        self.holder.send(Advance(self.key, self._sequences()))
 
     def _end(self, reason: FinishReason) -> None:
         """The engine core doesn't know that nothing follows, until it is told."""
         if not self.finished:
-            self.home.abort(self)
+            self.holder.abort(self)
             self.done.set_result(reason)
-        self.home.forget(self)
+        self.holder.forget(self)

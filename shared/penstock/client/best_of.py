@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.client.beam_hypothesis import Hypothesis
 from penstock.client.deltas import GrowingDelta, SequenceDelta
 from penstock.client.engine_client import NO_TERMS, EngineClient
 from penstock.client.generation import Generation
-from penstock.client.hypothesis import Hypothesis
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import MAX_N, SamplingParams

@@ -71,7 +71,7 @@ class ClientView:
     @property
     def last_reason(self) -> str:
         """Why the last session, or attempt at one, ended."""
-        reasons = {s.endpoint: s.refused or s.link.last_reason for s in self._fleet}
+        reasons = {s.endpoint: s.refused or s.transport.last_reason for s in self._fleet}
         told = {endpoint: reason for endpoint, reason in reasons.items() if reason}
         if len(self._fleet) == 1:
             return "".join(told.values())

@@ -14,15 +14,15 @@ from penstock import logs
 from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
-from penstock.client.journey import Request
 from penstock.client.live import LiveFeed
-from penstock.client.lobby import Lobby
 from penstock.client.pacing import count_tries
+from penstock.client.placement import OpenRequest
 from penstock.client.refusals import rejection
 from penstock.client.routing import Routing
 from penstock.client.served_model import ServedModel
 from penstock.client.session import EngineSession
-from penstock.config import TransportSettings
+from penstock.client.waiting_room import WaitingRoom
+from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
@@ -62,7 +62,7 @@ class Dispatch:
         self._closed = False
         self._lost_at: float | None = None
         self.fleet = Fleet(endpoints, self._session, self._dropped, resolver)
-        self.lobby = Lobby()
+        self.waiting_room = WaitingRoom()
         self.model = ServedModel()
         self.connected = asyncio.Event()
         self.due: list[Generation] = []
@@ -96,47 +96,47 @@ class Dispatch:
         """Seconds since the last of all sessions ended; infinite where none has, or in order."""
         return float("inf") if self._lost_at is None else now - self._lost_at
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[OpenRequest]:
         """All that are open."""
         placed = (request for session in self.fleet for request in session.open.values())
-        return [*placed, *self.lobby.requests()]
+        return [*placed, *self.waiting_room.requests()]
 
     def look(self, now: float, patience: float) -> None:
         """Looks after what no message tells of; to be called all the time."""
-        self.lobby.lose_patience(now, patience)
+        self.waiting_room.lose_patience(now, patience)
         for session in self.fleet:
             session.pacing.expire(now)
         self.fleet.drop_retired()
         self._reconsider()
         self.live.tick(now)
 
-    def place_new(self, request: Request) -> None:
+    def place_new(self, request: OpenRequest) -> None:
         """Submits a request for the first time."""
         if not self._place(request, new=True):
             # `connected` said otherwise, so one is about to come or go.
-            self.lobby.enter(request, next(self._numbers), time.monotonic())
+            self.waiting_room.enter(request, next(self._numbers), time.monotonic())
 
     def _place(
-        self, request: Request, *, new: bool = False, but: EngineSession | None = None
+        self, request: OpenRequest, *, new: bool = False, but: EngineSession | None = None
     ) -> bool:
         """Submits it to the engine core that is to have it; False where there is none. new: no
         engine core has heard of it."""
-        journey = request.journey
-        engines = self.fleet.candidates(but, journey.numerics)
+        placement = request.placement
+        engines = self.fleet.candidates(but, placement.numerics)
         if not engines:
             return False
-        session, why = self._routing.choose(journey.ask, engines)
+        session, why = self._routing.choose(placement.ask, engines)
         self.routed[session.index, why] += 1
-        if journey.endpoint not in (None, session.endpoint):
+        if placement.endpoint not in (None, session.endpoint):
             self.moved += 1
-        journey.endpoint = session.endpoint
-        request.home.forget(request)
+        placement.endpoint = session.endpoint
+        request.holder.forget(request)
         session.enter(request, new=new)
         return True
 
     def _resume_soon(self) -> None:
         """In a turn of its own: several sessions may end, or begin, at once."""
-        if len(self.lobby) and not self._placing_due:
+        if len(self.waiting_room) and not self._placing_due:
             self._placing_due = True
             asyncio.get_running_loop().call_soon(self._resume)
 
@@ -149,7 +149,7 @@ class Dispatch:
         for session in self.fleet.sessions:
             session.pump()
         placed = 0
-        for request in self.lobby.first(MAX_PLACED):
+        for request in self.waiting_room.first(MAX_PLACED):
             if not self._place(request):
                 break
             placed += 1
@@ -176,10 +176,10 @@ class Dispatch:
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)
             log.error("the engine core's model can't be used", reason=str(error))
-            session.link.end(str(error))
+            session.transport.end(str(error))
             return
         if previous is not None and previous.digest != welcome.digest:
-            self.lobby.fail(RequestFailed("the engine core came back with another model"))
+            self.waiting_room.fail(RequestFailed("the engine core came back with another model"))
         self.connected.set()
         self.live.opened(session.endpoint, welcome, session.send)
         log.info(
@@ -203,7 +203,7 @@ class Dispatch:
         session.pacing.clear()
         for request in lost:
             request.blame.lost(session.endpoint, boot, innocent=innocent)
-            self.lobby.enter(request, next(self._numbers), now)
+            self.waiting_room.enter(request, next(self._numbers), now)
         count_tries(tried)
         connected = [s.welcome for s in self.fleet if s.connected and s.welcome is not None]
         if connected:
@@ -222,7 +222,7 @@ class Dispatch:
         """An engine core shows itself to those who watch."""
         self.live.take(session.endpoint, snapshot, now)
 
-    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
+    def numerics_changed(self, session: EngineSession, request: OpenRequest, before: str) -> None:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
         log.warning(
@@ -233,14 +233,16 @@ class Dispatch:
             now=session.fingerprint,
         )
 
-    def rejected(self, session: EngineSession, request: Request | None, message: Rejected) -> None:
+    def rejected(
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
+    ) -> None:
         """Another engine core may have room where this one has none, or has begun to drain."""
         if request is None:
             return
-        journey = request.journey
-        if message.code in ("unavailable", "overloaded") and not journey.refused:
+        placement = request.placement
+        if message.code in ("unavailable", "overloaded") and not placement.refused:
             session.forget(request)
-            journey.refused = True
+            placement.refused = True
             if self._place(request, new=True, but=session):
                 return
         request.fail(rejection(message))
@@ -261,11 +263,11 @@ class Dispatch:
     def _reconsider(self) -> None:
         """Dials those again who were refused for a reason that is gone: it takes their tokenizer
         to use them. Not while requests wait that they could not go on with."""
-        if len(self.lobby):
+        if len(self.waiting_room):
             return
         for session in self.fleet.sessions:
             welcome = session.welcome
             if not session.refused or not session.answered or welcome is None:
                 continue
             if not self._objection(session, welcome):
-                session.link.end("it may be used now")
+                session.transport.end("it may be used now")

@@ -10,8 +10,8 @@ from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
-from penstock.client.journey import Journey
 from penstock.client.model_text import ModelText
+from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
     PoolResult,
@@ -20,10 +20,10 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.refusals import check_prompt
-from penstock.client.routing import AFFINITY_TOKENS, Ask, make_routing
+from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
 from penstock.client.sampling import stopping, token_sampling
 from penstock.client.timing import RequestTiming
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_frontend import Welcome
@@ -157,7 +157,7 @@ class EngineClient(ClientView):
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            journey=_journey(prompt_token_ids, terms),
+            placement=_journey(prompt_token_ids, terms),
             on_due=self._dispatch.due.append,
             timed=timed,
         )
@@ -195,7 +195,7 @@ class EngineClient(ClientView):
             beams=beams,
             sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
             terms=terms,
-            journey=_journey(prompt_token_ids, terms),
+            placement=_journey(prompt_token_ids, terms),
             follow=follow,
             timing=RequestTiming(1) if timed else None,
         )
@@ -224,7 +224,7 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            journey=_journey(prompt_token_ids, terms),
+            placement=_journey(prompt_token_ids, terms),
             timing=timing,
         )
         self._dispatch.place_new(request)
@@ -258,5 +258,5 @@ class EngineClient(ClientView):
             await asyncio.sleep(_TICK)
 
 
-def _journey(prompt: list[int], terms: Terms) -> Journey:
-    return Journey(Ask(prompt, AFFINITY_TOKENS, terms.tenant, terms.cache_salt))
+def _journey(prompt: list[int], terms: Terms) -> Placement:
+    return Placement(RoutingRequest(prompt, AFFINITY_TOKENS, terms.tenant, terms.cache_salt))

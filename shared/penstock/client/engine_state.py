@@ -51,7 +51,7 @@ def _unready_reason(session: EngineSession) -> str:
     if session.refused:
         return session.refused
     if not session.answered:
-        told = session.link.last_reason
+        told = session.transport.last_reason
         return f"no session: {told}" if told else "no session"
     status = session.status
     if status is None or not session.fresh:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
-from penstock.client.journey import NOWHERE, Home, Journey
+from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
@@ -46,8 +46,8 @@ class _Sequence:
 class Generation:
     """Iterate it for lists of SequenceDelta, until every sequence has finished.
 
-    `key` is the request's number in its home, the session that it runs in or the lobby where it
-    waits for one; the client renews both on a resubmit.
+    `key` is the request's number in its holder, the session that it runs in or the waiting room
+    where it waits for one; the client renews both on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
 
@@ -69,13 +69,13 @@ class Generation:
         grammar: Grammar | None = None,
         tokenizer: Tokenizer,
         terms: Terms,
-        journey: Journey,
+        placement: Placement,
         on_due: Callable[[Generation], None],
         timed: bool = False,
     ) -> None:
         self.key = 0
-        self.home: Home = NOWHERE
-        self.journey = journey
+        self.holder: Holder = NOWHERE
+        self.placement = placement
         self.name = name
         self.prompt_token_ids = prompt_token_ids
         self.params = params
@@ -179,10 +179,10 @@ class Generation:
         timing = self.timing
         keep = linger and timing is not None and timing.begun > 0 and not timing.complete
         if not self.finished:
-            self.home.abort(self)
+            self.holder.abort(self)
             self._end("abort", keep=keep)
         elif not keep:
-            self.home.forget(self)
+            self.holder.forget(self)
 
     def expire(self) -> None:
         """Ends the request here: its time is over, and there is no engine core to say so."""
@@ -313,7 +313,7 @@ class Generation:
         surplus = len(output.tokens) - used
         at = len(sequence.emitted) - surplus
         if output.finish is None:
-            self.home.send(Finish(self.key, output.sequence, at))
+            self.holder.send(Finish(self.key, output.sequence, at))
         return SequenceDelta(
             index=output.sequence,
             text=text,
@@ -342,7 +342,7 @@ class Generation:
         _settle(self.prepared)
         self._wake.set()
         if not keep:
-            self.home.forget(self)
+            self.holder.forget(self)
 
 
 def _settle(promise: asyncio.Future[None]) -> None:

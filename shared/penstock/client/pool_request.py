@@ -10,7 +10,7 @@ from array import array
 import msgspec
 
 from penstock.client.blame import Blame
-from penstock.client.journey import NOWHERE, Home, Journey
+from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
     DeadlineExceeded,
@@ -64,7 +64,7 @@ class PoolResult(msgspec.Struct, frozen=True):
 
 class PoolRequest:
     """Holds the request's whole state, so that it can be submitted again when the engine core it
-    ran on is gone. `key` is its number in its home; `result` is done at its end.
+    ran on is gone. `key` is its number in its holder; `result` is done at its end.
     timing: hears of its moments, and what the engine says of it."""
 
     def __init__(
@@ -74,12 +74,12 @@ class PoolRequest:
         prompt_token_ids: list[int],
         pooling: Pooling,
         terms: Terms,
-        journey: Journey,
+        placement: Placement,
         timing: RequestTiming | None = None,
     ) -> None:
         self.key = 0
-        self.home: Home = NOWHERE
-        self.journey = journey
+        self.holder: Holder = NOWHERE
+        self.placement = placement
         self.name = name
         self.terms = terms
         self.blame = Blame()
@@ -147,7 +147,7 @@ class PoolRequest:
         self.result.set_result(
             PoolResult(message.vectors, len(self._prompt), message.cached_tokens)
         )
-        self.home.forget(self)
+        self.holder.forget(self)
 
     def take(self, output: SequenceOutput) -> None:
         """A terminal output: it has failed."""
@@ -166,9 +166,9 @@ class PoolRequest:
         if not self.finished:
             if self.timing is not None:
                 self.timing.hear(0, None)  # Nothing is waited for.
-            self.home.abort(self)
+            self.holder.abort(self)
             self.result.cancel()
-        self.home.forget(self)
+        self.holder.forget(self)
 
     def expire(self) -> None:
         """Its time is over, and there is no engine core to say so."""
@@ -179,7 +179,7 @@ class PoolRequest:
         if not self.finished:
             self.result.set_exception(error)
             self.result.exception()  # Who awaits it hears of it; nobody has to.
-        self.home.forget(self)
+        self.holder.forget(self)
 
 
 def pooling_model(welcome: Welcome) -> PoolingConfig:

@@ -31,7 +31,7 @@ LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
 
 
-class Engine(Protocol):
+class RoutableEngine(Protocol):
     """What a policy sees of an engine core.
 
     endpoint: its name, the same on every gateway.  load: sequences that it runs and has waiting.
@@ -48,10 +48,10 @@ class Engine(Protocol):
     def block_size(self) -> int: ...
 
 
-AnEngine = TypeVar("AnEngine", bound=Engine)
+AnEngine = TypeVar("AnEngine", bound=RoutableEngine)
 
 
-class Ask(msgspec.Struct, frozen=True):
+class RoutingRequest(msgspec.Struct, frozen=True):
     """What is to be placed. tokens: the prompt.  affinity: so many of them, at most, choose the
     engine.  tenant, salt: KV blocks are shared among requests that have both in common."""
 
@@ -64,7 +64,7 @@ class Ask(msgspec.Struct, frozen=True):
 class Routing(Protocol):
     """A policy. Engines are at least one, in the order in which they were named."""
 
-    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]: ...
+    def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]: ...
 
 
 class PrefixAffinity:
@@ -78,7 +78,7 @@ class PrefixAffinity:
     order takes what it can't.
     """
 
-    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+    def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
         if len(engines) == 1:
             return engines[0], "only"
         key = prefix_key(ask, max(engine.block_size for engine in engines))
@@ -95,7 +95,7 @@ class PrefixAffinity:
 class LeastLoaded:
     """The engine with the least to do; of several, the one that the prompt's hash names."""
 
-    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+    def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
         if len(engines) == 1:
             return engines[0], "only"
         return least_loaded(ask, engines), "load"
@@ -107,7 +107,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, ask: Ask, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
+    def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
         if len(engines) == 1:
             return engines[0], "only"
         chosen = engines[self._next % len(engines)]
@@ -123,7 +123,7 @@ def load_bound(loads: Iterable[int]) -> int:
     return -(-numerator // (100 * len(known)))
 
 
-def least_loaded(ask: Ask, engines: Sequence[AnEngine]) -> AnEngine:
+def least_loaded(ask: RoutingRequest, engines: Sequence[AnEngine]) -> AnEngine:
     """Of equals, the prompt's favourite: else all gateways would send to the same one."""
     least = min(engine.load for engine in engines)
     equals = [engine for engine in engines if engine.load == least]
@@ -132,7 +132,7 @@ def least_loaded(ask: Ask, engines: Sequence[AnEngine]) -> AnEngine:
     return rendezvous(_digest(ask, ask.tokens[:AFFINITY_TOKENS]), equals)[0]
 
 
-def prefix_key(ask: Ask, block_size: int) -> bytes | None:
+def prefix_key(ask: RoutingRequest, block_size: int) -> bytes | None:
     """Names the blocks that the prompt begins with; None where it fills none.
 
     It covers 1, 2, 4, … blocks, at most AFFINITY_TOKENS where a block is not larger: a prompt that
@@ -157,7 +157,7 @@ def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:
     return sorted(engines, key=score, reverse=True)
 
 
-def _digest(ask: Ask, tokens: list[int]) -> bytes:
+def _digest(ask: RoutingRequest, tokens: list[int]) -> bytes:
     ids = array("I", tokens)
     if sys.byteorder == "big":
         ids.byteswap()

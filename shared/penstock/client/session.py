@@ -14,10 +14,10 @@ import zmq
 
 from penstock import logs
 from penstock.client.generation import Generation
-from penstock.client.journey import Request
 from penstock.client.pacing import Pacing
+from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
@@ -33,7 +33,7 @@ from penstock.protocol.to_frontend import (
 )
 from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Event, Opened
-from penstock.transport.link import Link
+from penstock.transport.session_client import SessionClient
 
 log = logs.get(__name__)
 
@@ -69,10 +69,12 @@ class Owner(Protocol):
 
     def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
 
-    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None: ...
+    def numerics_changed(
+        self, session: EngineSession, request: OpenRequest, before: str
+    ) -> None: ...
 
     def rejected(
-        self, session: EngineSession, request: Request | None, message: Rejected
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
     ) -> None: ...
 
 
@@ -98,14 +100,14 @@ class EngineSession:
     ) -> None:
         self.index = index
         self.endpoint = endpoint
-        self.link: Link[ToFrontend] = Link(
+        self.transport: SessionClient[ToFrontend] = SessionClient(
             context,
             endpoint,
             _decoder,
             lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
             settings,
         )
-        self.open: dict[int, Request] = {}
+        self.open: dict[int, OpenRequest] = {}
         self.pacing = Pacing(self._submit)
         self.welcome: Welcome | None = None
         self.status: Status | None = None
@@ -178,7 +180,7 @@ class EngineSession:
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
             loop = asyncio.get_running_loop()
-            heartbeat.PROCESS.join(self.link, lambda: self._wake(loop))
+            heartbeat.PROCESS.join(self.transport, lambda: self._wake(loop))
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """By the heartbeat: what it has taken, the file descriptor does not tell of any more."""
@@ -187,41 +189,41 @@ class EngineSession:
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(self.pump)
 
-    def enter(self, request: Request, *, new: bool) -> None:
+    def enter(self, request: OpenRequest, *, new: bool) -> None:
         """Submits it here, as soon as there is room. new: for the first time."""
-        request.key, request.home = next(self._numbers), self
+        request.key, request.holder = next(self._numbers), self
         self.open[request.key] = request
         self._compare(request)
         self.pacing.enter(request, new=new)
 
-    def _submit(self, request: Request) -> bool:
+    def _submit(self, request: OpenRequest) -> bool:
         if not self.send(request.submission()):
             return False
         self._submitted += request.open_sequences
         return True
 
-    def _compare(self, request: Request) -> None:
+    def _compare(self, request: OpenRequest) -> None:
         """Whether its next tokens are computed as those before were; as far as that is known."""
-        before = request.journey.numerics
+        before = request.placement.numerics
         if self.fingerprint is None or before == self.fingerprint:
             return
-        request.journey.numerics = self.fingerprint
+        request.placement.numerics = self.fingerprint
         if before is not None and request.begun:
             self._owner.numerics_changed(self, request, before)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
         if not self.pacing.waits(request.key):
             self.send(Abort(request.key))
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         """It is over."""
         self.open.pop(request.key, None)
         self.pacing.forget(request.key)
 
     def send(self, message: FromFrontend) -> bool:
         """False when there is no session (nothing was sent)."""
-        sent = self.link.send(message)
+        sent = self.transport.send(message)
         # Sending may consume the socket's edge-triggered readiness: look again soon.
         if not self._pump_due:
             self._pump_due = True
@@ -244,15 +246,15 @@ class EngineSession:
             if self._ticker is not None:
                 self._ticker.cancel()
             self._watch(None)
-        heartbeat.PROCESS.leave(self.link)
-        self.link.close()
+        heartbeat.PROCESS.leave(self.transport)
+        self.transport.close()
         self._answered = False
 
     async def _tick(self) -> None:
         while True:
             self.pump()
             now = time.monotonic()
-            pause = max(0.005, self.link.wait_hint(now))
+            pause = max(0.005, self.transport.wait_hint(now))
             if not self._answered and now - self._begun > UNANSWERED:
                 # A place where nobody is may stay so. That somebody came wakes us all the same.
                 pause = max(pause, UNANSWERED_PACE)
@@ -267,15 +269,15 @@ class EngineSession:
         pause, self._polled = now - self._polled, now
         self.slept = pause > self._settings.peer_timeout / 2
         self._works.not_heard(pause, now)
-        for event in self.link.take(now, now + TURN):
+        for event in self.transport.take(now, now + TURN):
             self._handle(event, now)
-        if self._answered and not self.link.more and (reason := self._works.stuck(now)):
-            self.link.end(reason)
+        if self._answered and not self.transport.more and (reason := self._works.stuck(now)):
+            self.transport.end(reason)
         self._flush()
         if self._closed:  # By what it was told.
             return
-        self._watch(self.link.socket)
-        if self.link.wait_hint(now) == 0.0 and not self._pump_due:
+        self._watch(self.transport.socket)
+        if self.transport.wait_hint(now) == 0.0 and not self._pump_due:
             self._pump_due = True
             asyncio.get_running_loop().call_soon(self.pump)
 
@@ -289,7 +291,7 @@ class EngineSession:
         """Has the loop wake `pump` for the present socket's file descriptor only."""
         descriptor = None
         if socket is not None:
-            with self.link.lock:
+            with self.transport.lock:
                 descriptor = int(socket.getsockopt(zmq.FD))
         if descriptor == self._watched:
             return
@@ -310,7 +312,7 @@ class EngineSession:
 
     def _opened(self, welcome: ToFrontend, frames: list[bytes]) -> None:
         if not isinstance(welcome, Welcome):
-            self.link.end("the engine core's first message was not a welcome")
+            self.transport.end("the engine core's first message was not a welcome")
             return
         self._answered = True
         self._works.told(time.monotonic())
@@ -360,7 +362,7 @@ class EngineSession:
                 self.pacing.answered(number)
                 request = self.open.get(number)
                 if request is not None:
-                    request.journey.tries = 0
+                    request.placement.tries = 0
                     request.take_accepted()
             case Pooled(number):
                 request = self.open.get(number)
@@ -376,4 +378,4 @@ class EngineSession:
             case Snapshot():
                 self._owner.shown(self, message, now)
             case Welcome():
-                self.link.end("a second welcome in one session")
+                self.transport.end("a second welcome in one session")

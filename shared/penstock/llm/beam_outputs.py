@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.client.hypothesis import Hypothesis
+from penstock.client.beam_hypothesis import Hypothesis
 from penstock.llm.assembly import by_token
 from penstock.llm.outputs import Logprob
 from penstock.protocol.common import FinishReason

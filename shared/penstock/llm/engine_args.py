@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cli.config_tree import Leaf, leaves
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import Leaf, leaves
 from penstock.llm.keywords import FOREIGN, RENAMED
 
 _LEAVES = {leaf.name: leaf for leaf in leaves(EngineConfig)}
@@ -27,7 +27,7 @@ def _fields() -> list[tuple[str, Any, Any]]:
 
 def _add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Gives the parser a flag for each keyword of LLM: --max-model-len, --tensor-parallel-size…"""
-    from penstock.cli.flags import help_text
+    from penstock.config.flags import help_text
 
     for leaf in _LEAVES.values():
         names = [leaf.flag]

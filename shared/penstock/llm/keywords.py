@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import logs
-from penstock.cli.config_tree import leaves, replace_settings
-from penstock.config import EngineConfig
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import leaves, replace_settings
 from penstock.errors import InvalidRequest
 
 log = logs.get(__name__)

@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
 
 STOP_GRACE = 10.0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock import logs
 from penstock.metrics.health import answer
-from penstock.supervisor import listener
+from penstock.net import listener
 
 log = logs.get(__name__)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.config import LimitSettings
+from penstock.config.settings import LimitSettings
 from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
 from penstock.protocol.live import Snapshot

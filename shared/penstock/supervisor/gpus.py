@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.config import WorkerSettings
+from penstock.config.settings import WorkerSettings
 from penstock.errors import StartupError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

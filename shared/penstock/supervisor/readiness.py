@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 
 POLL_INTERVAL = 0.05
 _ANSWER_TIMEOUT = 5.0

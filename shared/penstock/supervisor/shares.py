@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.bench.machine import usable_cores
-from penstock.config import EngineConfig, MetricsSettings
+from penstock.config.settings import EngineConfig, MetricsSettings
 from penstock.errors import StartupError
+from penstock.machine import usable_cores
 
 
 def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import zmq
 
 from penstock import logs
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.transport.curve_keys import load_public, load_secret
 

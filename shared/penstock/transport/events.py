@@ -1,4 +1,4 @@
-"""What a Hub or a Link tells its owner, in order."""
+"""What a SessionServer or a SessionClient tells its owner, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class Opened(Generic[Message]):
-    """A session began. message: the peer's first (Hello at the hub; its answer at a link)."""
+    """A session began. message: the peer's first (Hello at the server; its answer at a client)."""
 
     session: bytes
     message: Message

@@ -23,7 +23,7 @@ STOPS_WITHIN = 5.0
 
 
 class Alive(Protocol):
-    """A Hub or a Link."""
+    """A SessionServer or a SessionClient."""
 
     @property
     def beat_interval(self) -> float: ...

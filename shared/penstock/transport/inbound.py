@@ -1,4 +1,5 @@
-"""What a Hub and a Link have in common: what comes in is taken at once, and handed out in turns."""
+"""What a SessionServer and a SessionClient have in common: what comes in is taken at once, and
+handed out in turns."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from typing import Generic, TypeVar
 import msgspec
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.transport.events import Ended, Event
-from penstock.transport.lane import Lane
+from penstock.transport.numbering import Numbering
 from penstock.transport.wire import BadFrame
 
 Incoming = TypeVar("Incoming")
@@ -34,11 +35,11 @@ LATE = 0.75
 class Taken:
     """A message as it came, numbered and not decoded; or, if `ended` says why, the session's end.
 
-    lane: None at a link before its hello has left.
+    numbering: None at a client before its hello has left.
     """
 
     session: bytes
-    lane: Lane | None
+    numbering: Numbering | None
     parts: list[bytes]
     ended: str | None = None
 
@@ -195,14 +196,16 @@ class Inbound(ABC, Generic[Incoming]):
                 return
             self._accept(parts, now)
 
-    def _silent(self, lane: Lane, now: float) -> bool:
+    def _silent(self, numbering: Numbering, now: float) -> bool:
         """Whether its peer is to be given up.
 
         Where something is left unread that may be its beats.  But nobody has looked for as long
         only where this process was frozen as a whole; then the peer has given us up.
         """
         timeout = self._settings.peer_timeout
-        return lane.silent(now, timeout) and not (self._unread and now - self._looked <= timeout)
+        return numbering.silent(now, timeout) and not (
+            self._unread and now - self._looked <= timeout
+        )
 
     def _decode(self, parts: list[bytes]) -> Incoming:
         if not parts:

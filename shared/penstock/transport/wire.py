@@ -4,9 +4,10 @@ A message is [header, payload, *frames]: the header is 17 bytes (boot 8, kind 1,
 endian), the payload msgpack, the frames raw bytes.  A ROUTER has the session in front of it: the
 peer's routing id, 16 random bytes that the peer draws anew for each session.
 
-To a hub these are ZeroMQ's parts.  To a link they are joined into one: where a connection breaks
-while a DEALER with ZMQ_IMMEDIATE reads, libzmq (4.3.5) drops what is unread at its next look at the
-connection, every hundredth part; in the middle of a message it aborts the process for that.
+To a server these are ZeroMQ's parts.  To a client they are joined into one: where a connection
+breaks while a DEALER with ZMQ_IMMEDIATE reads, libzmq (4.3.5) drops what is unread at its next
+look at the connection, every hundredth part; in the middle of a message it aborts the process for
+that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 
 _HEADER = struct.Struct("<8sBQ")
 
@@ -33,7 +34,7 @@ HIGH_WATER_MARK = 4096
 """Messages queued towards one peer, at most; a pipe fuller than that ends the session."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     DATA = 0
     BEAT = 1
     BYE = 2
@@ -43,15 +44,15 @@ class BadFrame(Exception):
     """A frame that no sound peer sends: the session is over."""
 
 
-def pack_header(boot: bytes, kind: Kind, number: int) -> bytes:
+def pack_header(boot: bytes, kind: FrameKind, number: int) -> bytes:
     return _HEADER.pack(boot, kind, number)
 
 
-def unpack_header(header: bytes) -> tuple[bytes, Kind, int]:
+def unpack_header(header: bytes) -> tuple[bytes, FrameKind, int]:
     """(boot, kind, number). Raises BadFrame."""
     try:
         boot, kind, number = _HEADER.unpack(header)
-        return boot, Kind(kind), number
+        return boot, FrameKind(kind), number
     except (struct.error, ValueError) as error:
         raise BadFrame(f"a header that can't be read: {error}") from None
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from penstock.cli.commands import BY_NAME
-from penstock.cli.config_tree import load_file
-from penstock.config import ServeConfig
+from penstock.config.settings import ServeConfig
+from penstock.config.tree import load_file
 from tests.deploy.helm.chart import (
     CHART,
     NAMESPACE,

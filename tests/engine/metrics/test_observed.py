@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config import RecordSettings
+from penstock.config.settings import RecordSettings
 from penstock_engine.commands import replay_all
 from penstock_engine.metrics import health as health_module
 from penstock_engine.metrics import observed as observed_module

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import RecordSettings
+from penstock.config.settings import RecordSettings
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import Recorder, recording
 from penstock_engine.record.replay import replay

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.config import RecordSettings
+from penstock.config.settings import RecordSettings
 from penstock.protocol.from_frontend import Watch
 from penstock.protocol.live import Snapshot
 from penstock_engine.record.framing import log_files

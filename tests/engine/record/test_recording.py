@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import RecordSettings
+from penstock.config.settings import RecordSettings
 from penstock_engine.core import EngineCore
 from penstock_engine.effects import Effects
 from penstock_engine.record import recorder, redaction, writer

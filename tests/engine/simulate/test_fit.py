@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import CacheSettings, EngineConfig, RecordSettings, SchedulerSettings
+from penstock.config.settings import CacheSettings, EngineConfig, RecordSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import SlotWork
 from penstock_engine.record.framing import log_files

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest import long_simulation
-from penstock.config import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
+from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_engine.kv.pool import BrokenBooks

@@ -1,4 +1,5 @@
-"""A worker's process whose device computes beside its main thread. The engine side is a Hub."""
+"""A worker's process whose device computes beside its main thread. The engine side is a
+SessionServer."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_a_step_that_is_too_large_and_a_device_that_breaks(
     fault = engine.hear(Fault)
     assert (fault.final, fault.out_of_memory) == (False, True)
     assert "no room for 3 GiB" in fault.message
-    engine.hub.end(engine.session, "its fault was heard")
+    engine.server.end(engine.session, "its fault was heard")
     engine.set_up(setup)
     engine.send(plans([5, 6, 7], 1)[0])
     assert engine.hear(Result).slots[0].token is not None

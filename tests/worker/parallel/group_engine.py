@@ -16,11 +16,11 @@ import zmq
 from torch import Tensor
 
 from penstock import logs
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.protocol.from_worker import Fault, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
 from penstock.transport.events import Ended, Opened, Received
-from penstock.transport.hub import Hub
+from penstock.transport.session_server import SessionServer
 from penstock_worker.forward.interface import Batch
 from penstock_worker.process import FINAL, main
 
@@ -97,7 +97,7 @@ class GroupEngine:
         self.number = 0
         self._context = zmq.Context()
         decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.hub: Hub[FromWorker] = Hub(
+        self.server: SessionServer[FromWorker] = SessionServer(
             self._context, self.endpoint, decoder, SETTINGS, b"12345678", "workers"
         )
         self.sessions: dict[int, bytes] = {}
@@ -123,8 +123,8 @@ class GroupEngine:
         return self._folder / f"rank-{rank}.log"
 
     def turn(self) -> None:
-        self.hub.socket.poll(10)
-        for event in self.hub.poll(time.monotonic()):
+        self.server.socket.poll(10)
+        for event in self.server.poll(time.monotonic()):
             if isinstance(event, Opened):
                 hello = event.message
                 assert isinstance(hello, WorkerHello)
@@ -175,12 +175,12 @@ class GroupEngine:
                 number=self.number,
             )
             asked = (own or {}).get(rank, setup)
-            self.hub.send(self.sessions[rank], msgspec.structs.replace(asked, group=group))
+            self.server.send(self.sessions[rank], msgspec.structs.replace(asked, group=group))
         return self.hear(Ready)
 
     def send(self, message: Plan | Stop) -> None:
         for session in self.sessions.values():
-            self.hub.send(session, message)
+            self.server.send(session, message)
 
     def step(self, plan: Plan) -> list[Result]:
         self.send(plan)
@@ -189,7 +189,7 @@ class GroupEngine:
     def drop(self) -> None:
         """End every session, as when a rank is lost."""
         for session in list(self.sessions.values()):
-            self.hub.end(session, "a rank was lost")
+            self.server.end(session, "a rank was lost")
         self.until(lambda: not self.sessions)
         self.heard.clear()
 
@@ -197,5 +197,5 @@ class GroupEngine:
         for worker in self.workers.values():
             worker.kill()
             worker.join(60)
-        self.hub.close()
+        self.server.close()
         self._context.destroy(linger=0)

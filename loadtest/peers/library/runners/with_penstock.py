@@ -18,8 +18,8 @@ class Penstock:
 
     def __init__(self, model: str, threads: int) -> None:
         from penstock import LLM
-        from penstock.cli.config_tree import replace_settings
-        from penstock.config import EngineConfig
+        from penstock.config.settings import EngineConfig
+        from penstock.config.tree import replace_settings
         from penstock.llm.launched_engine import LaunchedEngine
 
         settings = {"model": model, "threads": threads, "max_model_len": 2048}

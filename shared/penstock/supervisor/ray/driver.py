@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import logs
-from penstock.config import EngineConfig, ServeConfig
+from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.supervisor.ray.actor import Task
 from penstock.supervisor.ray.reach import (

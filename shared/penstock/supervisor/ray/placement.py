@@ -10,7 +10,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from penstock.config import WorkerSettings
+from penstock.config.settings import WorkerSettings
 from penstock.supervisor.ray.reach import Unavailable
 
 STRATEGY = "PACK"

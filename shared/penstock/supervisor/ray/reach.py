@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.transport.curve import is_loopback
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from penstock.cli.config_tree import Leaf, leaves, load_file, replace_settings
-from penstock.config import ServeConfig
+from penstock.config.settings import ServeConfig
+from penstock.config.tree import Leaf, leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
 
 _PREFIX = "setting_"

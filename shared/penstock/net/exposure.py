@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from penstock.api_keys import ApiKey, key_of_environment, load_keys
-from penstock.config import GatewayConfig
+from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.client.blame import Blame
-from penstock.client.routing import Ask
+from penstock.client.routing import RoutingRequest
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock.terms import Terms
 
 
-class Journey:
+class Placement:
     """Where a request has been.
 
     ask: what it is placed by.  endpoint: of the engine core that had it last.
@@ -23,7 +23,7 @@ class Journey:
 
     __slots__ = ("ask", "endpoint", "numerics", "refused", "tries")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: RoutingRequest) -> None:
         self.ask = ask
         self.endpoint: str | None = None
         self.numerics: str | None = None
@@ -31,15 +31,15 @@ class Journey:
         self.tries = 0
 
 
-class Request(Protocol):
+class OpenRequest(Protocol):
     """What the client needs of a Generation or PoolRequest.
 
-    key: its number where it is.  home: the session or lobby that it is in.
+    key: its number where it is.  holder: the session or waiting_room that it is in.
     """
 
     key: int
-    home: Home
-    journey: Journey
+    holder: Holder
+    placement: Placement
 
     @property
     def blame(self) -> Blame: ...
@@ -83,18 +83,18 @@ class Request(Protocol):
     def fail(self, error: PenstockError) -> None: ...
 
 
-class Home(Protocol):
+class Holder(Protocol):
     """Where an open request is: with an engine core, or waiting for one."""
 
     def send(self, message: FromFrontend) -> bool:
         """False where there is nobody to send to."""
         ...
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it; `forget` has to follow."""
         ...
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         """The request is over."""
         ...
 
@@ -105,10 +105,10 @@ class Nowhere:
     def send(self, message: FromFrontend) -> bool:
         return False
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         pass
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         pass
 
 

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.transport.curve import client_curve
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.inbound import Inbound, Taken
-from penstock.transport.lane import Lane
+from penstock.transport.numbering import Numbering
 from penstock.transport.wire import (
     NO_BOOT,
     BadFrame,
-    Kind,
+    FrameKind,
     pack_header,
     set_common_options,
     split,
@@ -32,7 +32,7 @@ DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 
 
-class Link(Inbound[Incoming]):
+class SessionClient(Inbound[Incoming]):
     """A session with the engine core, renewed whenever it ends.
 
     Each session dials with a new DEALER under a fresh random identity, so that frames of an ended
@@ -59,7 +59,7 @@ class Link(Inbound[Incoming]):
         self._hello = hello
         self._redial_at = 0.0
         self._retry = FIRST_RETRY
-        self._lane: Lane | None = None
+        self._numbering: Numbering | None = None
         self._opened = False
         self._last = False
         """Whether the end of the session is in the inbox: nothing is read or sent any more."""
@@ -76,7 +76,9 @@ class Link(Inbound[Incoming]):
     @property
     def boot(self) -> bytes | None:
         """The engine's boot in the open session."""
-        return self._lane.expected_boot if self._lane is not None and self._opened else None
+        return (
+            self._numbering.expected_boot if self._numbering is not None and self._opened else None
+        )
 
     @property
     def more(self) -> bool:
@@ -98,9 +100,9 @@ class Link(Inbound[Incoming]):
             return False
         payload = self._encoder.encode(message)
         with self.lock:
-            if not self.opened or self._lane is None:
+            if not self.opened or self._numbering is None:
                 return False
-            return self._put([self._lane.seal(Kind.DATA, self._now), payload, *frames])
+            return self._put([self._numbering.seal(FrameKind.DATA, self._now), payload, *frames])
 
     def end(self, reason: str) -> None:
         """Ends the session; the next turn reports it, and a later one dials again. Nothing else of
@@ -123,14 +125,14 @@ class Link(Inbound[Incoming]):
     def _hang_up(self, linger: int = 0) -> None:
         if self.socket is not None:
             if self._opened:
-                bye = [pack_header(NO_BOOT, Kind.BYE, 0), b"the peer left"]
+                bye = [pack_header(NO_BOOT, FrameKind.BYE, 0), b"the peer left"]
                 try:
                     self.socket.send_multipart(bye, zmq.NOBLOCK)
                 except zmq.ZMQError:
                     pass  # It is gone already: there is nobody to tell.
             self.socket.close(linger=linger)
         self.socket = None
-        self._lane = None
+        self._numbering = None
         self._opened = self._last = self._unread = False
         self._given_up = ""
         self._inbox.clear()
@@ -144,7 +146,7 @@ class Link(Inbound[Incoming]):
         self._take_in(now)
 
     def _attend(self, now: float) -> bool:
-        if self._lane is None or self._given_up:
+        if self._numbering is None or self._given_up:
             return False
         self._now = now
         self._given_up = self._silence(now)
@@ -157,7 +159,7 @@ class Link(Inbound[Incoming]):
     def _silence(self, now: float) -> str:
         """Why the engine core is to be given up; empty: it isn't. After its goodbye nothing is
         expected of it, and what it said before still counts."""
-        if self._lane is None or self._last or not self._silent(self._lane, now):
+        if self._numbering is None or self._last or not self._silent(self._numbering, now):
             return ""
         return f"the engine core was silent for {self._settings.peer_timeout:g} s"
 
@@ -178,15 +180,15 @@ class Link(Inbound[Incoming]):
                 self._curve.secure(socket)
             socket.connect(self._endpoint)
             self.socket = socket
-        if self._lane is None:
-            lane = Lane(now, boot=NO_BOOT, expected_boot=None)
+        if self._numbering is None:
+            numbering = Numbering(now, boot=NO_BOOT, expected_boot=None)
             payload = self._encoder.encode(self._hello())
-            header = lane.seal(Kind.DATA, now)
+            header = numbering.seal(FrameKind.DATA, now)
             try:
                 self.socket.send_multipart([header, payload], zmq.NOBLOCK)
             except zmq.Again:
                 return  # Not connected yet.
-            self._lane = lane
+            self._numbering = numbering
 
     def _take_in(self, now: float) -> None:
         if self.socket is not None and not self._last:
@@ -200,28 +202,30 @@ class Link(Inbound[Incoming]):
                 raise BadFrame(f"a message of {len(parts)} parts that are not joined")
             parts = split(parts[0])
             boot, kind, number = unpack_header(parts[0])
-            if kind is Kind.BYE:
+            if kind is FrameKind.BYE:
                 reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
                 raise BadFrame(reason or "the engine core ended it")
             self._number(boot, kind, number, parts, now)
         except BadFrame as error:
             self._finish(str(error))
 
-    def _number(self, boot: bytes, kind: Kind, number: int, parts: list[bytes], now: float) -> None:
-        lane = self._lane
-        if lane is None:
+    def _number(
+        self, boot: bytes, kind: FrameKind, number: int, parts: list[bytes], now: float
+    ) -> None:
+        numbering = self._numbering
+        if numbering is None:
             raise BadFrame("a message before the hello")
-        lane.accept(boot, number, now)
-        if lane.expected_boot is None:
-            lane.boot = lane.expected_boot = boot
-        if kind is Kind.DATA:
-            self._inbox.put(Taken(b"", lane, parts[1:]))
+        numbering.accept(boot, number, now)
+        if numbering.expected_boot is None:
+            numbering.boot = numbering.expected_boot = boot
+        if kind is FrameKind.DATA:
+            self._inbox.put(Taken(b"", numbering, parts[1:]))
 
     def _finish(self, reason: str) -> None:
         """Nothing sound follows; what came before it counts."""
         if not self._last:
             self._last = True
-            self._inbox.put(Taken(b"", self._lane, [], ended=reason))
+            self._inbox.put(Taken(b"", self._numbering, [], ended=reason))
 
     def _event(self, message: Taken) -> Event[Incoming] | None:
         if self._given_up:
@@ -241,11 +245,11 @@ class Link(Inbound[Incoming]):
         return Opened(b"", decoded, message.parts[1:])
 
     def _beat(self, now: float) -> None:
-        lane = self._lane
-        if lane is None or lane.expected_boot is None or self._last:
+        numbering = self._numbering
+        if numbering is None or numbering.expected_boot is None or self._last:
             return  # Nobody has been heard yet, or nobody is there any more.
-        if now - lane.last_sent >= self._settings.beat_interval:
-            self._put([lane.seal(Kind.BEAT, now)])
+        if now - numbering.last_sent >= self._settings.beat_interval:
+            self._put([numbering.seal(FrameKind.BEAT, now)])
 
     def _put(self, parts: list[bytes]) -> bool:
         if self.socket is None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
+from penstock.transport.wire import NO_BOOT, BadFrame, FrameKind, pack_header
 
 
-class Lane:
+class Numbering:
     """Numbers both directions of a session from 0 and knows when the peer was last heard.
 
     boot: what outgoing headers carry.  expected_boot: what incoming ones must carry; None while
-    unknown (at a link, before the engine's first message).  At a hub, told: the owner knows of the
-    session; over: it is to hear no more of it.
+    unknown (at a client, before the engine's first message).  At a server, told: the owner knows
+    of the session; over: it is to hear no more of it.
     """
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Lane:
         self._sent = 0
         self._received = 0
 
-    def seal(self, kind: Kind, now: float) -> bytes:
+    def seal(self, kind: FrameKind, now: float) -> bytes:
         """The header of the next outgoing message."""
         header = pack_header(self.boot, kind, self._sent)
         self._sent += 1

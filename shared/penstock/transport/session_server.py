@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from penstock.config import TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.transport.curve import Peers, server_curve
 from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken
-from penstock.transport.lane import Lane
+from penstock.transport.numbering import Numbering
 from penstock.transport.wire import (
     MAX_FRAMES,
     NO_BOOT,
     BadFrame,
-    Kind,
+    FrameKind,
     join,
     pack_header,
     set_common_options,
@@ -34,7 +34,7 @@ FAREWELL = 1.0
 FAREWELL_PACE = 0.005
 
 
-class Hub(Inbound[Incoming]):
+class SessionServer(Inbound[Incoming]):
     """Sessions over one ROUTER.  Never blocks; the owner waits on `socket` and calls `take`.
 
     A gap in the numbers, a frame that doesn't decode, a full pipe, a vanished peer or
@@ -61,7 +61,7 @@ class Hub(Inbound[Incoming]):
             raise ValueError(f"boot must be {len(NO_BOOT)} bytes, not all zero")
         super().__init__(decoder, settings)
         self._boot = boot
-        self._lanes: dict[bytes, Lane] = {}
+        self._numberings: dict[bytes, Numbering] = {}
         self._closed = False
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         set_common_options(self.socket, settings)
@@ -78,27 +78,27 @@ class Hub(Inbound[Incoming]):
     def sessions(self) -> list[bytes]:
         """Open sessions that the owner has been told of, oldest first."""
         with self.lock:
-            return [session for session, lane in self._lanes.items() if lane.told]
+            return [session for session, numbering in self._numberings.items() if numbering.told]
 
     def send(self, session: bytes, message: Any, frames: Sequence[bytes] = ()) -> None:
         """Queues a message. A session that isn't open is ignored: its end has been reported, or
         will be."""
-        if session not in self._lanes:
+        if session not in self._numberings:
             return
         payload = self._encoder.encode(message)
         with self.lock:
-            lane = self._lanes.get(session)
-            if lane is not None:
-                header = lane.seal(Kind.DATA, self._now)
-                self._put(session, lane, header, [payload, *frames])
+            numbering = self._numberings.get(session)
+            if numbering is not None:
+                header = numbering.seal(FrameKind.DATA, self._now)
+                self._put(session, numbering, header, [payload, *frames])
 
     def end(self, session: bytes, reason: str) -> None:
         """Ends a session, tells the peer, and lets the next turn report it. Nothing else of it is
         handed out."""
         with self.lock:
-            lane = self._lanes.get(session)
-            if lane is not None:
-                self._end(session, lane, reason)
+            numbering = self._numberings.get(session)
+            if numbering is not None:
+                self._end(session, numbering, reason)
 
     def close(self) -> None:
         """Says goodbye to every peer, gives them FAREWELL seconds to hang up, closes the socket.
@@ -108,8 +108,8 @@ class Hub(Inbound[Incoming]):
         """
         with self.lock:
             self._closed = True  # From here on the socket is left to us.
-        there = list(self._lanes)
-        self._lanes.clear()
+        there = list(self._numberings)
+        self._numberings.clear()
         over = time.monotonic() + FAREWELL
         while there := [s for s in there if self._say_bye(s, LEAVING)]:
             if time.monotonic() >= over:
@@ -143,36 +143,40 @@ class Hub(Inbound[Incoming]):
         return self.more
 
     def _expire(self, now: float) -> None:
-        silent = [(s, lane) for s, lane in self._lanes.items() if self._silent(lane, now)]
-        for session, lane in silent:
+        silent = [
+            (s, numbering)
+            for s, numbering in self._numberings.items()
+            if self._silent(numbering, now)
+        ]
+        for session, numbering in silent:
             timeout = self._settings.peer_timeout
-            self._end(session, lane, f"silent for more than {timeout:g} s")
+            self._end(session, numbering, f"silent for more than {timeout:g} s")
 
     def _beat(self, now: float) -> None:
-        for session, lane in list(self._lanes.items()):
-            if now - lane.last_sent >= self._settings.beat_interval:
-                self._put(session, lane, lane.seal(Kind.BEAT, now), [])
+        for session, numbering in list(self._numberings.items()):
+            if now - numbering.last_sent >= self._settings.beat_interval:
+                self._put(session, numbering, numbering.seal(FrameKind.BEAT, now), [])
 
-    def _put(self, session: bytes, lane: Lane, header: bytes, parts: list[bytes]) -> None:
+    def _put(self, session: bytes, numbering: Numbering, header: bytes, parts: list[bytes]) -> None:
         try:
             self.socket.send_multipart([session, join(header, parts)], zmq.NOBLOCK)
         except zmq.Again:
-            self._end(session, lane, "its pipe is full")
+            self._end(session, numbering, "its pipe is full")
         except zmq.ZMQError as error:
-            self._end(session, lane, f"it can't be reached: {error}")
+            self._end(session, numbering, f"it can't be reached: {error}")
 
-    def _end(self, session: bytes, lane: Lane, reason: str) -> None:
+    def _end(self, session: bytes, numbering: Numbering, reason: str) -> None:
         """At once: what was taken of it is not acted on."""
-        if self._lanes.get(session) is lane:
-            del self._lanes[session]
+        if self._numberings.get(session) is numbering:
+            del self._numberings[session]
             self._say_bye(session, reason)
-        lane.over = True
-        if lane.told:
+        numbering.over = True
+        if numbering.told:
             self._ended.append(Ended(session, reason))
 
     def _say_bye(self, session: bytes, reason: str) -> bool:
         """Returns whether the peer is still connected."""
-        header = pack_header(self._boot, Kind.BYE, 0)
+        header = pack_header(self._boot, FrameKind.BYE, 0)
         try:
             self.socket.send_multipart([session, join(header, [reason.encode()])], zmq.NOBLOCK)
         except zmq.Again:
@@ -187,15 +191,15 @@ class Hub(Inbound[Incoming]):
             if not 2 <= len(parts) <= MAX_FRAMES:
                 raise BadFrame(f"a message of {len(parts)} parts")
             boot, kind, number = unpack_header(parts[1])
-            lane = self._lanes.get(session)
-            if kind is Kind.BYE:
+            numbering = self._numberings.get(session)
+            if kind is FrameKind.BYE:
                 reason = parts[2].decode(errors="replace")[:200] if len(parts) > 2 else ""
                 self._left(session, reason or "the peer left")
-            elif lane is not None:
-                lane.accept(boot, number, now)
-                if kind is Kind.DATA:
-                    self._inbox.put(Taken(session, lane, parts[2:]))
-            elif kind is Kind.DATA and number == 0 and boot == NO_BOOT:
+            elif numbering is not None:
+                numbering.accept(boot, number, now)
+                if kind is FrameKind.DATA:
+                    self._inbox.put(Taken(session, numbering, parts[2:]))
+            elif kind is FrameKind.DATA and number == 0 and boot == NO_BOOT:
                 self._open(session, parts[2:], now)
             else:
                 self._say_bye(session, "no such session")
@@ -206,30 +210,30 @@ class Hub(Inbound[Incoming]):
     def _open(self, session: bytes, parts: list[bytes], now: float) -> None:
         if len(session) != SESSION_ID_BYTES:
             raise BadFrame(f"a session id must have {SESSION_ID_BYTES} bytes")
-        lane = Lane(now, boot=self._boot, expected_boot=self._boot)
-        lane.accept(NO_BOOT, 0, now)
-        self._lanes[session] = lane
-        self._inbox.put(Taken(session, lane, parts))
+        numbering = Numbering(now, boot=self._boot, expected_boot=self._boot)
+        numbering.accept(NO_BOOT, 0, now)
+        self._numberings[session] = numbering
+        self._inbox.put(Taken(session, numbering, parts))
 
     def _left(self, session: bytes, reason: str) -> None:
         """Nothing sound follows; what came before it counts."""
-        lane = self._lanes.pop(session, None)
-        if lane is not None:
-            self._inbox.put(Taken(session, lane, [], ended=reason))
+        numbering = self._numberings.pop(session, None)
+        if numbering is not None:
+            self._inbox.put(Taken(session, numbering, [], ended=reason))
 
     def _event(self, message: Taken) -> Event[Incoming] | None:
-        session, lane = message.session, message.lane
-        if lane is None or lane.over:
+        session, numbering = message.session, message.numbering
+        if numbering is None or numbering.over:
             return None
         if message.ended is not None:
-            lane.over = True
-            return Ended(session, message.ended) if lane.told else None
+            numbering.over = True
+            return Ended(session, message.ended) if numbering.told else None
         try:
             decoded = self._decode(message.parts)
         except BadFrame as error:
-            self._end(session, lane, str(error))
+            self._end(session, numbering, str(error))
             return None
-        if lane.told:
+        if numbering.told:
             return Received(session, decoded, message.parts[1:])
-        lane.told = True
+        numbering.told = True
         return Opened(session, decoded, message.parts[1:])
