@@ -2,6 +2,7 @@
 # make test    everything that CI runs
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
+# make docs    the documentation as a site, in build/site
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
@@ -11,7 +12,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test clients sanitize lint format clean
+.PHONY: help setup serve test clients sanitize lint docs format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -83,6 +84,7 @@ test: setup
 	step "ruff format" $(BIN)/ruff format --check .; \
 	step "mypy" $(BIN)/mypy; \
 	step "import-linter" $(BIN)/lint-imports; \
+	step "docs" $(MAKE) --no-print-directory docs; \
 	if [ -z "$$PENSTOCK_NO_CLIENTS" ]; then step "clients" $(MAKE) --no-print-directory clients; fi; \
 	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
 	step "sanitizers" $(BIN)/python -m tests.kernels.cpu.sanitize; \
@@ -107,10 +109,14 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site, in build/site; --strict fails for a link or anchor that leads nowhere.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/penstock config-table --update README.md
+	$(BIN)/penstock config-table --update docs/reference/settings.md
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -19,6 +19,7 @@ from pathlib import Path
 from docs.reference.pages import commands_page, endpoints_page, metrics_page, settings_page
 
 FOLDER = Path(__file__).parent
+PORT_FLAGS = ("--engine-metrics-port", "--worker-metrics-port")
 PATIENCE = 180.0
 """Seconds that the system gets to be ready."""
 
@@ -30,7 +31,7 @@ def main() -> None:
     with _system() as [main_port]:
         document = json.loads(get(main_port, "/openapi.json"))
         plain = metrics_after_a_request(main_port)
-    with _system("--engine-metrics-port", "--worker-metrics-port") as ports:
+    with _system(*PORT_FLAGS, policy="fair") as ports:
         metrics_after_a_request(ports[0])
         gateway, engine, worker = (get(port, "/metrics") for port in ports)
     _write("endpoints", endpoints_page(document))
@@ -53,11 +54,12 @@ def get(port: int, path: str, body: bytes | None = None) -> str:
 
 
 @contextmanager
-def _system(*port_flags: str) -> Iterator[list[int]]:
+def _system(*port_flags: str, policy: str = "fcfs") -> Iterator[list[int]]:
     """A ready system; its HTTP port, then the port given to each of the flags."""
-    ports = [_free_port() for _ in ("--port", *port_flags)]
+    ports = [free_port() for _ in ("--port", *port_flags)]
     flags = zip(("--port", *port_flags), map(str, ports), strict=True)
     arguments = [word for pair in flags for word in pair]
+    arguments += ["--scheduling-policy", policy]
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "serve", *arguments], stdout=subprocess.DEVNULL
     )
@@ -80,7 +82,8 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
     raise RuntimeError("the system did not become ready; its log says why")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -23,8 +23,8 @@ def settings_page() -> str:
     """Every flag of `penstock serve`."""
     return (
         f"# Settings\n\n{WRITTEN}\n"
-        "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, and "
-        "(the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
+        "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
+        "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
         "The same table: `penstock config-table`.\n\n" + BEGIN + as_table() + END
     )
 
@@ -165,7 +165,10 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
     """Each argument is the text of a /metrics: of a gateway whose engine core has no metrics port,
     and of the three kinds of processes where all have one."""
     sections = {
-        "Gateway": (gateway, "On a gateway's main port, or its `--admin-port` where there are keys."),
+        "Gateway": (
+            gateway,
+            "On a gateway's main port, or its `--admin-port` where there are keys.",
+        ),
         "Engine core": (engine, "On `--engine-metrics-port`."),
         "Gateway, for an engine core without a metrics port": (
             plain,
