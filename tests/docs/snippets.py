@@ -13,6 +13,7 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (
         *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").rglob("*.md"),
         *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     )
 )

@@ -224,6 +224,19 @@ def test_the_reference_of_metrics_is_current(
     assert text_of("docs/reference/metrics.md") == metrics_page(plain, gateway, engine, worker), HOW
 
 
+def test_every_endpoint_has_an_example(server: Server) -> None:
+    """Under one of its paths, where it has several; the pages for people need none."""
+    shown = "".join(each.code for page in PAGES for each in snippets(page))
+    document = json.loads(get(port_of(server), "/openapi.json"))
+    paths: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            paths.setdefault(operation["summary"], []).append(path.replace("{name}", server.model))
+    for aliases in paths.values():
+        pages = aliases in (["/docs"], ["/"])
+        assert pages or any(f"{BASE}{path}" in shown for path in aliases), aliases
+
+
 HOW = "run `python -m docs.reference.generate`"
 
 
