@@ -23,6 +23,7 @@ BASE = "http://127.0.0.1:8000"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SEPARATORS = {"|", "||", "&&", ";", "(", ")", "&"}
 _REDIRECTIONS = {">", ">>", "<"}
+_COMMENT = re.compile(r"(^|\s)#\s.*$", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
@@ -53,10 +54,14 @@ def snippets(page: str) -> list[Snippet]:
 
 
 def lines_of(code: str) -> Iterator[str]:
-    """The shell's logical lines: without comments, continued ones joined."""
-    for line in code.replace("\\\n", " ").splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield line
+    """The shell's logical lines: without comments; those within quotes, or continued, joined."""
+    begun = ""
+    for line in code.replace("\\\n", " ").splitlines(keepends=True):
+        begun += line
+        if _COMMENT.sub("", begun).count("'") % 2 == 0:
+            if begun.strip() and not begun.lstrip().startswith("#"):
+                yield begun.rstrip("\n")
+            begun = ""
 
 
 def commands_of(line: str) -> Iterator[tuple[dict[str, str], list[str]]]:

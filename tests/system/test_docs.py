@@ -6,6 +6,7 @@ run by other tests of this folder; that they could run, tests/docs says.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.timeout(600)
 
 README = text_of("README.md")
 EMBEDDINGS = "docs/guides/embeddings.md"
+SCHEDULING = "docs/guides/scheduling.md"
 STREAM_ENDED = 28
 """curl's exit code where --max-time is over."""
 
@@ -40,6 +42,24 @@ def pages_with(language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def minilm() -> Iterator[Server]:
     running = Server("all-minilm-l6-v2")
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+class FairServer(Server):
+    """With the policy `fair`, and ports for metrics: numbers of PORT_FLAGS."""
+
+    def __init__(self) -> None:
+        self.ports = [free_port() for _ in PORT_FLAGS]
+        flags = zip(PORT_FLAGS, map(str, self.ports), strict=True)
+        super().__init__(*itertools.chain(*flags), "--scheduling-policy", "fair")
+
+
+@pytest.fixture(scope="module")
+def fair() -> Iterator[FairServer]:
+    running = FairServer()
     try:
         yield running
     finally:
@@ -60,7 +80,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # ---- commands
 
 
-@pytest.mark.parametrize("page", [page for page in pages_with("sh") if page != EMBEDDINGS])
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("sh") if page not in (EMBEDDINGS, SCHEDULING)]
+)
 def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
     run_commands(page, lambda _: server, tmp_path)
 
@@ -71,17 +93,23 @@ def test_commands_of_the_embeddings_page(
     run_commands(EMBEDDINGS, lambda line: classifier if "/classify" in line else minilm, tmp_path)
 
 
+def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
+    run_commands(SCHEDULING, lambda _: fair, tmp_path)
+
+
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
     """Runs what needs nothing but a server; a JSON block behind shows its last answer."""
     printed = ""
-    for snippet in snippets(page):
+    for snippet, following in itertools.pairwise([*snippets(page), None]):
+        assert snippet is not None
         if snippet.language == "json":
             assert printed, f"{snippet} shows an answer to nothing"
             check_shape(json.loads(snippet.code), json.loads(printed), str(snippet))
         if snippet.language == "sh":
-            for line in lines_of(snippet.code):
-                if can_run(line):
-                    printed = run_line(line, server_of(line), folder)
+            for line in filter(can_run, lines_of(snippet.code)):
+                printed = run_line(line, server_of(line), folder)
+                shown = following.code if following is not None else ""
+                assert not printed.startswith('{"error"') or shown.startswith('{"error"'), line
 
 
 def can_run(line: str) -> bool:
@@ -139,15 +167,6 @@ def check_shape(shown: Any, real: Any, where: str) -> None:
 
 def kind_of(value: Any) -> type:
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
-
-
-def test_an_answer_that_is_no_error_is_not_shown_as_one(server: Server, tmp_path: Path) -> None:
-    """Every curl line of the pages is answered as it means to be."""
-    for page in pages_with("sh"):
-        for snippet in snippets(page):
-            for line in lines_of(snippet.code) if snippet.language == "sh" else ():
-                if line.startswith("curl") and page != EMBEDDINGS and "-8}" not in line:
-                    assert '"error"' not in run_line(line, server, tmp_path)[:12], line
 
 
 def test_the_curl_line_is_the_one_that_serve_prints(server: Server) -> None:
@@ -210,17 +229,9 @@ def test_the_reference_of_endpoints_is_current(server: Server) -> None:
     assert text_of("docs/reference/endpoints.md") == endpoints_page(document), HOW
 
 
-def test_the_reference_of_metrics_is_current(
-    server: Server, start_server: Callable[..., Server]
-) -> None:
-    plain = metrics_after_a_request(port_of(server))
-    ports = [free_port() for _ in PORT_FLAGS]
-    flags = [
-        word for flag, port in zip(PORT_FLAGS, ports, strict=True) for word in (flag, str(port))
-    ]
-    other = start_server(*flags, "--scheduling-policy", "fair")
-    gateway = metrics_after_a_request(port_of(other))
-    engine, worker = (get(port, "/metrics") for port in ports)
+def test_the_reference_of_metrics_is_current(server: Server, fair: FairServer) -> None:
+    plain, gateway = (metrics_after_a_request(port_of(each)) for each in (server, fair))
+    engine, worker = (get(port, "/metrics") for port in fair.ports)
     assert text_of("docs/reference/metrics.md") == metrics_page(plain, gateway, engine, worker), HOW
 
 
