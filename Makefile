@@ -12,7 +12,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test clients sanitize lint docs format clean
+.PHONY: help setup serve test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -84,7 +84,6 @@ test: setup
 	step "ruff format" $(BIN)/ruff format --check .; \
 	step "mypy" $(BIN)/mypy; \
 	step "import-linter" $(BIN)/lint-imports; \
-	step "docs" $(MAKE) --no-print-directory docs; \
 	if [ -z "$$PENSTOCK_NO_CLIENTS" ]; then step "clients" $(MAKE) --no-print-directory clients; fi; \
 	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
 	step "sanitizers" $(BIN)/python -m tests.kernels.cpu.sanitize; \
@@ -109,6 +108,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: docs
 # The site, in build/site; --strict fails for a link or anchor that leads nowhere.
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
