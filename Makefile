@@ -2,6 +2,7 @@
 # make test    everything that CI runs
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
+# make docs    the documentation as a site, in build/site
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
@@ -107,10 +108,15 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: docs
+# The site, in build/site; --strict fails for a link or anchor that leads nowhere.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/penstock config-table --update README.md
+	$(BIN)/penstock config-table --update docs/reference/settings.md
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
