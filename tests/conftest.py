@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether this process is one of several that run tests (pytest -n)."""
 
 # Set before any library reads them, and handed on to the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -16,16 +18,34 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # 2 cores are shared by man
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-_CACHE = tempfile.mkdtemp(prefix="test-cache-")
-os.environ["XDG_CACHE_HOME"] = _CACHE
+if not _PARALLEL:  # The processes of pytest -n inherit the first one's: a model is prepared once.
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="test-cache-")
+_CACHE = os.environ["XDG_CACHE_HOME"]
 
 settings.register_profile(
     "penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("penstock")
 
+WHOLE_MODEL = frozenset(
+    {
+        "default_bfloat16",
+        "default_float32",
+        "default_folder",
+        "default_model",
+        "smollm2_in_transformers",
+        "transformers_model",
+    }
+)
+"""Fixtures that bring the default model's weights: what asks for one is slow."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="every combination, where a run without it takes some of each (marker long)",
+    )
     parser.addoption(
         "--chaos",
         choices=("short", "full", "long"),
@@ -55,8 +75,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache() -> Iterator[None]:
-    """The folder for prepared models and downloads: made above, gone at the end."""
-    yield
-    shutil.rmtree(_CACHE, ignore_errors=True)
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks as slow what reads the default model, and leaves out what is long."""
+    long: list[pytest.Item] = []
+    for item in items:
+        if WHOLE_MODEL & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            long.append(item)
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+def pytest_unconfigure() -> None:
+    """The folder for prepared models and downloads goes with the process that made it."""
+    if not _PARALLEL:
+        shutil.rmtree(_CACHE, ignore_errors=True)
