@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +39,7 @@ WHOLE_MODEL = frozenset(
     }
 )
 """Fixtures that bring the default model's weights: what asks for one is slow."""
+SYSTEMS = Path(__file__).with_name("system")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,16 +79,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks as slow what reads the default model, and leaves out what is long."""
-    long: list[pytest.Item] = []
+    """Marks as slow what reads the default model or starts a system, leaves out what is long, and
+    puts the files that take longest first: of several processes none gets such a one last."""
+    kept, long = [], []
     for item in items:
-        if WHOLE_MODEL & set(getattr(item, "fixturenames", ())):
+        if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
             item.add_marker("slow")
-        if item.get_closest_marker("long") and not config.getoption("--long"):
-            long.append(item)
+        left_out = item.get_closest_marker("long") and not config.getoption("--long")
+        (long if left_out else kept).append(item)
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    if _PARALLEL:
+        seconds: dict[Path, float] = {}
+        for item in kept:
+            bound = item.get_closest_marker("timeout")
+            most = max(seconds.get(item.path, 0.0), bound.args[0] if bound else 0.0)
+            seconds[item.path] = most
+        kept.sort(key=lambda item: -seconds[item.path])
+    items[:] = kept
 
 
 def pytest_unconfigure() -> None:

@@ -107,18 +107,13 @@ def beside_each_other(steps: list[Step]) -> None:
 
 
 def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
-    """check: what is quick and starts no system.  test: the rest too."""
-    ignored = ["--ignore=tests/system/page", "--ignore=tests/system/clients"]
-    units = ["tests", "--ignore=tests/system"]
-    steps = [
-        pytest("unit", [*units, "--ignore=tests/kernels", "-m", "not slow"], arguments),
-        pytest("kernels", ["tests/kernels", "-m", "not slow"], arguments),
-    ]
+    """check: what is quick and starts no system.  test: the rest too, whole models among it."""
+    steps = [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
     if which == "check":
         return steps
+    apart = ["--ignore=tests/system/page", "--ignore=tests/system/clients"]
     steps += [
-        pytest("slow", [*units, "-m", "slow"], arguments),
-        pytest("system", ["tests/system", *ignored], arguments),
+        pytest("system", ["tests", *apart, "-m", "slow"], arguments),
         pytest("page", ["tests/system/page"], arguments),
     ]
     if with_clients:
@@ -139,7 +134,7 @@ def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
 
 def parallel() -> list[str]:
     processes = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))
-    return ["-n", str(processes), "--dist", "loadfile"]
+    return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def _short(argument: str) -> str:
