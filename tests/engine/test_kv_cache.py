@@ -49,7 +49,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(3, 9), st.integers(0, 4), operations)
 def test_what_is_found_is_what_was_computed(size: int, host: int, steps: list) -> None:  # type: ignore[type-arg]
     cache = KVCache(size, 1, host)

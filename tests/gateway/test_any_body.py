@@ -75,7 +75,7 @@ def check(response: httpx.Response) -> None:
     assert len(error["message"]) < 4000
 
 
-quick = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

@@ -113,15 +113,17 @@ TIGHT = {
 
 
 def pairs(ways: dict[str, list[Way]]) -> list:
+    """Every way with one type of its backend, in turn; with the others too if --long."""
     return [
         pytest.param(
             numerics,
             way,
             id=f"{numerics.backend} {numerics.dtype}, {way.num_blocks} blocks of "
             f"{way.block_size}, budget {way.budget}, {way.threads} threads",
+            marks=[] if (place + turn) % 2 else [pytest.mark.long],
         )
-        for numerics in NUMERICS
-        for way in ways[numerics.backend]
+        for turn, numerics in enumerate(NUMERICS)
+        for place, way in enumerate(ways[numerics.backend])
     ]
 
 
