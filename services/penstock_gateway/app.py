@@ -12,20 +12,25 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from penstock.config.settings import GatewayConfig
-from penstock_gateway import docs, health, live, openapi, page, status, version
-from penstock_gateway.boundary import Boundary, not_found
-from penstock_gateway.cors import add_cors
+from penstock_gateway import live
+from penstock_gateway.chat import endpoint as chat_completions
+from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.counted_client import CountedClient
-from penstock_gateway.errors import HTTPError
+from penstock_gateway.http import openapi
+from penstock_gateway.http.boundary import Boundary, not_found
+from penstock_gateway.http.cors import add_cors
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.keys.access import Access
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import Counts
-from penstock_gateway.openai import chat_completions, completions, models, responses, tokenize
-from penstock_gateway.operations import OperationRoute
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
+from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.service import Patience, Service
+from penstock_gateway.system import docs, health, models, page, status, version
+from penstock_gateway.tokenize import endpoint as tokenize
 from penstock_gateway.tracing.layer import TraceLayer
 from penstock_gateway.tracing.start import tracing_of
 

@@ -10,7 +10,7 @@ from penstock.client.session import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock_gateway.counted_client import CountedClient
-from penstock_gateway.errors import model_not_found
+from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing

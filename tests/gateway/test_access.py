@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
-from penstock_gateway import page
 from penstock_gateway.app import create_admin_app, create_app
+from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys import ring as ring_module
-from penstock_gateway.operations import Operation, OperationRoute
+from penstock_gateway.system import page
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ADMIN, ALICE, BOB, OTHER, UNKNOWN, bearer, key, write
 from tests.gateway.live import LiveGateway

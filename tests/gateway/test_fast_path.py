@@ -11,12 +11,12 @@ from msgspec import UNSET
 
 from penstock.client import SequenceDelta
 from penstock.sampling_params import SamplingParams
-from penstock_gateway.events import EventStream
-from penstock_gateway.http_protocol import Room
-from penstock_gateway.openai.chat_reply import ChatFormat
-from penstock_gateway.openai.completion_reply import CompletionFormat, Prompt
-from penstock_gateway.openai.reply import ReplyHead, UsageField, append_event
-from penstock_gateway.openai.shown import Shown
+from penstock_gateway.chat.reply import ChatFormat
+from penstock_gateway.completions.reply import CompletionFormat, Prompt
+from penstock_gateway.generate.echo_options import Shown
+from penstock_gateway.generate.reply import ReplyHead, UsageField, append_event
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.protocol import Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
 from tests.gateway.live import LiveGateway
 

@@ -9,7 +9,7 @@ import msgspec
 from penstock.client.pool_request import PoolResult
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
-from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import PoolUsage, VectorFields
 from penstock_gateway.pooling.inputs import InputField, inputs_of
