@@ -25,7 +25,7 @@ from penstock_gateway.keys.access import Access
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.metrics import endpoint as metrics
-from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.metrics.counts import GatewayCounts
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.service import Patience, Service
@@ -71,7 +71,7 @@ def create_app(
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
-    ring, counts = KeyRing.of(config, gateways), Counts()
+    ring, counts = KeyRing.of(config, gateways), GatewayCounts()
     limits = None if ring is None else RateLimits(config.rate_limit_storage)
     service = Service(
         CountedClient(client, counts, limits),

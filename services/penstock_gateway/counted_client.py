@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.timing import RequestTiming
 from penstock_gateway.keys.caller import Caller, current
-from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.metrics.counts import GatewayCounts
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class CountedClient:
     """Has what endpoints use of EngineClient. A new way to submit needs its own method here: none
     is passed on unseen."""
 
-    def __init__(self, client: EngineClient, counts: Counts, limits: RateLimits | None) -> None:
+    def __init__(
+        self, client: EngineClient, counts: GatewayCounts, limits: RateLimits | None
+    ) -> None:
         self._client = client
         self._counts = counts
         self._limits = limits
@@ -191,7 +193,7 @@ class CountedGeneration:
         begun: float,
         prompt_tokens: int,
         n: int,
-        counts: Counts,
+        counts: GatewayCounts,
         limits: RateLimits | None,
         caller: Caller,
         run: tracing.Run | None = None,

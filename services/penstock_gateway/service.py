@@ -14,7 +14,7 @@ from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
-from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.metrics.counts import GatewayCounts
 
 if TYPE_CHECKING:
     from penstock.client import ModelText
@@ -33,7 +33,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineInfo:
     """The engine core as a request finds it."""
 
     welcome: Welcome
@@ -52,17 +52,17 @@ class Service:
     ring: KeyRing | None = None
     limits: RateLimits | None = None
     tracing: Tracing | None = None
-    counts: Counts = field(default_factory=Counts)
+    counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
     draining: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def engine(self) -> Engine:
+    def engine(self) -> EngineInfo:
         """Raises EngineUnavailable when there is no session, and was none a moment ago."""
         welcome, text = self.client.welcome, self.client.text
         if not self.client.takes_requests or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
-        return Engine(welcome, text)
+        return EngineInfo(welcome, text)
 
     def served(self) -> str | None:
         """The model's name, once it is known."""

@@ -12,7 +12,7 @@ from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
 from penstock_gateway.chat.tools import ToolUse, tool_use
 from penstock_gateway.generate.beam_search import search_of
-from penstock_gateway.generate.echo_options import Shown
+from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
@@ -23,7 +23,7 @@ from penstock_gateway.request.sampling import (
     truncated,
 )
 from penstock_gateway.request.structured_outputs import structure_field
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
     "/v1/chat/completions", "Answer a conversation", ChatRequest, ChatCompletion, streams=True
@@ -40,7 +40,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         check(request)
         tools_of(request)
 
-    async def prepare(self, request: ChatRequest, engine: Engine, head: ReplyHead) -> Job:
+    async def prepare(self, request: ChatRequest, engine: EngineInfo, head: ReplyHead) -> Job:
         config = self._service.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(request, engine, use)
@@ -57,15 +57,15 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         )
         if needs_special_tokens(config, template, use) and not constrained:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
-        shown = Shown.wanted(request, logprobs=bool(request.logprobs))
+        echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""
-        reply = ChatFormat(head, engine.text.tokenizer, shown, ids, echo, parsing)
+        reply = ChatFormat(head, engine.text.tokenizer, echo_options, ids, echo, parsing)
         structure = "tool_choice" if use.grammar() is not None else structure_field(request)
         return Job([ids], [with_grammar(params, use)], reply, structure, search_of(request))
 
 
 def _fitted(
-    request: ChatRequest, engine: Engine, ids: list[int]
+    request: ChatRequest, engine: EngineInfo, ids: list[int]
 ) -> tuple[list[int], SamplingParams]:
     """The prompt, cut if that was asked for, and the parameters. Raises InvalidRequest."""
     limit = engine.welcome.limits.max_model_len
@@ -115,7 +115,7 @@ def tools_of(request: ChatRequest, *, auto_allowed: bool = True) -> ToolUse:
     )
 
 
-async def prompt_of(request: ChatRequest, engine: Engine, use: ToolUse) -> ChatPrompt:
+async def prompt_of(request: ChatRequest, engine: EngineInfo, use: ToolUse) -> ChatPrompt:
     """The conversation through the model's chat template. Raises InvalidRequest."""
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:

@@ -9,7 +9,7 @@ from penstock.errors import InvalidRequest
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
 from penstock_gateway.request.tokenising import check_length, encode
-from penstock_gateway.service import Engine
+from penstock_gateway.service import EngineInfo
 
 RESERVED = frozenset(
     {
@@ -33,7 +33,7 @@ class ChatPrompt:
     text: str
 
 
-def template_of(engine: Engine) -> ChatTemplate:
+def template_of(engine: EngineInfo) -> ChatTemplate:
     """Raises InvalidRequest where the model has none."""
     if engine.text.template is None:
         raise InvalidRequest(
@@ -45,7 +45,7 @@ def template_of(engine: Engine) -> ChatTemplate:
 
 
 async def chat_prompt(
-    engine: Engine,
+    engine: EngineInfo,
     messages: list[Message],
     *,
     add_generation_prompt: bool | None = None,

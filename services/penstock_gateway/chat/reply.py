@@ -14,25 +14,29 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
-from penstock_gateway.generate.echo_options import Shown, Source, unknown
+from penstock_gateway.generate.echo_options import (
+    EchoOptions,
+    PromptLogprobsSource,
+    no_prompt_logprobs,
+)
 from penstock_gateway.generate.fast_chunk import FastChunks
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
     ReplyHead,
     TimelineField,
-    Usage,
     UsageField,
+    UsageInfo,
     append_event,
     encoder,
 )
-from penstock_gateway.generate.timeline import Timeline
+from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.http.events import DONE
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock.protocol.common import TokenLogprobs
     from penstock.text.tokenizer import Tokenizer
-    from penstock_gateway.generate.choice import Choice
+    from penstock_gateway.generate.choice import ChoiceOutput
 
 
 class ChatChoice(msgspec.Struct):
@@ -52,7 +56,7 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: UsageInfo
     system_fingerprint: str | None
     penstock_timeline: TimelineField = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
@@ -87,30 +91,32 @@ class ChatFormat:
         self,
         head: ReplyHead,
         tokenizer: Tokenizer,
-        shown: Shown,
+        echo_options: EchoOptions,
         prompt: list[int],
         echo: str,
         parsing: Parsing | None = None,
     ) -> None:
         self._head = head
         self._tokenizer = tokenizer
-        self._shown = shown
+        self._echo_options = echo_options
         self._prompt = prompt
         self._echo = echo
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
-        self._source: Source = unknown
+        self._source: PromptLogprobsSource = no_prompt_logprobs
         self._plain = FastChunks()
-        self._is_plain = parsing is None and not shown.logprobs and not shown.token_ids
+        self._is_plain = (
+            parsing is None and not echo_options.logprobs and not echo_options.token_ids
+        )
 
-    def begin(self, source: Source) -> None:
+    def begin(self, source: PromptLogprobsSource) -> None:
         """source: of the prompt's log-probabilities."""
         self._source = source
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
         chunk = self._chunk([first], usage)
-        if self._shown.token_ids:
+        if self._echo_options.token_ids:
             chunk.prompt_token_ids = self._prompt
         append_event(out, chunk)
 
@@ -120,50 +126,54 @@ class ChatFormat:
                 nullable = usage is None
                 self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=nullable)
             return
-        shown = self._shown
+        options = self._echo_options
         added, reason = self._read(choice, delta)
-        if added is not None or (delta.token_ids and (shown.logprobs or shown.token_ids)):
+        if added is not None or (delta.token_ids and (options.logprobs or options.token_ids)):
             piece = ChatChunkChoice(choice, added or ChatDelta())
-            if shown.logprobs:
+            if options.logprobs:
                 piece.logprobs = self._logprobs(delta.token_ids, delta.logprobs)
-            if shown.token_ids:
+            if options.token_ids:
                 piece.token_ids = delta.token_ids
             append_event(out, self._chunk([piece], usage))
         if reason is not None:
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
 
-    def usage(self, out: bytearray, usage: Usage) -> None:
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
         append_event(out, self._chunk([], usage))
 
-    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         append_event(out, self._chunk([], UNSET, timeline))
 
-    def end(self, out: bytearray, usage: Usage) -> None:
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
         out += DONE
 
-    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
         head = self._head
-        shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        written = [self._choice(index, choice) for index, choice in enumerate(choices)]
         reply = ChatCompletion(
             head.id,
             head.created,
             head.model,
-            shown,
+            written,
             usage,
             head.system_fingerprint,
             timeline,
         )
-        if self._shown.prompt_logprobs is not None:
+        if self._echo_options.prompt_logprobs is not None:
             logprobs = self._source(0)
-            reply.prompt_logprobs = self._shown.prompt(self._tokenizer, self._prompt, logprobs)
-        if self._shown.token_ids:
+            reply.prompt_logprobs = self._echo_options.prompt(
+                self._tokenizer, self._prompt, logprobs
+            )
+        if self._echo_options.token_ids:
             reply.prompt_token_ids = self._prompt
         return encoder.encode(reply)
 
-    def _choice(self, index: int, choice: Choice) -> ChatChoice:
+    def _choice(self, index: int, choice: ChoiceOutput) -> ChatChoice:
         logprobs = None
-        if self._shown.logprobs:
+        if self._echo_options.logprobs:
             logprobs = self._logprobs(choice.token_ids, choice.logprobs)
         parsed = None if self._parsing is None else ParsedChoice(self._parsing)
         message = whole_message("".join(choice.texts), parsed)
@@ -173,7 +183,7 @@ class ChatFormat:
         if self._echo:
             message.content = self._echo + (message.content or "")
         whole = ChatChoice(index, message, logprobs, reason, choice.stop_reason)
-        if self._shown.token_ids:
+        if self._echo_options.token_ids:
             whole.token_ids = choice.token_ids
         return whole
 
@@ -189,7 +199,7 @@ class ChatFormat:
         return added, parsed.finish_reason(delta.finish_reason)
 
     def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
-        return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._shown.as_ids)
+        return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._echo_options.as_ids)
 
     def _plain_chunk(self, choice: int, text: str, nullable: bool) -> ChatChunk:
         piece = ChatChunkChoice(choice, ChatDelta(content=text))

@@ -13,7 +13,7 @@ from penstock_gateway.generate.beam_search import check_search
 from penstock_gateway.generate.echo_options import check_prompt_logprobs
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Flag, GenerateFields, Object, Text, Whole
-from penstock_gateway.request.unsupported_fields import COMMON, Neutral, require_neutral
+from penstock_gateway.request.unsupported_fields import COMMON, UnsupportedField, check_unsupported
 
 
 class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,11 +48,11 @@ class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 RULES = (
     *COMMON,
-    Neutral("modalities", (["text"],)),
-    Neutral("audio"),
-    Neutral("verbosity", ("medium",)),
-    Neutral("web_search_options"),
-    Neutral("return_prompt_text", (False,)),
+    UnsupportedField("modalities", (["text"],)),
+    UnsupportedField("audio"),
+    UnsupportedField("verbosity", ("medium",)),
+    UnsupportedField("web_search_options"),
+    UnsupportedField("return_prompt_text", (False,)),
 )
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
@@ -60,7 +60,7 @@ _RETIRED = (("functions", "tools"), ("function_call", "tool_choice"))
 
 def check(request: ChatRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
-    require_neutral(request, RULES)
+    check_unsupported(request, RULES)
     check_prompt_logprobs(request)
     check_search(request)
     top = request.top_logprobs

@@ -13,7 +13,7 @@ from penstock_gateway.completions.request import (
     prompts_of,
 )
 from penstock_gateway.generate.beam_search import search_of
-from penstock_gateway.generate.echo_options import Shown
+from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
@@ -26,7 +26,7 @@ from penstock_gateway.request.sampling import (
 )
 from penstock_gateway.request.structured_outputs import structure_field
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
     "/v1/completions", "Continue prompts", CompletionRequest, TextCompletion, streams=True
@@ -42,7 +42,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     def check(self, request: CompletionRequest) -> None:
         check(request)
 
-    async def prepare(self, request: CompletionRequest, engine: Engine, head: ReplyHead) -> Job:
+    async def prepare(self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead) -> Job:
         limits = engine.welcome.limits
         limit = limits.max_model_len
         sequences, many = sequences_of(request)
@@ -74,14 +74,14 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             )
             for room in set(rooms)
         }
-        shown = Shown.wanted(request, logprobs=request.logprobs is not None)
+        echo_options = EchoOptions.of(request, logprobs=request.logprobs is not None)
         tokenizer = engine.text.tokenizer
         known = [
             KnownPrompt(ids, _echoed(text, ids, request, tokenizer))
             for text, ids in zip(given, prompts, strict=True)
         ]
         params = [by_room[room] for room in rooms]
-        reply = CompletionFormat(head, tokenizer, shown, known, params[0].n)
+        reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
         return Job(prompts, params, reply, structure_field(request), search_of(request))
 
 
@@ -106,7 +106,7 @@ def routes(service: Service) -> list[OperationRoute]:
     return [OPERATION.route(Completions(service))]
 
 
-async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: Engine) -> list[int]:
+async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: EngineInfo) -> list[int]:
     """A prompt's token ids. Raises InvalidRequest for ids that the model doesn't have."""
     if not isinstance(prompt, str):
         check_ids("prompt", prompt, engine.welcome.limits.vocab_size)

@@ -9,7 +9,7 @@ from penstock.sampling_params import MAX_LOGPROBS
 from penstock_gateway.generate.beam_search import check_search
 from penstock_gateway.generate.echo_options import check_prompt_logprobs
 from penstock_gateway.request.fields import Flag, GenerateFields, Text, Whole
-from penstock_gateway.request.unsupported_fields import COMMON, Neutral, require_neutral
+from penstock_gateway.request.unsupported_fields import COMMON, UnsupportedField, check_unsupported
 
 MAX_PROMPTS = 128
 MAX_SEQUENCES = 1024
@@ -35,12 +35,12 @@ class CompletionRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknow
     prompt_embeds: Any = None
 
 
-RULES = (*COMMON, Neutral("suffix", ("",)), Neutral("prompt_embeds"))
+RULES = (*COMMON, UnsupportedField("suffix", ("",)), UnsupportedField("prompt_embeds"))
 
 
 def check(request: CompletionRequest) -> None:
     """What can be told without a model. Raises InvalidRequest."""
-    require_neutral(request, RULES)
+    check_unsupported(request, RULES)
     check_prompt_logprobs(request)
     check_search(request)
     count = request.logprobs

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from penstock_gateway.generate.batch import Arrivals, Batch, failure_of
-from penstock_gateway.generate.choice import Choice
-from penstock_gateway.generate.reply import ReplyFormat, Usage, UsageField
-from penstock_gateway.generate.timeline import Recorder
+from penstock_gateway.generate.batch import Arrivals, GenerationBatch, failure_of
+from penstock_gateway.generate.choice import ChoiceOutput
+from penstock_gateway.generate.reply import ReplyFormat, UsageField, UsageInfo
+from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.request.fields import StreamOptions
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock_gateway.generate.beam_search import Found
+    from penstock_gateway.generate.beam_search import SearchResult
 
 
 async def whole_answer(
-    batch: Batch, reply: ReplyFormat, prompt_tokens: int, recorder: Recorder
+    batch: GenerationBatch, reply: ReplyFormat, prompt_tokens: int, recorder: TimelineRecorder
 ) -> bytes:
     """The unstreamed reply. Raises what a sequence failed with."""
     reply.begin(batch.prompt_logprobs)
-    choices = [Choice() for _ in range(batch.choices)]
+    choices = [ChoiceOutput() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
         for index, delta in arrivals:
             failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
@@ -32,15 +32,15 @@ async def whole_answer(
             choices[index].add(delta)
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
     timeline = await recorder.asked_for(batch.timings, batch.n)
-    usage = Usage.of(prompt_tokens, completion_tokens, batch.cached_tokens)
+    usage = UsageInfo.of(prompt_tokens, completion_tokens, batch.cached_tokens)
     return reply.whole(choices, usage, timeline or UNSET)
 
 
-def found_answer(found: list[Found], reply: ReplyFormat, prompt_tokens: int) -> bytes:
+def searched_answer(found: list[SearchResult], reply: ReplyFormat, prompt_tokens: int) -> bytes:
     """The reply that shows what searches have found: one of them for each prompt."""
     reply.begin(lambda prompt: found[prompt].prompt_logprobs)
     completion_tokens = sum(each.generated for each in found)
-    usage = Usage.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
+    usage = UsageInfo.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
     return reply.whole([choice for each in found for choice in each.choices], usage, UNSET)
 
 
@@ -57,7 +57,7 @@ class StreamedAnswer:
         options: StreamOptions | None,
         choices: int,
         prompt_tokens: int,
-        recorder: Recorder,
+        recorder: TimelineRecorder,
     ) -> None:
         self._reply = reply
         self._include_usage = bool(options and options.include_usage)
@@ -66,12 +66,12 @@ class StreamedAnswer:
         self._recorder = recorder
         self._prompt_tokens = prompt_tokens
         self._completion_tokens = 0
-        self._batch: Batch | None = None
+        self._batch: GenerationBatch | None = None
         self._open = choices
         self._events: EventStream | None = None
         self._error: Exception | None = None
 
-    async def run(self, batch: Batch, events: EventStream) -> None:
+    async def run(self, batch: GenerationBatch, events: EventStream) -> None:
         """Streams until every sequence has finished. Raises what a sequence failed with, after
         what came before has been written."""
         out = bytearray()
@@ -129,9 +129,9 @@ class StreamedAnswer:
             self._reply.delta(out, index, delta, self._usage_so_far())
         return None
 
-    def _total(self) -> Usage:
+    def _total(self) -> UsageInfo:
         cached = self._batch.cached_tokens if self._batch is not None else 0
-        return Usage.of(self._prompt_tokens, self._completion_tokens, cached)
+        return UsageInfo.of(self._prompt_tokens, self._completion_tokens, cached)
 
     def _usage_so_far(self) -> UsageField:
         if not self._include_usage:

@@ -22,7 +22,7 @@ Arrivals = list[tuple[int, "SequenceDelta"]]
 """Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
 
 
-class Batch:
+class GenerationBatch:
     """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
 
     def __init__(self, generations: list[Generation], n: int) -> None:
@@ -39,7 +39,7 @@ class Batch:
         name: str,
         terms: Terms,
         timed: bool = False,
-    ) -> Batch:
+    ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs."""
         n = params[0].n
         if len(prompts) == 1:
@@ -87,7 +87,7 @@ class Batch:
         """Sequences of each prompt."""
         return self._n
 
-    async def __aenter__(self) -> Batch:
+    async def __aenter__(self) -> GenerationBatch:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

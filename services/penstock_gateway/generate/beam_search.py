@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import MAX_N
 from penstock_gateway.generate.batch import failure_of
-from penstock_gateway.generate.choice import Choice
+from penstock_gateway.generate.choice import ChoiceOutput
 from penstock_gateway.request.fields import GenerateFields
 
 if TYPE_CHECKING:
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What one prompt's search gave. generated: tokens of all that was tried, as far as it is
     counted.  cached: of the prompt, not computed."""
 
-    choices: list[Choice]
+    choices: list[ChoiceOutput]
     generated: int
     cached: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
-Search = Callable[["EngineClient", list[int], "SamplingParams", str, "Terms"], Awaitable[Found]]
+Search = Callable[
+    ["EngineClient", list[int], "SamplingParams", str, "Terms"], Awaitable[SearchResult]
+]
 """Of one prompt. The name is the request's, for logs.  Cancel it to end it."""
 
 NOT_IN_BEAMS = (
@@ -99,7 +101,7 @@ async def search_all(
     *,
     name: str,
     terms: Terms,
-) -> list[Found]:
+) -> list[SearchResult]:
     """Of each prompt, in order. When one fails, or this is cancelled, none goes on.
 
     Raises what a search raises, and what one of its choices failed with.
@@ -133,7 +135,7 @@ def _check_beams(request: GenerateFields) -> None:
 def _beams(length_penalty: float) -> Search:
     async def search(
         client: EngineClient, prompt: list[int], params: SamplingParams, name: str, terms: Terms
-    ) -> Found:
+    ) -> SearchResult:
         wanted = BeamSearchParams(
             beam_width=params.n,
             max_tokens=params.max_tokens or 0,
@@ -145,7 +147,7 @@ def _beams(length_penalty: float) -> Search:
             logprobs=params.logprobs,
         )
         found = await beam_search(client, prompt, wanted, name=name, terms=terms)
-        return Found(_choices(found), sum(len(one.token_ids) for one in found))
+        return SearchResult(_choices(found), sum(len(one.token_ids) for one in found))
 
     return search
 
@@ -153,23 +155,23 @@ def _beams(length_penalty: float) -> Search:
 def _best_of(count: int) -> Search:
     async def search(
         client: EngineClient, prompt: list[int], params: SamplingParams, name: str, terms: Terms
-    ) -> Found:
+    ) -> SearchResult:
         found = await best_of(client, prompt, params, best_of=count, name=name, terms=terms)
         choices = _choices(found.chosen)
-        return Found(
+        return SearchResult(
             choices, found.generated_tokens, found.cached_tokens or 0, found.prompt_logprobs
         )
 
     return search
 
 
-def _choices(found: list[Hypothesis]) -> list[Choice]:
+def _choices(found: list[Hypothesis]) -> list[ChoiceOutput]:
     for one in found:
         failure = failure_of(one.finish_reason, one.error)
         if failure is not None:
             raise failure
     return [
-        Choice(
+        ChoiceOutput(
             [one.text], list(one.token_ids), one.logprobs or [], one.finish_reason, one.stop_reason
         )
         for one in found

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Choice:
+class ChoiceOutput:
     """One choice of an unstreamed reply, as it grows."""
 
     texts: list[str] = field(default_factory=list)

@@ -12,12 +12,12 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.generate.logprobs import PromptLogprobs, prompt_logprobs
 from penstock_gateway.request.fields import GenerateFields
 
-Source = Callable[[int], list[TokenLogprobs | None] | None]
+PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
 """The log-probabilities of a prompt's tokens, by the prompt's index; from the first delta on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EchoOptions:
     """What the client has asked for.
 
     logprobs: of the answer's tokens.  as_ids: tokens are written as token_id:5.  token_ids: ids of
@@ -32,7 +32,7 @@ class Shown:
     echo: bool = False
 
     @classmethod
-    def wanted(cls, request: GenerateFields, *, logprobs: bool) -> Shown:
+    def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:
         return cls(
             logprobs=logprobs,
             as_ids=bool(request.return_tokens_as_token_ids),
@@ -50,8 +50,8 @@ class Shown:
         return prompt_logprobs(tokenizer, ids, logprobs, self.prompt_logprobs)
 
 
-def unknown(prompt: int) -> None:
-    """A Source that knows of no prompt."""
+def no_prompt_logprobs(prompt: int) -> None:
+    """A PromptLogprobsSource that knows of no prompt."""
 
 
 def check_prompt_logprobs(request: GenerateFields) -> None:

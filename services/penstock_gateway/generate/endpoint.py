@@ -21,11 +21,11 @@ from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-from penstock_gateway.generate.answer import StreamedAnswer, found_answer, whole_answer
-from penstock_gateway.generate.batch import Batch
+from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
+from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
-from penstock_gateway.generate.timeline import Recorder
+from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.http.events import EventStream
@@ -36,7 +36,7 @@ from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.fields import RequestFields
 from penstock_gateway.request.structured_outputs import blame
 from penstock_gateway.request.terms import request_terms, terms_headers
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         """Raises InvalidRequest for what can be told without a model."""
 
     @abstractmethod
-    async def prepare(self, request: Fields, engine: Engine, head: ReplyHead) -> Job:
+    async def prepare(self, request: Fields, engine: EngineInfo, head: ReplyHead) -> Job:
         """Tokenises and resolves parameters. Raises InvalidRequest."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         arrived = time.monotonic()
         headers = terms_headers(scope)
-        recorder = Recorder(scope, service.config.slow_request_seconds)
+        recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
         body = await read_body(
             scope,
             receive,
@@ -113,7 +113,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         finally:
             service.open_requests -= 1
 
-    async def _whole(self, request: Fields, terms: Terms, recorder: Recorder) -> bytes:
+    async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
         job = await self._job(request)
         with _blaming(job.structure):
             if job.search is not None:
@@ -125,7 +125,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                     name=recorder.name,
                     terms=terms,
                 )
-                return found_answer(found, job.reply, job.prompt_tokens)
+                return searched_answer(found, job.reply, job.prompt_tokens)
             async with (
                 await self._submit(job, terms, recorder) as batch,
                 recorder.watching(batch.timings, batch.n),
@@ -136,7 +136,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         self,
         request: Fields,
         terms: Terms,
-        recorder: Recorder,
+        recorder: TimelineRecorder,
         receive: Receive,
         events: EventStream,
     ) -> None:
@@ -152,7 +152,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             raise
 
     async def _stream(
-        self, request: Fields, terms: Terms, recorder: Recorder, events: EventStream
+        self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
         job = await self._job(request)
         with _blaming(job.structure):
@@ -184,8 +184,8 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         """It counts what passes, and has all that is used here."""
         return cast("EngineClient", self._service.client)
 
-    async def _submit(self, job: Job, terms: Terms, recorder: Recorder) -> Batch:
-        return await Batch.submit(
+    async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
+        return await GenerationBatch.submit(
             self._client,
             job.prompts,
             job.params,

@@ -84,7 +84,7 @@ def chat_logprobs(
             _top(tokenizer, other, logprob, as_ids)
             for other, logprob in zip(at.top_ids, at.top_logprobs, strict=False)
         ]
-        text = id_text(token) if as_ids else shown(raw)
+        text = id_text(token) if as_ids else token_text(raw)
         content.append(ChatLogprob(text, max(at.logprob, LOWEST), list(raw), top))
     return ChatLogprobs(content)
 
@@ -140,7 +140,7 @@ def prompt_logprobs(
         out.append(
             {
                 other: PromptLogprob(
-                    max(value, LOWEST), ranks.get(other), shown(tokenizer.token_bytes(other))
+                    max(value, LOWEST), ranks.get(other), token_text(tokenizer.token_bytes(other))
                 )
                 for other, value in ({token: at.logprob} | values).items()
             }
@@ -155,11 +155,11 @@ def id_text(token: int) -> str:
 
 def _top(tokenizer: Tokenizer, token: int, logprob: float, as_ids: bool) -> TopLogprob:
     raw = tokenizer.token_bytes(token)
-    text = id_text(token) if as_ids else shown(raw)
+    text = id_text(token) if as_ids else token_text(raw)
     return TopLogprob(text, max(logprob, LOWEST), list(raw))
 
 
-def shown(raw: bytes) -> str:
+def token_text(raw: bytes) -> str:
     """A token's text; one that is not whole characters is shown as \\x escapes."""
     try:
         return raw.decode()
@@ -168,7 +168,7 @@ def shown(raw: bytes) -> str:
 
 
 def _legacy(raw: bytes) -> str:
-    """As `shown`; escapes are marked, since the completions endpoint has no bytes field."""
+    """As `token_text`; escapes are marked, since the completions endpoint has no bytes field."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from penstock_gateway.generate.timeline import Timeline
+from penstock_gateway.generate.timeline import RequestTimeline
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
-    from penstock_gateway.generate.choice import Choice
-    from penstock_gateway.generate.echo_options import Source
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.echo_options import PromptLogprobsSource
 
 encoder = msgspec.json.Encoder()
 
@@ -24,7 +24,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True):
+class UsageInfo(msgspec.Struct, frozen=True):
     """Tokens of a whole HTTP request: each prompt once, the output of every choice."""
 
     prompt_tokens: int
@@ -33,11 +33,11 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
     @classmethod
-    def of(cls, prompt: int, completion: int, cached: int) -> Usage:
+    def of(cls, prompt: int, completion: int, cached: int) -> UsageInfo:
         return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
 
-UsageField = Usage | None | msgspec.UnsetType
+UsageField = UsageInfo | None | msgspec.UnsetType
 """In a chunk: absent unless asked for, null until it is due."""
 
 
@@ -58,14 +58,14 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
         return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
 
 
-TimelineField = Timeline | msgspec.UnsetType
+TimelineField = RequestTimeline | msgspec.UnsetType
 """Absent unless asked for; not a field of OpenAI's."""
 
 
 class ReplyFormat(Protocol):
     """How an endpoint writes what its request's sequences gain."""
 
-    def begin(self, source: Source) -> None:
+    def begin(self, source: PromptLogprobsSource) -> None:
         """Called once, before anything else. source: of the prompts' log-probabilities."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
@@ -74,16 +74,18 @@ class ReplyFormat(Protocol):
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         """Appends the events of one delta; nothing when it has nothing to show."""
 
-    def usage(self, out: bytearray, usage: Usage) -> None:
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends the chunk that holds the usage and no choices."""
 
-    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         """Appends the chunk that holds the timeline and no choices."""
 
-    def end(self, out: bytearray, usage: Usage) -> None:
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends what a stream ends with."""
 
-    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
         """The unstreamed reply, as JSON."""
 
 

@@ -50,7 +50,7 @@ class SequencePart(msgspec.Struct, kw_only=True):
     cached_tokens: int
 
 
-class Timeline(msgspec.Struct, kw_only=True):
+class RequestTimeline(msgspec.Struct, kw_only=True):
     """wall: seconds from the request's arrival until its answer was put together.
 
     parts: they add up to wall.  prepare: body, checks, template, tokeniser.  earlier: in engine
@@ -66,7 +66,7 @@ class Timeline(msgspec.Struct, kw_only=True):
     sequences: list[SequencePart]
 
 
-class Recorder:
+class TimelineRecorder:
     """One HTTP request. wanted: whether its timeline may be needed.
 
     Raises InvalidRequest for a header that is neither 0 nor 1.
@@ -76,14 +76,14 @@ class Recorder:
         self._begun = time.perf_counter()
         self._slow_after = slow_after
         self._asked = is_asked(scope)
-        self._told: Timeline | None = None
+        self._told: RequestTimeline | None = None
         self._trace = log_fields(scope)
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
 
     async def asked_for(
         self, timings: list[RequestTiming], n: int, write: float = 0.0
-    ) -> Timeline | None:
+    ) -> RequestTimeline | None:
         """The timeline, if the client asked. n: choices of each prompt.  write: seconds."""
         if self._asked and timings:
             await _wait_for(timings)
@@ -112,7 +112,7 @@ class Recorder:
     def _is_slow(self) -> bool:
         return 0 < self._slow_after <= time.perf_counter() - self._begun
 
-    def _log(self, timeline: Timeline) -> None:
+    def _log(self, timeline: RequestTimeline) -> None:
         sequences = timeline.sequences
         log.warning(
             "slow request",
@@ -128,13 +128,13 @@ class Recorder:
             detokenise=timeline.detokenise,
         )
 
-    def _account(self, timings: list[RequestTiming], n: int, write: float) -> Timeline:
+    def _account(self, timings: list[RequestTiming], n: int, write: float) -> RequestTimeline:
         wall = time.perf_counter() - self._begun
         parts: dict[str, float] = {}
         if timings:
             parts = self._parts(max(timings, key=lambda timing: timing.ended), wall)
         parts["rest"] = wall - sum(parts.values())
-        return Timeline(
+        return RequestTimeline(
             wall=_rounded(wall),
             parts={name: _rounded(seconds) for name, seconds in parts.items()},
             detokenise=_rounded(sum(timing.detokenise for timing in timings)),

@@ -62,7 +62,9 @@ def _used(status: Status) -> float:
 
 def _known(engines: list[EngineState], label: list[str]) -> Metric:
     gauge = GaugeMetricFamily(
-        "penstock:engines", "Engine cores, as this gateway sees them.", labels=[*_LABEL, "state"]
+        "penstock:engines",
+        "Engine cores, as this gateway sees them.",
+        labels=[*_LABEL, "state"],
     )
     gauge.add_metric([*label, "known"], len(engines))
     gauge.add_metric([*label, "connected"], sum(each.connected for each in engines))

@@ -27,7 +27,7 @@ from penstock_gateway.request.body import read_body
 from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.tokenising import LONG_TEXT
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Call:
     def __init__(
         self,
         service: Service,
-        engine: Engine,
+        engine: EngineInfo,
         terms: Terms,
         name: str,
         id: str,

@@ -9,7 +9,7 @@ from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import RequestFields
 
 
-class Neutral(NamedTuple):
+class UnsupportedField(NamedTuple):
     """A field, and its values other than null that ask for nothing."""
 
     field: str
@@ -17,22 +17,22 @@ class Neutral(NamedTuple):
 
 
 COMMON = (
-    Neutral("logits_processors", ([],)),
-    Neutral("logprob_token_ids"),
-    Neutral("truncation_side"),
-    Neutral("watermarking", (False,)),
-    Neutral("repetition_detection"),
-    Neutral("thinking_token_budget", (-1,)),
-    Neutral("stream_interval", (1,)),
-    Neutral("routed_experts_prompt_start", (0,)),
-    Neutral("kv_transfer_params", ({},)),
-    Neutral("ec_transfer_params", ({},)),
-    Neutral("vllm_xargs", ({},)),
-    Neutral("moderation"),
+    UnsupportedField("logits_processors", ([],)),
+    UnsupportedField("logprob_token_ids"),
+    UnsupportedField("truncation_side"),
+    UnsupportedField("watermarking", (False,)),
+    UnsupportedField("repetition_detection"),
+    UnsupportedField("thinking_token_budget", (-1,)),
+    UnsupportedField("stream_interval", (1,)),
+    UnsupportedField("routed_experts_prompt_start", (0,)),
+    UnsupportedField("kv_transfer_params", ({},)),
+    UnsupportedField("ec_transfer_params", ({},)),
+    UnsupportedField("vllm_xargs", ({},)),
+    UnsupportedField("moderation"),
 )
 
 
-def require_neutral(request: RequestFields, rules: tuple[Neutral, ...]) -> None:
+def check_unsupported(request: RequestFields, rules: tuple[UnsupportedField, ...]) -> None:
     """Raises InvalidRequest naming the first field with a value that is not supported yet."""
     for field, values in rules:
         value = getattr(request, field)

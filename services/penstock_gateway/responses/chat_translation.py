@@ -22,7 +22,7 @@ from penstock_gateway.responses.request import (
 from penstock_gateway.responses.tools import chat_choice, function_tools
 
 
-class Conversation:
+class ChatTranslation:
     """The same request in chat's terms, and the way back from chat's names to this request's.
 
     Raises InvalidRequest for an item that is none.

@@ -15,10 +15,10 @@ from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.request.sampling import room_for_output, sampling_params
-from penstock_gateway.responses.chat_translation import Conversation
+from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.reply import Response, ResponsesFormat
 from penstock_gateway.responses.request import ResponsesRequest, check
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
     "/v1/responses", "Answer a conversation, statelessly", ResponsesRequest, Response, streams=True
@@ -34,8 +34,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     def check(self, request: ResponsesRequest) -> None:
         check(request)
 
-    async def prepare(self, request: ResponsesRequest, engine: Engine, head: ReplyHead) -> Job:
-        conversation = Conversation(request)
+    async def prepare(self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+        conversation = ChatTranslation(request)
         try:
             return await self._prepare(request, conversation, engine, head)
         except InvalidRequest as error:
@@ -44,8 +44,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _prepare(
         self,
         request: ResponsesRequest,
-        conversation: Conversation,
-        engine: Engine,
+        conversation: ChatTranslation,
+        engine: EngineInfo,
         head: ReplyHead,
     ) -> Job:
         config, chat = self._service.config, conversation.chat
@@ -71,7 +71,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
 
 def _params(
-    request: ResponsesRequest, chat: ChatRequest, engine: Engine, prompt: int
+    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt: int
 ) -> SamplingParams:
     """prompt: tokens. Raises InvalidRequest."""
     max_tokens = room_for_output(

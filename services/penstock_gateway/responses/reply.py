@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from penstock_gateway.generate.echo_options import Source
+from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
-from penstock_gateway.generate.reply import ReplyHead, TimelineField, Usage, UsageField, encoder
-from penstock_gateway.generate.timeline import Timeline
+from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
 from penstock_gateway.responses.output import EventWriter, NoEvents, OutputItems
 from penstock_gateway.responses.request import ReasoningOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.parsed_choice import Parsing
-    from penstock_gateway.generate.choice import Choice
+    from penstock_gateway.generate.choice import ChoiceOutput
     from penstock_gateway.responses.request import ResponsesRequest
 
 
@@ -120,7 +120,7 @@ class ResponsesFormat:
             reasoning=request.reasoning,
         )
 
-    def begin(self, source: Source) -> None:
+    def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
@@ -133,26 +133,28 @@ class ResponsesFormat:
         if self._items is None:
             return
         self._events.out = out
-        self._items.push(delta.text, self._shown(delta.token_ids, delta.logprobs))
+        self._items.push(delta.text, self._logprobs_of(delta.token_ids, delta.logprobs))
         if delta.finish_reason is not None:
             self._finish(self._items, delta.finish_reason)
 
-    def usage(self, out: bytearray, usage: Usage) -> None:
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
         """It comes with the last event."""
 
-    def timeline(self, out: bytearray, timeline: Timeline) -> None:
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
         self._response.penstock_timeline = timeline
 
-    def end(self, out: bytearray, usage: Usage) -> None:
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
         """The event that holds the whole response."""
         self._response.usage = _usage(usage)
         self._events.out = out
         self._events.send(self._response.status, response=self._response)
 
-    def whole(self, choices: list[Choice], usage: Usage, timeline: TimelineField) -> bytes:
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
         [choice] = choices
         items = OutputItems(NoEvents(), self._base, self._parsing)
-        items.push("".join(choice.texts), self._shown(choice.token_ids, choice.logprobs))
+        items.push("".join(choice.texts), self._logprobs_of(choice.token_ids, choice.logprobs))
         self._finish(items, choice.finish_reason)
         self._response.usage = _usage(usage)
         self._response.penstock_timeline = timeline
@@ -165,7 +167,9 @@ class ResponsesFormat:
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         response.output = items.finish(response.status)
 
-    def _shown(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> list[ChatLogprob]:
+    def _logprobs_of(
+        self, ids: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> list[ChatLogprob]:
         if not self._logprobs or not ids:
             return []
         return chat_logprobs(self._tokenizer, ids, logprobs).content
@@ -187,7 +191,7 @@ def _text_options(request: ResponsesRequest) -> dict[str, Any]:
     return {"format": {name: value for name, value in shown.items() if value is not None}}
 
 
-def _usage(usage: Usage) -> ResponseUsage:
+def _usage(usage: UsageInfo) -> ResponseUsage:
     return ResponseUsage(
         usage.prompt_tokens,
         InputDetails(usage.prompt_tokens_details.cached_tokens),

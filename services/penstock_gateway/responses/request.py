@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Flag, Number, Object, RequestFields, Text, Whole
-from penstock_gateway.request.unsupported_fields import Neutral, require_neutral
+from penstock_gateway.request.unsupported_fields import UnsupportedField, check_unsupported
 from penstock_gateway.responses.tools import FunctionChoice, Tools
 
 LOGPROBS = "message.output_text.logprobs"
@@ -116,10 +116,10 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
 
 
 RULES = (
-    Neutral("moderation"),
-    Neutral("context_management", ([],)),
-    Neutral("prompt"),
-    Neutral("truncation", ("disabled",)),
+    UnsupportedField("moderation"),
+    UnsupportedField("context_management", ([],)),
+    UnsupportedField("prompt"),
+    UnsupportedField("truncation", ("disabled",)),
 )
 
 
@@ -134,7 +134,7 @@ def check(request: ResponsesRequest) -> None:
                 param=field,
                 code="unsupported_value",
             )
-    require_neutral(request, RULES)
+    check_unsupported(request, RULES)
     for name in request.include or ():
         if name not in INCLUDES:
             raise InvalidRequest(

@@ -11,7 +11,7 @@ from penstock_gateway.keys.caller import current
 from penstock_gateway.service import Service
 
 
-class Model(msgspec.Struct, tag_field="object", tag="model"):
+class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out."""
 
     id: str
@@ -21,7 +21,7 @@ class Model(msgspec.Struct, tag_field="object", tag="model"):
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
-    data: list[Model]
+    data: list[ModelCard]
 
 
 LIST = Operation(
@@ -37,7 +37,7 @@ ONE = Operation(
     path="/v1/models/{name:path}",
     summary="One model",
     tag="models",
-    reply=Model,
+    reply=ModelCard,
     statuses=(404,),
 )
 
@@ -57,9 +57,9 @@ def routes(service: Service) -> list[OperationRoute]:
     return [LIST.route(models), ONE.route(model)]
 
 
-def _served(service: Service) -> Model:
+def _served(service: Service) -> ModelCard:
     welcome = service.engine().welcome
-    return Model(welcome.model, welcome.created, welcome.limits.max_model_len)
+    return ModelCard(welcome.model, welcome.created, welcome.limits.max_model_len)
 
 
 def _json(value: msgspec.Struct) -> Response:

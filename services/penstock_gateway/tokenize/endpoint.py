@@ -22,7 +22,7 @@ from penstock_gateway.request.decoding import decode
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.service import EngineInfo, Service
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,11 +99,11 @@ class TextEndpoint(ABC, Generic[Request]):
         payload = await while_connected(self._answer(request, engine), receive)
         await send_json(send, 200, payload)
 
-    async def _answer(self, request: Request, engine: Engine) -> bytes:
+    async def _answer(self, request: Request, engine: EngineInfo) -> bytes:
         return msgspec.json.encode(await self.answer(request, engine))
 
     @abstractmethod
-    async def answer(self, request: Request, engine: Engine) -> msgspec.Struct:
+    async def answer(self, request: Request, engine: EngineInfo) -> msgspec.Struct:
         """Raises InvalidRequest."""
 
 
@@ -112,7 +112,7 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
 
     request_type = TokenizeRequest
 
-    async def answer(self, request: TokenizeRequest, engine: Engine) -> TokenizeReply:
+    async def answer(self, request: TokenizeRequest, engine: EngineInfo) -> TokenizeReply:
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give prompt or messages, one of them", param="prompt")
         if request.messages is None:
@@ -126,7 +126,7 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
 class Detokenize(TextEndpoint[DetokenizeRequest]):
     request_type = DetokenizeRequest
 
-    async def answer(self, request: DetokenizeRequest, engine: Engine) -> DetokenizeReply:
+    async def answer(self, request: DetokenizeRequest, engine: EngineInfo) -> DetokenizeReply:
         if request.tokens:
             check_ids("tokens", request.tokens, engine.welcome.limits.vocab_size)
         decode_all = partial(engine.text.tokenizer.decode, skip_special_tokens=False)
@@ -135,7 +135,7 @@ class Detokenize(TextEndpoint[DetokenizeRequest]):
         return DetokenizeReply(await asyncio.to_thread(decode_all, request.tokens))
 
 
-async def _of_prompt(request: TokenizeRequest, engine: Engine) -> list[int]:
+async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
     for field in _CHAT_ONLY:
         if getattr(request, field) is not None:
             raise InvalidRequest(f"{field} goes with messages, not with a prompt", param=field)
@@ -149,7 +149,7 @@ async def _of_prompt(request: TokenizeRequest, engine: Engine) -> list[int]:
 
 
 async def _of_messages(
-    request: TokenizeRequest, messages: list[Message], engine: Engine
+    request: TokenizeRequest, messages: list[Message], engine: EngineInfo
 ) -> list[int]:
     check_variables(request.chat_template_kwargs)
     refuse_template(request.chat_template)
