@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from penstock.client.session import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
-from penstock_gateway.counted_client import CountedClient
 from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
@@ -17,7 +16,7 @@ from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.metrics.counts import GatewayCounts
 
 if TYPE_CHECKING:
-    from penstock.client import ModelText
+    from penstock.client import EngineClient, ModelText
     from penstock.protocol.to_frontend import Status, Welcome
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -46,7 +45,7 @@ class Service:
     are none.  tracing: None where it is off.  counts: what the client counts.
     open_requests: generations being answered.  draining: told to leave."""
 
-    client: CountedClient
+    client: EngineClient
     config: GatewayConfig
     patience: Patience = Patience()
     ring: KeyRing | None = None
@@ -74,7 +73,7 @@ class Service:
 
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
-        served: str = self.engine().welcome.model
+        served = self.engine().welcome.model
         if name is not None and name != served:
             raise model_not_found(name, served)
         current.get().check_model(served)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -38,9 +38,6 @@ from penstock_gateway.request.structured_outputs import blame
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
-
-if TYPE_CHECKING:
-    from penstock.client import EngineClient
 
 Fields = TypeVar("Fields", bound=RequestFields)
 
@@ -119,7 +116,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             if job.search is not None:
                 found = await search_all(
                     job.search,
-                    self._client,
+                    self._service.client,
                     job.prompts,
                     job.params,
                     name=recorder.name,
@@ -179,14 +176,9 @@ class GenerateEndpoint(ABC, Generic[Fields]):
             trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
         return job
 
-    @property
-    def _client(self) -> EngineClient:
-        """It counts what passes, and has all that is used here."""
-        return cast("EngineClient", self._service.client)
-
     async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
         return await GenerationBatch.submit(
-            self._client,
+            self._service.client,
             job.prompts,
             job.params,
             name=recorder.name,
