@@ -10,7 +10,7 @@ import numpy as np
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.memory import Scratch, zeroed
-from penstock_kernels.cpu.structs import Batch, Layer, Model
+from penstock_kernels.cpu.structs import PkBatch, PkLayer, PkModel
 
 PAGE = 16
 """Tokens per page of the cache; a KV block is a whole number of pages."""
@@ -37,7 +37,7 @@ CACHE_KINDS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecoderShape:
     """Sizes of a model. block_size: tokens per KV block."""
 
     hidden: int
@@ -88,7 +88,7 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
-class Step:
+class DecoderStep:
     """Rows of one step, sequence by sequence. All int32 and contiguous.
 
     tokens: [rows].  first_row: [sequences + 1].  starts: [sequences] tokens computed before.
@@ -110,7 +110,7 @@ class Decoder:
     Raises ValueError for a shape with an obstacle, MemoryError when there is no room.
     """
 
-    shape: Shape
+    shape: DecoderShape
     layers: list[LayerWeights]
     embedding: PackedMatrix
     head: PackedMatrix
@@ -130,7 +130,7 @@ class Decoder:
         self._cancelled = np.zeros(1, dtype=np.int32)
         half = self.shape.block_bytes(self.cache, 1) * self.num_blocks // 2
         self._caches = [(zeroed(half), zeroed(half)) for _ in self.layers]
-        self._structs = (Layer * len(self.layers))(
+        self._structs = (PkLayer * len(self.layers))(
             *(_layer(w, c) for w, c in zip(self.layers, self._caches, strict=True))
         )
         self._model = self._describe()
@@ -153,13 +153,13 @@ class Decoder:
         """Views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
         return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
 
-    def logits(self, step: Step, rows: np.ndarray) -> np.ndarray:
+    def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns logits of some rows.
 
         rows: [n] int32 -> [n, vocab] float32.  A row's bits depend on its sequence alone.
         """
         out = np.empty((len(rows), self.shape.vocab), dtype=np.float32)
-        batch = Batch(
+        batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
             num_wanted=len(rows),
@@ -179,9 +179,9 @@ class Decoder:
         library.pk_forward(model, given, work)
         return out
 
-    def _describe(self) -> Model:
+    def _describe(self) -> PkModel:
         shape = self.shape
-        return Model(
+        return PkModel(
             hidden=shape.hidden,
             inner=shape.inner,
             heads=shape.heads,
@@ -202,11 +202,11 @@ class Decoder:
         )
 
 
-def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> Layer:
+def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> PkLayer:
     def address(vector: np.ndarray | None) -> int | None:
         return None if vector is None else int(vector.ctypes.data)
 
-    return Layer(
+    return PkLayer(
         query=weights.query.struct,
         key=weights.key.struct,
         value=weights.value.struct,

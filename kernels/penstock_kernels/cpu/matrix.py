@@ -10,10 +10,10 @@ import numpy as np
 
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Arena, Scratch, zeroed
-from penstock_kernels.cpu.structs import Matrix
+from penstock_kernels.cpu.structs import PkMatrix
 
 
-class Kind(enum.IntEnum):
+class MatrixKind(enum.IntEnum):
     """How a packed matrix stores its values (csrc/types.h)."""
 
     F32 = 0
@@ -42,17 +42,17 @@ SOURCES = {
 """Formats that can be packed, by the checkpoints' own names."""
 
 OWN_KIND = {
-    "F32": Kind.F32,
-    "F16": Kind.F32,
-    "BF16": Kind.BF16,
-    "Q4_0": Kind.U4H,
-    "Q4_1": Kind.U4H,
-    "Q5_0": Kind.U8H,
-    "Q5_1": Kind.U8H,
-    "Q8_0": Kind.S8H,
-    "Q4_K": Kind.U4W,
-    "Q5_K": Kind.U8W,
-    "Q6_K": Kind.S8W16,
+    "F32": MatrixKind.F32,
+    "F16": MatrixKind.F32,
+    "BF16": MatrixKind.BF16,
+    "Q4_0": MatrixKind.U4H,
+    "Q4_1": MatrixKind.U4H,
+    "Q5_0": MatrixKind.U8H,
+    "Q5_1": MatrixKind.U8H,
+    "Q8_0": MatrixKind.S8H,
+    "Q4_K": MatrixKind.U4W,
+    "Q5_K": MatrixKind.U8W,
+    "Q6_K": MatrixKind.S8W16,
 }
 """The kind that keeps a format's values as they are."""
 
@@ -64,7 +64,7 @@ PLAIN = ("F32", "F16", "BF16")
 class PackedMatrix:
     """struct: for the kernels; valid as long as this object lives."""
 
-    struct: Matrix
+    struct: PkMatrix
     tiles: np.ndarray
     bias: np.ndarray | None
 
@@ -79,7 +79,7 @@ def pack(
     data: np.ndarray,
     shape: tuple[int, int],
     *,
-    kind: Kind | None = None,
+    kind: MatrixKind | None = None,
     order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     threads: int = 1,
@@ -127,7 +127,7 @@ def pack(
     if bias is not None:
         padded = np.zeros(-(-outputs // 16) * 16, dtype=np.float32)
         padded[:outputs] = bias
-    struct = Matrix(
+    struct = PkMatrix(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )
     return PackedMatrix(struct, tiles, padded)

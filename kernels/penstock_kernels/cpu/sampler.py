@@ -12,7 +12,7 @@ import numpy as np
 from penstock_kernels.cpu.edits import Edit, pack
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
-from penstock_kernels.cpu.structs import Sampling
+from penstock_kernels.cpu.structs import PkSampling
 
 NO_LOGPROBS = -1
 DRAW = np.dtype(
@@ -98,7 +98,7 @@ def sample(
     )
     if not len(rows):
         return sampled
-    batch = Sampling(
+    batch = PkSampling(
         rows=len(rows),
         vocab=vocab,
         threads=threads,

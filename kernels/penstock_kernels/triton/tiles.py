@@ -48,11 +48,11 @@ SAMPLING_TILES = PartTiles(SAMPLING_PART, SAMPLING_BLOCK, SAMPLING_WARPS)
 EDIT_BLOCK = 2048
 EDIT_WARPS = 4
 
-LIKELIEST_BLOCK = 2048
+ARGMAX_BLOCK = 2048
 """Logits that a program of `likeliest` reads at once."""
-LIKELIEST_PART = 8192
+ARGMAX_PART = 8192
 """Logits of a row that one program goes through."""
-LIKELIEST_WARPS = 8
+ARGMAX_WARPS = 8
 
 UNPACK_BLOCK = 2048
 """Weights of an output that one program of `dequantise` writes."""
@@ -163,10 +163,10 @@ Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64
 WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
-GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 3)
+GGUF_FEW = MatmulTiles(16, 64, 32, 4, 3)
 """Weights as GGUF has them: four times 64 outputs and 32 inputs, 4 to 8 KiB, on their way in each
 stage."""
-GROUPED_MANY = MatmulTiles(64, 64, 32, 4, 2)
+GGUF_MANY = MatmulTiles(64, 64, 32, 4, 2)
 """A weight is decoded once for each 64 rows; 128 would spill registers where a group has 16."""
 
 _PROGRAMS = 512
@@ -175,10 +175,10 @@ _LEAST_PART = 16
 """Groups of 32 inputs that a part has at least."""
 
 
-def grouped_parts(outputs: int, inputs: int, columns: int = GROUPED_FEW.columns) -> int:
+def gguf_parts(outputs: int, inputs: int, columns: int = GGUF_FEW.columns) -> int:
     """Into how many parts a sum over the inputs is cut where there are few rows: 1, 2, 4 or 8.
-    columns: instead of GROUPED_FEW's, for measuring."""
-    programs, groups = -(-outputs // columns), inputs // GROUPED_FEW.inner
+    columns: instead of GGUF_FEW's, for measuring."""
+    programs, groups = -(-outputs // columns), inputs // GGUF_FEW.inner
     parts = 1
     while parts < 8 and parts * programs < _PROGRAMS and groups >= 2 * parts * _LEAST_PART:
         parts *= 2
@@ -189,6 +189,6 @@ PART_BLOCK = 1024
 PART_WARPS = 4
 
 UNPACK_TILE = 512
-"""Numbers of a row that one program of `grouped_rows` writes."""
+"""Numbers of a row that one program of `gguf_rows` writes."""
 
 FP8 = MatmulTiles(64, 64, 128, 4, 3)

@@ -20,16 +20,22 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.decoder import CACHE_KINDS, Decoder, LayerWeights, Shape, Step
+from penstock_kernels.cpu.decoder import (
+    CACHE_KINDS,
+    Decoder,
+    DecoderShape,
+    DecoderStep,
+    LayerWeights,
+)
 from penstock_kernels.cpu.library import instruction_set
-from penstock_kernels.cpu.matrix import OWN_KIND, PLAIN, Kind, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import OWN_KIND, PLAIN, MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights import Weights, open_weights
 
-_KINDS = {"float32": Kind.F32, "bfloat16": Kind.BF16, "int8": Kind.S8H}
+_KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16, "int8": MatrixKind.S8H}
 _FLOATS = ("float32", "bfloat16", "float16")
 """Checkpoints' types that can be quantised here."""
 
@@ -52,7 +58,7 @@ class CPUForward:
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         lengths = np.array([0, *(len(table) for table in batch.tables)])
-        step = Step(
+        step = DecoderStep(
             tokens=_int32(batch.tokens),
             first_row=_int32(np.cumsum([0, *batch.counts])),
             starts=_int32(batch.starts),
@@ -80,7 +86,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         )
     isa = instruction_set()
     config = prepared.decoder
-    shape = Shape(
+    shape = DecoderShape(
         hidden=config.hidden_size,
         inner=config.intermediate_size,
         heads=config.num_heads,
@@ -174,7 +180,7 @@ class _Loader:
 
     config: ModelConfig
     weights: Weights
-    kind: Kind | None
+    kind: MatrixKind | None
     threads: int
     arena: Arena = field(default_factory=Arena)
 
@@ -196,10 +202,10 @@ class _Loader:
         self.weights.finish()
         return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
 
-    def _embedding_kind(self) -> Kind | None:
+    def _embedding_kind(self) -> MatrixKind | None:
         # Bytes make products fast; rows that are only looked up would lose bits for nothing.
         only_looked_up = not self.config.tie_word_embeddings
-        return None if self.kind is Kind.S8H and only_looked_up else self.kind
+        return None if self.kind is MatrixKind.S8H and only_looked_up else self.kind
 
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
@@ -228,12 +234,12 @@ class _Loader:
         return self.weights.take(name, (size,), torch.float32).numpy()
 
     def _matrix(
-        self, name: str, outputs: int, inputs: int, *, kind: Kind | None, bias: bool = False
+        self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
     ) -> PackedMatrix:
         shape = (outputs, inputs)
         added = self._vector(f"{name}.bias", outputs) if bias else None
         stored = self.weights.stored(f"{name}.weight", shape)
-        if kind is Kind.S8H and stored.format not in PLAIN:
+        if kind is MatrixKind.S8H and stored.format not in PLAIN:
             kind = None
         if stored.format in PLAIN or (kind is None and stored.format in OWN_KIND):
             return pack(
@@ -252,7 +258,7 @@ class _Loader:
             "F32",
             plain.view(np.uint8),
             shape,
-            kind=Kind.BF16 if kind is None else kind,
+            kind=MatrixKind.BF16 if kind is None else kind,
             bias=added,
             threads=self.threads,
             arena=self.arena,

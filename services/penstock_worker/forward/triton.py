@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.numerics import INTERPRETED
+from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention

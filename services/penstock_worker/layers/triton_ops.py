@@ -15,13 +15,18 @@ from torch.nn.functional import linear as library_linear
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock_kernels.triton import gated, rms_norm
-from penstock_kernels.triton.dequantise import dequantise
-from penstock_kernels.triton.fp8_linear import fp8_linear, quantise_fp8
-from penstock_kernels.triton.grouped import grouped_linear, grouped_rows
-from penstock_kernels.triton.grouped_weights import GroupedWeights
-from penstock_kernels.triton.linear import linear
-from penstock_kernels.triton.weight_only import GROUPS, PackedWeights, pack, weight_only_linear
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.dequantise import dequantise
+from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
+from penstock_kernels.triton.linear.weight_only import (
+    GROUPS,
+    PackedWeights,
+    pack,
+    weight_only_linear,
+)
+from penstock_kernels.triton.rowwise import gated, rms_norm
 from penstock_worker.layers.ops import Product, Table
 from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
@@ -91,11 +96,11 @@ class FP8Product:
 
 
 @dataclass(frozen=True)
-class GroupedProduct:
+class GGUFProduct:
     """Weights as a GGUF file has them, none rounded; but from many_rows rows on they are unpacked,
     and rounded to x's dtype.  None: never.  dtype: of the result, default x's."""
 
-    weights: GroupedWeights
+    weights: GGUFWeights
     bias: Tensor | None
     dtype: torch.dtype | None
     batch_invariant: bool
@@ -104,8 +109,8 @@ class GroupedProduct:
     def __call__(self, x: Tensor) -> Tensor:
         if self.many_rows is not None and x.shape[0] >= self.many_rows:
             bias = None if self.bias is None else self.bias.to(x.dtype)
-            return library_linear(x, grouped_rows(self.weights, None, x.dtype), bias)
-        return grouped_linear(
+            return library_linear(x, gguf_rows(self.weights, None, x.dtype), bias)
+        return gguf_linear(
             x,
             self.weights,
             self.bias,
@@ -115,8 +120,8 @@ class GroupedProduct:
 
 
 @dataclass(frozen=True)
-class GroupedTable:
-    weights: GroupedWeights
+class GGUFTable:
+    weights: GGUFWeights
     dtype: torch.dtype
 
     @property
@@ -124,7 +129,7 @@ class GroupedTable:
         return self.weights.outputs
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return grouped_rows(self.weights, ids, self.dtype)
+        return gguf_rows(self.weights, ids, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -201,8 +206,8 @@ class TritonOps:
     def table(self, weight: Matrix) -> Table:
         if isinstance(weight, Stacked):
             (weight,) = weight.pieces
-        if isinstance(weight, GroupedWeights):
-            return GroupedTable(weight, self._dtype)
+        if isinstance(weight, GGUFWeights):
+            return GGUFTable(weight, self._dtype)
         return TensorTable(weight, self._dtype)
 
     def head(self, weight: Matrix) -> Product:
@@ -229,7 +234,7 @@ class TritonOps:
 
     def _as_it_is(
         self,
-        weight: GroupedWeights | Stacked,
+        weight: GGUFWeights | Stacked,
         bias: Tensor | None,
         dtype: torch.dtype | None = None,
     ) -> Product:
@@ -240,13 +245,13 @@ class TritonOps:
         return found[0] if len(found) == 1 else JoinedProduct(tuple(found))
 
     def _piece(
-        self, piece: Tensor | GroupedWeights, bias: Tensor | None, dtype: torch.dtype | None
+        self, piece: Tensor | GGUFWeights, bias: Tensor | None, dtype: torch.dtype | None
     ) -> Product:
-        if isinstance(piece, GroupedWeights):
+        if isinstance(piece, GGUFWeights):
             # Logits would be rounded to x's dtype too.
             exact = self._batch_invariant or dtype is not None
             many = None if exact else UNPACKED_ROWS
-            return GroupedProduct(piece, bias, dtype, self._batch_invariant, many)
+            return GGUFProduct(piece, bias, dtype, self._batch_invariant, many)
         added = None if bias is None else bias.to(piece.dtype)
         return WideProduct(self._of_floats(piece, added), piece.dtype, dtype)
 

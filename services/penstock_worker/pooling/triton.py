@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.activation import activate
+from penstock_kernels.triton.rowwise.activation import activate
 from penstock_worker.device_loading import load_forward, use_device
 from penstock_worker.device_memory import memory_of
 from penstock_worker.dtype import CUDA, compute_dtype

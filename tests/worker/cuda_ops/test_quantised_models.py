@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock_kernels.triton.grouped import grouped_rows
-from penstock_kernels.triton.grouped_weights import GroupedWeights
+from penstock_kernels.triton.linear.gguf_linear import gguf_rows
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.dtype import CUDA, stays_quantised
 from penstock_worker.forward import Forward, choose
 from penstock_worker.forward.interface import Batch
@@ -138,11 +138,11 @@ def test_the_device_holds_the_files_bytes(
 class Noted(QuantisedWeights):
     """Notes the matrices that it hands out."""
 
-    matrices: list[GroupedWeights]
+    matrices: list[GGUFWeights]
 
     def take_matrix(self, parts: list[tuple[str, tuple[int, ...]]]) -> Matrix:  # type: ignore[override]
         matrix = super().take_matrix(parts)
-        assert isinstance(matrix, GroupedWeights)
+        assert isinstance(matrix, GGUFWeights)
         self.matrices.append(matrix)
         return matrix
 
@@ -174,9 +174,9 @@ def test_ranks_parts_of_the_default_model(
                 files, config, torch.bfloat16, device=device, keep_quantised=True
             )
             part = weights.cut_to(shard).take_matrix([(name, shape)])
-            assert isinstance(part, GroupedWeights)
+            assert isinstance(part, GGUFWeights)
             ids = torch.arange(0, part.outputs, 32, device=device)
-            parts.append(grouped_rows(part, ids, torch.float32).cpu())
+            parts.append(gguf_rows(part, ids, torch.float32).cpu())
         # Rows are cut at multiples of 64, so every 32nd of all is every 32nd of each part.
         wanted = plain.take(name, shape)[::32]
         assert torch.equal(torch.cat(parts, 0 if "q_proj" in name else 1), wanted)
@@ -203,7 +203,7 @@ def test_one_product_of_several_types(batch_invariant: bool, device: torch.devic
     plain = QuantisedWeights(tensors, torch.float32).take_stacked(parts)
     matrix = QuantisedWeights(tensors, torch.bfloat16, device).take_matrix(parts)
     assert isinstance(matrix, Stacked)
-    assert [type(piece) for piece in matrix.pieces] == [GroupedWeights, GroupedWeights, Tensor]
+    assert [type(piece) for piece in matrix.pieces] == [GGUFWeights, GGUFWeights, Tensor]
     generator = torch.Generator().manual_seed(1)
     x, bias = torch.randn(3, 256, generator=generator).bfloat16(), torch.randn(40)
     ops = TritonOps(device, torch.bfloat16, batch_invariant=batch_invariant)

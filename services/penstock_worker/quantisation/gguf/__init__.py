@@ -1,0 +1,1 @@
+"""The quantised types of GGUF files."""
