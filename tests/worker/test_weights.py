@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
-from penstock_worker.quantisation.gguf.blocks import FORMATS
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights import Weights, open_weights
 from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.stored import StoredTensor

@@ -26,37 +26,36 @@ class MatrixKind(enum.IntEnum):
     S8W16 = 7
 
 
+@dataclass(frozen=True)
+class Source:
+    """A format that checkpoints store matrices in, as the library unpacks it."""
+
+    number: int
+    """PkSource in csrc/interface.h."""
+    elements: int
+    """Values of a block. Rows are whole blocks."""
+    bytes: int
+    """Size of a block."""
+    kind: MatrixKind
+    """Keeps the values as they are."""
+
+
 SOURCES = {
-    "F32": 0,
-    "F16": 1,
-    "BF16": 2,
-    "Q4_0": 3,
-    "Q4_1": 4,
-    "Q5_0": 5,
-    "Q5_1": 6,
-    "Q8_0": 7,
-    "Q4_K": 8,
-    "Q5_K": 9,
-    "Q6_K": 10,
+    "F32": Source(0, 1, 4, MatrixKind.F32),
+    "F16": Source(1, 1, 2, MatrixKind.F32),
+    "BF16": Source(2, 1, 2, MatrixKind.BF16),
+    "Q4_0": Source(3, 32, 18, MatrixKind.U4H),
+    "Q4_1": Source(4, 32, 20, MatrixKind.U4H),
+    "Q5_0": Source(5, 32, 22, MatrixKind.U8H),
+    "Q5_1": Source(6, 32, 24, MatrixKind.U8H),
+    "Q8_0": Source(7, 32, 34, MatrixKind.S8H),
+    "Q4_K": Source(8, 256, 144, MatrixKind.U4W),
+    "Q5_K": Source(9, 256, 176, MatrixKind.U8W),
+    "Q6_K": Source(10, 256, 210, MatrixKind.S8W16),
 }
-"""Formats that can be packed, by the checkpoints' own names."""
+"""By the checkpoints' own names."""
 
-OWN_KIND = {
-    "F32": MatrixKind.F32,
-    "F16": MatrixKind.F32,
-    "BF16": MatrixKind.BF16,
-    "Q4_0": MatrixKind.U4H,
-    "Q4_1": MatrixKind.U4H,
-    "Q5_0": MatrixKind.U8H,
-    "Q5_1": MatrixKind.U8H,
-    "Q8_0": MatrixKind.S8H,
-    "Q4_K": MatrixKind.U4W,
-    "Q5_K": MatrixKind.U8W,
-    "Q6_K": MatrixKind.S8W16,
-}
-"""The kind that keeps a format's values as they are."""
-
-PLAIN = ("F32", "F16", "BF16")
+PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 """Formats of plain numbers: they can become F32, BF16 or S8H (int8 in groups of 32)."""
 
 
@@ -88,8 +87,8 @@ def pack(
     """Packs a whole matrix.
 
     source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
-    shape: (outputs, inputs).  kind: default OWN_KIND's.  order: [outputs] int32, where each source
-    row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
+    shape: (outputs, inputs).  kind: default the source's own.  order: [outputs] int32, where each
+    source row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
     Raises ValueError where source, kind and width don't fit together, data has another size, or
     order is no permutation.
     """
@@ -106,12 +105,12 @@ def pack(
     if bias is not None and np.shape(bias) != (outputs,):
         raise ValueError(f"bias has shape {np.shape(bias)}; ({outputs},) is needed")
     _check_threads(threads)
-    kind = OWN_KIND[source] if kind is None else kind
+    kind = SOURCES[source].kind if kind is None else kind
     library = load()
     size = library.pk_matrix_bytes(kind, outputs, inputs)
     tiles = zeroed(size) if arena is None else arena.take(size)
     packed = library.pk_pack(
-        SOURCES[source],
+        SOURCES[source].number,
         data.ctypes.data,
         outputs,
         inputs,
@@ -145,27 +144,13 @@ def _check_threads(threads: int) -> None:
         raise ValueError(f"threads must be at least 1, not {threads}")
 
 
-_BLOCKS = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q5_0": (32, 22),
-    "Q5_1": (32, 24),
-    "Q8_0": (32, 34),
-    "Q4_K": (256, 144),
-    "Q5_K": (256, 176),
-    "Q6_K": (256, 210),
-}
-"""(values, bytes) of a block."""
-
-
 def _row_bytes(source: str, inputs: int) -> int:
-    values, size = _BLOCKS[source]
-    if inputs % values:
-        raise ValueError(f"rows of {source} hold a multiple of {values} values, not {inputs}")
-    return inputs // values * size
+    block = SOURCES[source]
+    if inputs % block.elements:
+        raise ValueError(
+            f"rows of {source} hold a multiple of {block.elements} values, not {inputs}"
+        )
+    return inputs // block.elements * block.bytes
 
 
 def product(

@@ -14,8 +14,8 @@ from penstock_kernels.triton.rowwise import activation, layer_norm
 from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
 from penstock_worker.encoder.ops import EncoderStep
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.layers.ops import Product
 from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.quantisation.interface import Product
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,17 @@ from penstock_kernels.cpu.decoder import (
     LayerWeights,
 )
 from penstock_kernels.cpu.library import instruction_set
-from penstock_kernels.cpu.matrix import OWN_KIND, PLAIN, MatrixKind, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights import Weights, open_weights
 
-_KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16, "int8": MatrixKind.S8H}
+_KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
+_QUANTIZATIONS = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
+"""What matrices become that are quantised when they are loaded."""
 _FLOATS = ("float32", "bfloat16", "float16")
 """Checkpoints' types that can be quantised here."""
 
@@ -104,7 +107,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
-        loader = _Loader(config, weights, _KINDS.get(dtype), threads)
+        loader = _Loader(config, weights, _kind(dtype), threads)
         parts = loader.read(setup.max_model_len)
         return lambda blocks: CPUForward(
             Decoder(shape, *parts, num_blocks=blocks, cache=cache, threads=threads)
@@ -133,11 +136,13 @@ def _bias_obstacle(config: ModelConfig) -> str | None:
 
 def _dtype(setup: Setup, stored: str) -> str:
     """float32, bfloat16, int8, or a GGUF quantisation's name, which means: as the file has it."""
-    if setup.quantization == "int8":
-        _check_quantisable(setup.dtype, stored)
-        return "int8"
+    if setup.quantization in _QUANTIZATIONS:
+        _check_quantisable(setup.quantization, setup.dtype, stored)
+        return setup.quantization
     if setup.quantization != "none":
-        raise StartupError(f"quantization is {setup.quantization!r}; allowed are none, int8")
+        raise StartupError(
+            f"quantization is {setup.quantization!r}; allowed are none, {', '.join(_QUANTIZATIONS)}"
+        )
     if setup.dtype not in ("auto", "float32", "bfloat16"):
         raise StartupError(
             f"dtype is {setup.dtype!r}; on a CPU auto, float32, bfloat16 are allowed"
@@ -147,16 +152,21 @@ def _dtype(setup: Setup, stored: str) -> str:
     return "float32" if stored == "float16" else stored
 
 
-def _check_quantisable(requested: str, stored: str) -> None:
+def _kind(dtype: str) -> MatrixKind | None:
+    """What all matrices are packed as; None: each as the file has it."""
+    return (_KINDS | _QUANTIZATIONS).get(dtype)
+
+
+def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
     if stored not in _FLOATS:
         raise StartupError(
-            f"quantization is int8, but the checkpoint's weights are {stored} already; allowed is "
-            f"none, or a checkpoint of {', '.join(_FLOATS)}"
+            f"quantization is {quantization}, but the checkpoint's weights are {stored} already; "
+            f"allowed is none, or a checkpoint of {', '.join(_FLOATS)}"
         )
     if requested != "auto":
         raise StartupError(
-            f"quantization is int8, which leaves no weights to compute in dtype {requested}; "
-            "allowed is dtype auto (kv_cache_dtype has the cache's type)"
+            f"quantization is {quantization}, which leaves no weights to compute in dtype "
+            f"{requested}; allowed is dtype auto (kv_cache_dtype has the cache's type)"
         )
 
 
@@ -175,7 +185,7 @@ def _cache(requested: str, dtype: str) -> str:
 class _Loader:
     """Packs a checkpoint's matrices. kind: of all of them; None: each as the file has it.
 
-    S8H is for plain tensors alone: what the file has quantised already stays as it is.
+    A quantisation is for plain tensors alone: what the file has quantised already stays as it is.
     """
 
     config: ModelConfig
@@ -205,7 +215,7 @@ class _Loader:
     def _embedding_kind(self) -> MatrixKind | None:
         # Bytes make products fast; rows that are only looked up would lose bits for nothing.
         only_looked_up = not self.config.tie_word_embeddings
-        return None if self.kind is MatrixKind.S8H and only_looked_up else self.kind
+        return None if self.kind in _QUANTIZATIONS.values() and only_looked_up else self.kind
 
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
@@ -239,9 +249,11 @@ class _Loader:
         shape = (outputs, inputs)
         added = self._vector(f"{name}.bias", outputs) if bias else None
         stored = self.weights.stored(f"{name}.weight", shape)
-        if kind is MatrixKind.S8H and stored.format not in PLAIN:
+        form = FORMATS.get(stored.format)
+        plain = form is not None and form.plain
+        if kind in _QUANTIZATIONS.values() and not plain:
             kind = None
-        if stored.format in PLAIN or (kind is None and stored.format in OWN_KIND):
+        if plain or (kind is None and form is not None and form.packed):
             return pack(
                 stored.format,
                 stored.data,
@@ -253,10 +265,10 @@ class _Loader:
                 arena=self.arena,
             )
         # Another type was asked for, or the kernels don't know this one: by way of float32.
-        plain = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
+        decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
         return pack(
             "F32",
-            plain.view(np.uint8),
+            decoded.view(np.uint8),
             shape,
             kind=MatrixKind.BF16 if kind is None else kind,
             bias=added,

@@ -141,7 +141,7 @@ def recipe(
     device = kernel_device(setup)
     config = prepared.decoder
     as_filed = setup.quantization == "none" and setup.load_format == "auto"
-    kept = as_filed and stays_quantised(setup.dtype, prepared.weights, CUDA)
+    kept = as_filed and stays_quantised(setup.dtype, prepared.weights)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)

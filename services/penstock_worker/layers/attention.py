@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock_worker.attention.interface import HeadNorms
-from penstock_worker.layers.ops import Product
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
+from penstock_worker.quantisation.interface import Product
 
 
 class SelfAttention:

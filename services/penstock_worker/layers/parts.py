@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.layers.ops import Ops, Product
+from penstock_worker.layers.ops import Ops
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard
+from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights import Weights
 
 

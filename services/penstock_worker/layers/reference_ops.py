@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_worker.layers.ops import Ops, Product, Table
+from penstock_worker.layers.ops import Ops
+from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix, plain
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock_worker.layers.ops import Product, Table
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard
+from penstock_worker.quantisation.interface import Product, Table
 
 
 class Embedding:

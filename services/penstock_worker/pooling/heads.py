@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig
-from penstock_worker.layers.ops import Product
+from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights import Weights
 
 Head = Callable[[Tensor], Tensor]

@@ -16,7 +16,8 @@ from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
 from penstock_kernels.triton.sampling.argmax import argmax
 from penstock_kernels.triton.sampling.edits import edit_rows
 from penstock_kernels.triton.sampling.log_probs import TopLogProbs
-from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling.rows import SamplingRows
+from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.device_edits import StepEdits, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock_worker.quantisation.gguf.blocks import FORMATS, StoredFormat
+from penstock_worker.quantisation.interface import StoredFormat
+from penstock_worker.quantisation.registry import FORMATS
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time: temporary memory stays small, and mostly in cache."""

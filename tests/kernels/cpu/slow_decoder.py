@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape, LayerWeights
-from penstock_kernels.cpu.matrix import OWN_KIND, MatrixKind, PackedMatrix
+from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
@@ -65,7 +65,7 @@ class SlowMatrix:
         return slow.weights_as(self.source, self.kind)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        given = slow.input_as(x.astype(np.float32), self.kind or OWN_KIND[self.source.format])
+        given = slow.input_as(x.astype(np.float32), self.kind or SOURCES[self.source.format].kind)
         return given @ self.values.T + (0 if self.bias is None else self.bias)
 
     def packed(self) -> PackedMatrix:
