@@ -27,7 +27,7 @@ class MatrixKind(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFormat:
     """A format that checkpoints store matrices in, as the library unpacks it."""
 
     number: int
@@ -41,17 +41,17 @@ class Source:
 
 
 SOURCES = {
-    "F32": Source(0, 1, 4, MatrixKind.F32),
-    "F16": Source(1, 1, 2, MatrixKind.F32),
-    "BF16": Source(2, 1, 2, MatrixKind.BF16),
-    "Q4_0": Source(3, 32, 18, MatrixKind.U4H),
-    "Q4_1": Source(4, 32, 20, MatrixKind.U4H),
-    "Q5_0": Source(5, 32, 22, MatrixKind.U8H),
-    "Q5_1": Source(6, 32, 24, MatrixKind.U8H),
-    "Q8_0": Source(7, 32, 34, MatrixKind.S8H),
-    "Q4_K": Source(8, 256, 144, MatrixKind.U4W),
-    "Q5_K": Source(9, 256, 176, MatrixKind.U8W),
-    "Q6_K": Source(10, 256, 210, MatrixKind.S8W16),
+    "F32": SourceFormat(0, 1, 4, MatrixKind.F32),
+    "F16": SourceFormat(1, 1, 2, MatrixKind.F32),
+    "BF16": SourceFormat(2, 1, 2, MatrixKind.BF16),
+    "Q4_0": SourceFormat(3, 32, 18, MatrixKind.U4H),
+    "Q4_1": SourceFormat(4, 32, 20, MatrixKind.U4H),
+    "Q5_0": SourceFormat(5, 32, 22, MatrixKind.U8H),
+    "Q5_1": SourceFormat(6, 32, 24, MatrixKind.U8H),
+    "Q8_0": SourceFormat(7, 32, 34, MatrixKind.S8H),
+    "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4W),
+    "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
+    "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
 }
 """By the checkpoints' own names."""
 

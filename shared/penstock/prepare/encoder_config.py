@@ -6,9 +6,9 @@ Source of the keys: the configuration classes of the transformers library.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig, EncoderFamily
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_LAYERS, MAX_SIZE
-from penstock.prepare.fields import Fields
 
 FAMILIES: dict[str, EncoderFamily] = {
     "bert": "bert",

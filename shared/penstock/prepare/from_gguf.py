@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
-from penstock.prepare.fields import Fields
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_tokenizer import build_tokenizer
 

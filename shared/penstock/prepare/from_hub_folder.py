@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
-from penstock.prepare.fields import Fields
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer

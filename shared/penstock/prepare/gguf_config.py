@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import get_args
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import Architecture, ModelConfig, RopeScaling
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.fields import Fields
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of head_dim / 2 divisors, one for each rotary frequency."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.model_config import Architecture, ModelConfig, RopeScaling
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.fields import Fields
 
 
 class Family(NamedTuple):
