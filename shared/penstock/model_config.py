@@ -12,8 +12,6 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the trained context.
@@ -34,7 +32,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
     """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
 
-    architecture: Architecture
+    architecture: str
+    """Of a family: a key of penstock.families.FAMILIES."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
