@@ -10,9 +10,8 @@ are.  The KV cache's type can be chosen apart from all that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,20 +24,34 @@ from penstock_kernels.cpu.decoder import (
     Decoder,
     DecoderShape,
     DecoderStep,
-    LayerWeights,
 )
 from penstock_kernels.cpu.library import instruction_set
-from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
-from penstock_kernels.cpu.memory import Arena
+from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
-from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights import Weights, open_weights
+from penstock_worker.weights import open_weights
 
-_KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
-_QUANTIZATIONS = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
-"""What matrices become that are quantised when they are loaded."""
+_COMPUTED = frozenset(
+    {
+        "architecture",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_layers",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "max_position",
+        "rms_norm_eps",
+        "rope_theta",
+        "rope_scaling",
+        "tie_word_embeddings",
+        "qkv_bias",
+        "qk_norm",
+    }
+)
+"""Fields of ModelConfig that these kernels follow."""
 _FLOATS = ("float32", "bfloat16", "float16")
 """Checkpoints' types that can be quantised here."""
 
@@ -99,7 +112,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         block_size=setup.block_size,
         eps=config.rms_norm_eps,
     )
-    obstacle = shape.obstacle() or _bias_obstacle(config) or _dummy_obstacle(setup)
+    obstacle = shape.obstacle() or _config_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -107,7 +120,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
-        loader = _Loader(config, weights, _kind(dtype), threads)
+        loader = CPUWeights(config, weights, _kind(dtype), threads)
         parts = loader.read(setup.max_model_len)
         return lambda blocks: CPUForward(
             Decoder(shape, *parts, num_blocks=blocks, cache=cache, threads=threads)
@@ -128,20 +141,25 @@ def _dummy_obstacle(setup: Setup) -> str | None:
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
-def _bias_obstacle(config: ModelConfig) -> str | None:
+def _config_obstacle(config: ModelConfig) -> str | None:
+    """Why the kernels can't compute this model; None: they can. They would ignore a field that they
+    don't know."""
     if config.output_bias or config.mlp_bias:
         return "the model has biases outside of the query, key and value projections"
+    for each in msgspec.structs.fields(config):
+        if each.name not in _COMPUTED and getattr(config, each.name) != each.default:
+            return f"the model's {each.name} is {getattr(config, each.name)!r}"
     return None
 
 
 def _dtype(setup: Setup, stored: str) -> str:
     """float32, bfloat16, int8, or a GGUF quantisation's name, which means: as the file has it."""
-    if setup.quantization in _QUANTIZATIONS:
+    if setup.quantization in ON_LOAD:
         _check_quantisable(setup.quantization, setup.dtype, stored)
         return setup.quantization
     if setup.quantization != "none":
         raise StartupError(
-            f"quantization is {setup.quantization!r}; allowed are none, {', '.join(_QUANTIZATIONS)}"
+            f"quantization is {setup.quantization!r}; allowed are none, {', '.join(ON_LOAD)}"
         )
     if setup.dtype not in ("auto", "float32", "bfloat16"):
         raise StartupError(
@@ -154,7 +172,7 @@ def _dtype(setup: Setup, stored: str) -> str:
 
 def _kind(dtype: str) -> MatrixKind | None:
     """What all matrices are packed as; None: each as the file has it."""
-    return (_KINDS | _QUANTIZATIONS).get(dtype)
+    return (KINDS | ON_LOAD).get(dtype)
 
 
 def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
@@ -179,99 +197,3 @@ def _cache(requested: str, dtype: str) -> str:
             f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_KINDS)}"
         )
     return requested
-
-
-@dataclass
-class _Loader:
-    """Packs a checkpoint's matrices. kind: of all of them; None: each as the file has it.
-
-    A quantisation is for plain tensors alone: what the file has quantised already stays as it is.
-    """
-
-    config: ModelConfig
-    weights: Weights
-    kind: MatrixKind | None
-    threads: int
-    arena: Arena = field(default_factory=Arena)
-
-    def read(
-        self, positions: int
-    ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
-        """Layers, embedding, head, last norm, cosines, sines: what a Decoder is made of."""
-        config = self.config
-        size = (config.vocab_size, config.hidden_size)
-        rotary = Rotary.load(config, self.weights, positions)
-        layers = [self._layer(number) for number in range(config.num_layers)]
-        embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
-        if config.tie_word_embeddings:
-            self.weights.ignore("lm_head.weight")
-            head = embedding
-        else:
-            head = self._matrix("lm_head", *size, kind=self.kind)
-        norm = self._vector("norm.weight", config.hidden_size)
-        self.weights.finish()
-        return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
-
-    def _embedding_kind(self) -> MatrixKind | None:
-        # Bytes make products fast; rows that are only looked up would lose bits for nothing.
-        only_looked_up = not self.config.tie_word_embeddings
-        return None if self.kind in _QUANTIZATIONS.values() and only_looked_up else self.kind
-
-    def _layer(self, number: int) -> LayerWeights:
-        config, at = self.config, f"layers.{number}"
-        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        attention, bias = f"{at}.self_attn", config.qkv_bias
-        norms: dict[str, np.ndarray] = {}
-        if config.qk_norm:
-            norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
-            norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
-        matrix = partial(self._matrix, kind=self.kind)
-        return LayerWeights(
-            query=matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
-            key=matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
-            value=matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
-            output=matrix(f"{attention}.o_proj", hidden, queries),
-            gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
-            up=matrix(f"{at}.mlp.up_proj", inner, hidden),
-            down=matrix(f"{at}.mlp.down_proj", hidden, inner),
-            attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
-            feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
-            **norms,
-        )
-
-    def _vector(self, name: str, size: int) -> np.ndarray:
-        return self.weights.take(name, (size,), torch.float32).numpy()
-
-    def _matrix(
-        self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
-    ) -> PackedMatrix:
-        shape = (outputs, inputs)
-        added = self._vector(f"{name}.bias", outputs) if bias else None
-        stored = self.weights.stored(f"{name}.weight", shape)
-        form = FORMATS.get(stored.format)
-        plain = form is not None and form.plain
-        if kind in _QUANTIZATIONS.values() and not plain:
-            kind = None
-        if plain or (kind is None and form is not None and form.packed):
-            return pack(
-                stored.format,
-                stored.data,
-                shape,
-                kind=kind,
-                order=stored.places(),
-                bias=added,
-                threads=self.threads,
-                arena=self.arena,
-            )
-        # Another type was asked for, or the kernels don't know this one: by way of float32.
-        decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
-        return pack(
-            "F32",
-            decoded.view(np.uint8),
-            shape,
-            kind=MatrixKind.BF16 if kind is None else kind,
-            bias=added,
-            threads=self.threads,
-            arena=self.arena,
-        )
