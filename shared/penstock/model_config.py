@@ -53,9 +53,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """RMSNorm over each head of q and k before the rotary embedding (Qwen3)."""
 
 
-EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet"]
-
-
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
     """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
 
@@ -64,7 +61,8 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     relative_buckets: of MPNet's relative attention bias; 0 for none.
     """
 
-    family: EncoderFamily
+    family: str
+    """A key of penstock.families.ENCODERS."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
