@@ -21,11 +21,14 @@ MAX_HEAD_DIM = 1024
 
 @dataclass(frozen=True)
 class CacheKind:
-    """number: in csrc/types.h.  value_bytes: of each.  scale_bytes: of each head's vector."""
+    """How the KV cache stores numbers."""
 
     number: int
+    """PkCache in csrc/types.h."""
     value_bytes: int
+    """Of each number."""
     scale_bytes: int = 0
+    """Of each head's vector."""
 
 
 CACHE_KINDS = {
@@ -38,7 +41,7 @@ CACHE_KINDS = {
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Sizes of a model. block_size: tokens per KV block."""
+    """Sizes of a model."""
 
     hidden: int
     inner: int
@@ -47,6 +50,7 @@ class DecoderShape:
     head_dim: int
     vocab: int
     block_size: int
+    """Tokens per KV block."""
     eps: float
 
     def obstacle(self) -> str | None:
@@ -72,7 +76,7 @@ class DecoderShape:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Norm weights are float32 vectors; query_norm and key_norm are [head_dim] or None."""
+    """Weights of a layer. Norms are float32 vectors."""
 
     query: PackedMatrix
     key: PackedMatrix
@@ -84,29 +88,31 @@ class LayerWeights:
     attention_norm: np.ndarray
     feed_forward_norm: np.ndarray
     query_norm: np.ndarray | None = None
+    """[head_dim]; None: queries aren't normalised."""
     key_norm: np.ndarray | None = None
+    """[head_dim]; None: keys aren't normalised."""
 
 
 @dataclass(frozen=True)
 class DecoderStep:
-    """Rows of one step, sequence by sequence. All int32 and contiguous.
-
-    tokens: [rows].  first_row: [sequences + 1].  starts: [sequences] tokens computed before.
-    tables: the sequences' physical blocks, joined.  first_block: [sequences], where each begins.
-    """
+    """Rows of one step, sequence by sequence. All int32 and contiguous."""
 
     tokens: np.ndarray
+    """[rows]."""
     first_row: np.ndarray
+    """[sequences + 1]: each sequence's first row, and the number of rows."""
     starts: np.ndarray
+    """[sequences]: tokens computed before."""
     tables: np.ndarray
+    """Physical blocks of all sequences, one after the other."""
     first_block: np.ndarray
+    """[sequences]: where each sequence's blocks begin in tables."""
 
 
 @dataclass
 class Decoder:
-    """Weights, KV cache and scratch of one model.
+    """Weights, KV cache and scratch memory of one model.
 
-    cosines, sines: [positions, head_dim / 2] float32.  cache: a key of CACHE_KINDS.
     Raises ValueError for a shape with an obstacle, MemoryError when there is no room.
     """
 
@@ -116,9 +122,12 @@ class Decoder:
     head: PackedMatrix
     norm: np.ndarray
     cosines: np.ndarray
+    """[positions, head_dim / 2] float32."""
     sines: np.ndarray
+    """[positions, head_dim / 2] float32."""
     num_blocks: int
     cache: str
+    """A key of CACHE_KINDS."""
     threads: int
     _scratch: Scratch = field(default_factory=Scratch)
 

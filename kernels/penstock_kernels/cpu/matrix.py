@@ -61,11 +61,14 @@ PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """struct: for the kernels; valid as long as this object lives."""
+    """A matrix in the kernels' own layout."""
 
     struct: PkMatrix
+    """What the kernels read; valid as long as this object lives."""
     tiles: np.ndarray
+    """uint8, 64-byte aligned."""
     bias: np.ndarray | None
+    """[outputs, rounded up to 16] float32."""
 
     @property
     def size(self) -> int:

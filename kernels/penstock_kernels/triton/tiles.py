@@ -27,11 +27,12 @@ SAMPLING_WARPS = 16
 
 @dataclass(frozen=True)
 class PartTiles:
-    """Of kernels with a program for each part of a row. part: elements that it goes through, a
-    multiple of block.  block: that it reads at once, at least one for each thread."""
+    """Sizes of kernels that have a program for each part of a row."""
 
     part: int
+    """Elements that a program goes through, a multiple of block."""
     block: int
+    """Elements that it reads at once, at least one for each thread."""
     warps: int
 
     def parts(self, size: int) -> int:
@@ -83,26 +84,31 @@ def row_warps(block: int) -> int:
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """rows: (query, head) pairs of a query tile, a power of two and at least 16.  keys: per inner
-    tile.  split: keys per split, a multiple of `keys`.  Bits depend on all three."""
+    """Sizes of an attention kernel. Bits depend on rows, keys and split."""
 
     rows: int
+    """(query, head) pairs of a query tile, a power of two and at least 16."""
     keys: int
+    """Per inner tile."""
     split: int
+    """Keys per split, a multiple of `keys`."""
     warps: int
     stages: int
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """few: for sequences with at most split_queries new tokens (decode), a program for each split
-    of the keys.  many: for longer chunks, a program for all splits of a query tile.
+    """Tiles by how many new tokens a sequence has.
 
-    A query's bits are the same in both where their tiles are equal in rows, keys, split and warps.
+    A query's bits are the same in both where their tiles are equal in rows, keys, split and
+    warps.
     """
 
     few: AttentionTiles
+    """For sequences with at most split_queries new tokens (decode): a program for each split of
+    the keys."""
     many: AttentionTiles
+    """For longer chunks: a program for all splits of a query tile."""
     split_queries: int = 16
 
 
@@ -143,11 +149,14 @@ def encoder_tiles(head_dim: int, dtype: torch.dtype) -> AttentionTiles:
 
 @dataclass(frozen=True)
 class MatmulTiles:
-    """rows x columns of the output per program, `inner` inputs at a time."""
+    """Sizes of a matrix product's programs."""
 
     rows: int
+    """Of the output, per program."""
     columns: int
+    """Of the output, per program."""
     inner: int
+    """Inputs that are multiplied at a time."""
     warps: int
     stages: int
 

@@ -26,10 +26,11 @@ class ReferenceProduct:
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Rows of a plain tensor, in its dtype or in another."""
+    """Rows of a plain tensor."""
 
     weight: Tensor
     dtype: torch.dtype | None = None
+    """Of the rows; None: the tensor's own."""
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""What a model gets that computes with a file's quantised matrices as they are."""
+"""Weights whose quantised matrices stay as their file has them."""
 
 from __future__ import annotations
 

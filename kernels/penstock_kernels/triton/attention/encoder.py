@@ -23,17 +23,17 @@ from penstock_kernels.triton.tiles import AttentionTiles
 
 @dataclass(frozen=True)
 class InputPlan:
-    """One step's inputs, the same for every layer. All int32, on the device.
-
-    starts, lengths: [inputs], an input's first row and its rows.  tile_inputs, tile_firsts:
-    [tiles], each query tile's input, and its first query within the input.  tiles: their sizes.
-    """
+    """One step's inputs, the same for every layer. All tensors are int32 and on the device."""
 
     tiles: AttentionTiles
     starts: Tensor
+    """[inputs]: an input's first row."""
     lengths: Tensor
+    """[inputs]: its number of rows."""
     tile_inputs: Tensor
+    """[tiles]: each query tile's input."""
     tile_firsts: Tensor
+    """[tiles]: each query tile's first query within the input."""
 
 
 def plan_inputs(lengths: Sequence[int], tiles: AttentionTiles) -> list[np.ndarray]:

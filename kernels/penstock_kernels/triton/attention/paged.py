@@ -33,11 +33,12 @@ from penstock_kernels.triton.tiles import AttentionTiles
 
 @dataclass(frozen=True)
 class Reach:
-    """window: a query sees its own and the window - 1 keys before; 0: all before.
-    soft_cap: scores become soft_cap * tanh(score / soft_cap); 0: they stay as they are."""
+    """What limits a query's sight."""
 
     window: int = 0
+    """A query sees its own key and the window - 1 before it; 0: all before it."""
     soft_cap: float = 0.0
+    """Scores become soft_cap * tanh(score / soft_cap); 0: they stay as they are."""
 
 
 FULL = Reach()

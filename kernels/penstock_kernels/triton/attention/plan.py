@@ -14,39 +14,44 @@ from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles
 
 @dataclass(frozen=True)
 class TileList:
-    """Query tiles of one launch.
-
-    sequences, firsts: [tiles] int32: each tile's sequence, and its first query within the
-    sequence's new tokens.  queries: the most that a tile has.  end: no query sees a key at or after
-    this position; it bounds the grid, and may be larger than is needed.
-    """
+    """Query tiles of one launch."""
 
     sequences: Tensor
+    """[tiles] int32: each tile's sequence."""
     firsts: Tensor
+    """[tiles] int32: each tile's first query within the sequence's new tokens."""
     queries: int
+    """The most that a tile has."""
     end: int
+    """No query sees a key at or after this position. It bounds the grid, and may be larger than
+    is needed."""
 
 
 @dataclass(frozen=True)
 class DeviceAttentionPlan:
-    """One step's sequences, the same for every layer.  All tensors int32, on the device.
+    """One step's sequences, the same for every layer. All tensors are int32 and on the device.
 
-    tables: [sequences, blocks]; entries past a sequence's end are never read.
-    query_starts: [sequences], a sequence's first row in the query tensor.  query_lens, seq_lens:
-    [sequences], 0 for padding, whose query_starts names a row that no other sequence has.  few,
-    many: the sequences with few new tokens and with many, or None.  A CUDA graph keeps one plan,
-    and its tensors are overwritten between replays.
+    A CUDA graph keeps one plan, and its tensors are overwritten between replays.
     """
 
     tables: Tensor
+    """[sequences, blocks]; entries past a sequence's end are never read."""
     query_starts: Tensor
+    """[sequences]: a sequence's first row in the query tensor; of padding, a row that no other
+    sequence has."""
     query_lens: Tensor
+    """[sequences]: new tokens; 0 for padding."""
     seq_lens: Tensor
+    """[sequences]: all tokens; 0 for padding."""
     few: TileList | None
+    """Sequences with few new tokens."""
     many: TileList | None
+    """Sequences with many."""
     choice: AttentionChoice
     block_size: int
+    """Tokens per KV block."""
     group: int
+    """Query heads that share a KV head."""
 
     def covers(self, rows: int) -> bool:
         """Whether each of so many query rows has a tile of its own, as in a decode: then a kernel

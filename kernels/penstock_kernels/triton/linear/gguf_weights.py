@@ -17,40 +17,43 @@ GROUP = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """What the numbers of a type mean: weight = scale * (level - offset) + minimum.
-
-    bits: of a level, 4, 5, 6 or 8.  group: inputs that share a scale, 16 or 32.
-    factors: the type of what scales and minima hold; None: float16, and there are no units.
-    Else a scale is units * a whole number, one unit for each `unit` inputs.
-    """
+    """What the numbers of a type mean: weight = scale * (level - offset) + minimum."""
 
     bits: int
+    """Of a level: 4, 5, 6 or 8."""
     offset: int = 0
     group: int = GROUP
+    """Inputs that share a scale: 16 or 32."""
     minima: bool = False
     factors: torch.dtype | None = None
+    """The type of what scales and minima hold; None: float16, and there are no units. Else a
+    scale is a unit times a whole number."""
     unit: int = 256
+    """Inputs that share a unit."""
 
 
 @dataclass(frozen=True)
 class GGUFWeights:
     """[outputs, inputs], group by group: what a program reads at once lies side by side.
 
-    levels: [inputs / 32, outputs, 16] uint8, a group's first half in the low and its second in the
-    high nibbles; of 8 bits [inputs / 32, outputs, 32] int8.
-    high: [inputs / 32, outputs, bits - 4] int32, of 5 and 6 bits: bit i of the first is bit 4 of
-    input i's level, and so on; else None.
-    scales, minima: [inputs / group, outputs].  units, unit_minima: [inputs / unit, outputs]
-    float16.  Each None where the layout has none.
+    A tensor is None where the layout has none.
     """
 
     layout: Layout
     levels: Tensor
+    """[inputs / 32, outputs, 16] uint8, a group's first half in the low and its second in the
+    high nibbles; of 8 bits [inputs / 32, outputs, 32] int8."""
     high: Tensor | None
+    """[inputs / 32, outputs, bits - 4] int32, of 5 and 6 bits: bit i of the first is bit 4 of
+    input i's level, and so on."""
     scales: Tensor
+    """[inputs / group, outputs]."""
     minima: Tensor | None
+    """[inputs / group, outputs]."""
     units: Tensor | None
+    """[inputs / unit, outputs] float16."""
     unit_minima: Tensor | None
+    """[inputs / unit, outputs] float16."""
 
     @property
     def outputs(self) -> int:

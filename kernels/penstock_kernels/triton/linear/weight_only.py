@@ -23,19 +23,19 @@ GROUPS = (32, 64, 128)
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """weight[o, i] = (level - zero) * scale of i's group.
-
-    levels, 8 bits: int8 [outputs, inputs].  4 bits: uint8 [outputs, inputs / 2]; the bytes of a
-    group hold its first half in their low and its second half in their high nibbles, 0 to 15.
-    scales: [outputs, inputs / group] float32 or float16.  zeros: like scales, or None for 0 (8
-    bits) and 8 (4 bits).  group: one of GROUPS, divides inputs.
-    """
+    """weight[o, i] = (level - zero) * scale of i's group."""
 
     levels: Tensor
+    """8 bits: int8 [outputs, inputs]. 4 bits: uint8 [outputs, inputs / 2]; the bytes of a group
+    hold its first half in their low and its second half in their high nibbles, 0 to 15."""
     scales: Tensor
+    """[outputs, inputs / group] float32 or float16."""
     zeros: Tensor | None
+    """As scales; None: 0 (8 bits) or 8 (4 bits)."""
     bits: int
+    """8 or 4."""
     group: int
+    """Inputs that share a scale: one of GROUPS, divides inputs."""
 
 
 def pack(weight: Tensor, *, bits: int, group: int) -> PackedWeights:

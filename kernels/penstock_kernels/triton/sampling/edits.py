@@ -19,26 +19,29 @@ _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 @dataclass(frozen=True)
 class EditRows:
-    """What each row of a step asks for, on the device.
-
-    bias_starts: [rows + 1] int32, a row's part of bias_ids (int32) and biases (float64).
-    seen: [slots, vocab] int32, 0 for an id that neither prompt nor output hold, else 1 + how often
-    the output holds it (`count_tokens` keeps it).  seen_rows: [rows] int32, its slot, or -1: the
-    row has no penalties.  presence, frequency, repetition: [rows] float64.
-    masks: [masks, ceil(vocab / 32)] int32, bit i % 32 of word i // 32 allows id i.  mask_rows:
-    [rows] int32, its mask, which allows at least one id, or -1: all are allowed.
-    """
+    """What each row of a step asks for, on the device."""
 
     bias_starts: Tensor
+    """[rows + 1] int32: each row's part of bias_ids and biases."""
     bias_ids: Tensor
+    """int32."""
     biases: Tensor
+    """float64."""
     seen: Tensor
+    """[slots, vocab] int32: 0 for an id that neither prompt nor output hold, else 1 + how often
+    the output holds it (`count_tokens` keeps it)."""
     seen_rows: Tensor
+    """[rows] int32: the row's slot, or -1: the row has no penalties."""
     presence: Tensor
+    """[rows] float64."""
     frequency: Tensor
+    """[rows] float64."""
     repetition: Tensor
+    """[rows] float64."""
     masks: Tensor
+    """[masks, ceil(vocab / 32)] int32: bit i % 32 of word i // 32 allows id i."""
     mask_rows: Tensor
+    """[rows] int32: the row's mask, which allows at least one id, or -1: all are allowed."""
 
 
 @triton.jit

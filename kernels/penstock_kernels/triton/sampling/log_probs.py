@@ -22,12 +22,14 @@ MOST = 64
 
 @dataclass(frozen=True)
 class TopLogProbs:
-    """own: [rows] float32, of the given tokens.  ids: [rows, count] int64, likeliest first, equal
-    ones by lower id.  top: [rows, count] float32, theirs."""
+    """Log-probabilities of each row."""
 
     own: Tensor
+    """[rows] float32: of the given tokens."""
     ids: Tensor
+    """[rows, count] int64: the most likely first, equal ones by lower id."""
     top: Tensor
+    """[rows, count] float32: of ids."""
 
 
 @triton.jit
