@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
@@ -52,7 +53,7 @@ _COMPUTED = frozenset(
     }
 )
 """Fields of ModelConfig that these kernels follow."""
-_FLOATS = ("float32", "bfloat16", "float16")
+_FLOATS = tuple(FLOAT_DTYPES.values())
 """Checkpoints' types that can be quantised here."""
 
 
