@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock.prepare.fields import Fields
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel

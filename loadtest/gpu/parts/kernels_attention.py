@@ -14,8 +14,8 @@ from loadtest.gpu.job import Job
 from loadtest.gpu.parts.cases import Case, time_cases
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.attention import paged_attention
-from penstock_kernels.triton.attention_plan import AttentionPlan, plan_attention
+from penstock_kernels.triton.attention.paged import paged_attention
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 
 BLOCK = 16
@@ -44,7 +44,7 @@ def layout(
     config: ModelConfig,
     device: torch.device,
     choice: AttentionChoice,
-) -> AttentionPlan:
+) -> DeviceAttentionPlan:
     """Every sequence's blocks lie scattered, as in a pool that has been used."""
     need = -(-(before + new) // BLOCK)
     tables = np.random.default_rng(0).permutation(sequences * need).reshape(sequences, need)

@@ -15,12 +15,12 @@ from loadtest.gpu.parts.cases import Case, time_cases
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton import fp8_linear, weight_only
-from penstock_kernels.triton.grouped import grouped_linear
-from penstock_kernels.triton.grouped_weights import GROUP as GGUF_GROUP
-from penstock_kernels.triton.grouped_weights import GroupedWeights, empty
-from penstock_kernels.triton.linear import linear
-from penstock_worker.weights.grouped import LAYOUTS
+from penstock_kernels.triton.linear import fp8_linear, weight_only
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
+from penstock_worker.quantisation.gguf.repacking import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128
@@ -77,7 +77,7 @@ def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
                 "gate, up",
                 x,
                 weight,
-                lambda x=x, k=kept: grouped_linear(x, k),
+                lambda x=x, k=kept: gguf_linear(x, k),
                 weight_bytes=kept.nbytes / (outputs * inputs),
             )
     levels, scales = fp8_linear.quantise_fp8(weight)
@@ -93,7 +93,7 @@ def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
         )
 
 
-def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GroupedWeights:
+def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
     """Weights as a GGUF file of that type has them, all of one value: no time depends on it."""
     layout = LAYOUTS[kind]
     if inputs % layout.unit:

@@ -12,7 +12,9 @@ from loadtest.gpu.job import Job
 from loadtest.gpu.parts.cases import Case, time_cases
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton import block_copies, gated, rms_norm, rope_write, sampling
+from penstock_kernels.triton.attention import block_copies, rope_write
+from penstock_kernels.triton.rowwise import gated, rms_norm
+from penstock_kernels.triton.sampling import sample
 
 BLOCK = 16
 """Tokens of a KV block."""
@@ -104,13 +106,13 @@ def rotation(rows: int, config: ModelConfig, device: torch.device) -> Case:
 
 def asking(
     rows: int, temperature: float, top_k: int, top_p: float, device: torch.device
-) -> sampling.SamplingRows:
+) -> sample.SamplingRows:
     """Rows that ask for the same, each with a seed of its own."""
 
     def filled(value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((rows,), value, dtype=dtype, device=device)
 
-    return sampling.SamplingRows(
+    return sample.SamplingRows(
         temperature=filled(temperature, torch.float64),
         top_k=filled(top_k, torch.int32),
         top_p=filled(top_p, torch.float64),
@@ -129,7 +131,7 @@ def draws(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
         yield Case(
             f"sample, {name}",
             f"{rows} x {vocab}",
-            lambda asked=asked, cuts=top_p < 1.0: sampling.sample_rows(logits, asked, cuts=cuts),
+            lambda asked=asked, cuts=top_p < 1.0: sample.sample_rows(logits, asked, cuts=cuts),
             size=4 * rows * vocab,
             torch={0.0: "argmax", 1.0: "softmax, multinomial"}.get(
                 temperature if temperature == 0.0 else top_p, "sort, softmax, multinomial"

@@ -14,8 +14,8 @@ from loadtest.gpu.parts.kernels_attention import BLOCK, layout, pool
 from loadtest.gpu.timing import Work
 from loadtest.gpu.tune.settings import Bench, Case, Setting, Sizes
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.attention import paged_attention
-from penstock_kernels.triton.attention_plan import AttentionPlan
+from penstock_kernels.triton.attention.paged import paged_attention
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 
 _KEYS = "keys is shared by few, many and batch_invariant of every head_dim <= 128"
@@ -149,7 +149,7 @@ def benched(
         within = np.unique(np.linspace(0, new - 1, COMPARED).astype(int))
         rows = torch.from_numpy((np.arange(sequences)[:, None] * new + within).ravel()).to(device)
 
-        def plan(tiles: AttentionTiles) -> AttentionPlan:
+        def plan(tiles: AttentionTiles) -> DeviceAttentionPlan:
             choice = AttentionChoice(tiles, tiles)
             if device.type != "meta":
                 return layout(sequences, before, new, config, device, choice)
@@ -193,7 +193,7 @@ def attended(
     return torch.einsum("kgrt,ktd->rkgd", weights, value).flatten(1, 2)
 
 
-def weightless(plan: AttentionPlan, device: torch.device) -> AttentionPlan:
+def weightless(plan: DeviceAttentionPlan, device: torch.device) -> DeviceAttentionPlan:
     """The plan with tensors that have shapes only, for compiling."""
     lists = {
         name: tiles

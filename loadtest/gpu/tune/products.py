@@ -13,16 +13,16 @@ from loadtest.gpu.cost import product_bytes, product_flops
 from loadtest.gpu.parts.kernels_products import GROUP, matrices
 from loadtest.gpu.tune.settings import Bench, Case, Setting, Sizes, Tiles
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton import fp8_linear as fp8_module
 from penstock_kernels.triton import tiles as present
-from penstock_kernels.triton import weight_only as packed_module
-from penstock_kernels.triton.dequantise import dequantise
-from penstock_kernels.triton.grouped import grouped_linear, grouped_rows
-from penstock_kernels.triton.grouped_weights import GROUP as GGUF_GROUP
-from penstock_kernels.triton.grouped_weights import GroupedWeights, empty
-from penstock_kernels.triton.linear import linear
+from penstock_kernels.triton.linear import fp8_linear as fp8_module
+from penstock_kernels.triton.linear import weight_only as packed_module
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.dequantise import dequantise
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
 from penstock_kernels.triton.tiles import MatmulTiles
-from penstock_worker.weights.grouped import LAYOUTS
+from penstock_worker.quantisation.gguf.repacking import LAYOUTS
 
 MATRIX = "gate, up"
 KINDS = ("Q4_K", "Q8_0")
@@ -125,17 +125,17 @@ def fp8(config: ModelConfig, sizes: Sizes) -> Setting:
 
 
 _PARTS = (
-    "parts is no field of a constant: `grouped_parts` decides it, for GROUPED_FEW and GROUPED_MANY "
+    "parts is no field of a constant: `gguf_parts` decides it, for GGUF_FEW and GGUF_MANY "
     "alike; 0 is what it says"
 )
 MOVES = {
-    "GROUPED_FEW": {
-        "rows": "rows is up to how many rows GROUPED_FEW is taken, and the batch-invariant mode "
+    "GGUF_FEW": {
+        "rows": "rows is up to how many rows GGUF_FEW is taken, and the batch-invariant mode "
         "takes it for any",
-        "columns": "columns is what `grouped_parts` counts programs by, for GROUPED_MANY too",
+        "columns": "columns is what `gguf_parts` counts programs by, for GGUF_MANY too",
         "parts": _PARTS,
     },
-    "GROUPED_MANY": {
+    "GGUF_MANY": {
         "rows": "rows is up to how many rows sums are cut into parts",
         "parts": _PARTS,
     },
@@ -143,7 +143,7 @@ MOVES = {
 
 
 @dataclass(frozen=True)
-class GroupedTiles:
+class GGUFTiles:
     """MatmulTiles, and into how many parts the sum over the inputs is cut; 0: as many as it would
     be, were these tiles the present choice."""
 
@@ -160,14 +160,14 @@ class GroupedTiles:
 
 
 def gguf_few(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped(config, sizes, "GROUPED_FEW", (16, 32), sizes.few_rows)
+    return gguf(config, sizes, "GGUF_FEW", (16, 32), sizes.few_rows)
 
 
 def gguf_many(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped(config, sizes, "GROUPED_MANY", (32, 64, 128), sizes.many_rows)
+    return gguf(config, sizes, "GGUF_MANY", (32, 64, 128), sizes.many_rows)
 
 
-def grouped(
+def gguf(
     config: ModelConfig, sizes: Sizes, name: str, heights: tuple[int, ...], rows: tuple[int, ...]
 ) -> Setting:
     """Of the down projection too, which has few outputs and many inputs."""
@@ -190,8 +190,8 @@ def grouped(
     }
     return Setting(
         name,
-        "_grouped_product",
-        GroupedTiles(*values),
+        "_gguf_product",
+        GGUFTiles(*values),
         choices,
         tuple(cases),
         sensible=sensible,
@@ -199,13 +199,13 @@ def grouped(
     )
 
 
-def parts_of(name: str, tiles: GroupedTiles, rows: int, outputs: int, inputs: int) -> int:
-    """As `grouped_linear` would choose them, were these tiles what `name` is."""
+def parts_of(name: str, tiles: GGUFTiles, rows: int, outputs: int, inputs: int) -> int:
+    """As `gguf_linear` would choose them, were these tiles what `name` is."""
     if tiles.parts:
         return tiles.parts
-    many = tiles.rows if name == "GROUPED_MANY" else present.GROUPED_MANY.rows
-    columns = tiles.columns if name == "GROUPED_FEW" else present.GROUPED_FEW.columns
-    return present.grouped_parts(outputs, inputs, columns) if rows <= many else 1
+    many = tiles.rows if name == "GGUF_MANY" else present.GGUF_MANY.rows
+    columns = tiles.columns if name == "GGUF_FEW" else present.GGUF_FEW.columns
+    return present.gguf_parts(outputs, inputs, columns) if rows <= many else 1
 
 
 def kept(
@@ -217,19 +217,19 @@ def kept(
     def multiplication(device: torch.device) -> Multiplication:
         weights = of_a_gguf(kind, outputs, inputs, device)
         return (
-            lambda x, tiles: grouped_linear(
+            lambda x, tiles: gguf_linear(
                 x,
                 weights,
                 tiles=tiles.tiles,
                 parts=parts_of(name, tiles, len(x), outputs, inputs),
             ),
-            lambda x: x.float() @ grouped_rows(weights, None, torch.float32).T,
+            lambda x: x.float() @ gguf_rows(weights, None, torch.float32).T,
         )
 
     return multiplication
 
 
-def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GroupedWeights:
+def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
     """Random levels; scales and minima of a few sizes."""
     layout = LAYOUTS[kind]
     if inputs % layout.unit:

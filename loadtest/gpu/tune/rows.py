@@ -15,10 +15,10 @@ from penstock.model_config import ModelConfig
 from penstock_kernels import reference
 from penstock_kernels.reference.sampling import SamplingCuts
 from penstock_kernels.triton import tiles as present
-from penstock_kernels.triton.gated import silu_mul
-from penstock_kernels.triton.likeliest import likeliest
-from penstock_kernels.triton.rms_norm import rms_norm
-from penstock_kernels.triton.sampling import sample_rows
+from penstock_kernels.triton.rowwise.gated import silu_mul
+from penstock_kernels.triton.rowwise.rms_norm import rms_norm
+from penstock_kernels.triton.sampling.argmax import argmax
+from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_kernels.triton.tiles import PartTiles
 
 TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.95
@@ -144,16 +144,16 @@ def greedy(config: ModelConfig, sizes: Sizes) -> Setting:
         logits = torch.randn(rows, vocab, device=device)
         return Bench(
             lambda tiles: (
-                lambda: likeliest(logits, part=tiles.part, block=tiles.block, warps=tiles.warps)
+                lambda: argmax(logits, part=tiles.part, block=tiles.block, warps=tiles.warps)
             ),
             lambda: logits.argmax(-1),
             exact=True,
         )
 
     return Setting(
-        "LIKELIEST_PART, LIKELIEST_BLOCK, LIKELIEST_WARPS",
+        "ARGMAX_PART, ARGMAX_BLOCK, ARGMAX_WARPS",
         "_parts",
-        Part(present.LIKELIEST_PART, present.LIKELIEST_BLOCK, present.LIKELIEST_WARPS),
+        Part(present.ARGMAX_PART, present.ARGMAX_BLOCK, present.ARGMAX_WARPS),
         {
             "part": (4096, 8192, 16_384, 32_768),
             "block": (1024, 2048, 4096),

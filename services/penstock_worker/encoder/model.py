@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.model_config import EncoderConfig
 from penstock_worker.encoder.ops import EncoderOps, InputAttention
 from penstock_worker.encoder.reference_ops import REFERENCE
-from penstock_worker.layers.ops import Product
+from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights import Weights
 
 FARTHEST = 128

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from penstock_worker.layers.ops import Product
+from penstock_worker.quantisation.interface import Product
 
 
 class InputAttention(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.encoder.ops import EncoderOps, EncoderStep
-from penstock_worker.layers.ops import Product
+from penstock_worker.quantisation.interface import Product
 
 
 class TiledProduct:

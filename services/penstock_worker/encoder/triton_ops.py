@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton import activation, layer_norm
-from penstock_kernels.triton.encoder_attention import InputPlan, encoder_attention, plan_inputs
+from penstock_kernels.triton.attention.encoder import InputPlan, encoder_attention, plan_inputs
+from penstock_kernels.triton.rowwise import activation, layer_norm
 from penstock_kernels.triton.tiles import AttentionTiles, encoder_tiles
 from penstock_worker.encoder.ops import EncoderStep
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.layers.ops import Product
 from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.quantisation.interface import Product
 
 
 @dataclass(frozen=True)

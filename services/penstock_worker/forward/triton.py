@@ -16,7 +16,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.numerics import INTERPRETED
+from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -141,7 +141,7 @@ def recipe(
     device = kernel_device(setup)
     config = prepared.decoder
     as_filed = setup.quantization == "none" and setup.load_format == "auto"
-    kept = as_filed and stays_quantised(setup.dtype, prepared.weights, CUDA)
+    kept = as_filed and stays_quantised(setup.dtype, prepared.weights)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.model_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
-from penstock_kernels.triton.pool_rows import max_rows, mean_rows
+from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_worker.device_memory import DeviceMemory
 from penstock_worker.encoder.model import EncoderModel
 from penstock_worker.forward.interface import DeviceForward

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton import attention
-from penstock_kernels.triton.attention import FULL, Reach
-from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
-from penstock_kernels.triton.rope_write import KVScales
+from penstock_kernels.triton.attention import paged
+from penstock_kernels.triton.attention.paged import FULL, Reach
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
+from penstock_kernels.triton.attention.rope_write import KVScales
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
 
@@ -124,7 +124,7 @@ def test_more_tiles_than_partial_results_have_room_for(
     lengths = [70 + 5 * n for n in range(20)]
     work = [(sequence(n, length, shape, dtype), length - 1, 1) for n, length in enumerate(lengths)]
     whole = run_step(work, Case(SAME), device)
-    monkeypatch.setattr(attention, "PARTIAL_BYTES", 1)
+    monkeypatch.setattr(paged, "PARTIAL_BYTES", 1)
     for one, other in zip(run_step(work, Case(SAME), device), whole, strict=True):
         assert torch.equal(one, other)
 
@@ -151,7 +151,7 @@ def test_a_padded_decode_leaves_no_row_unwritten(
     one = sequence(12, 70, (4, 2, 64), torch.bfloat16)
     wanted = run_step([(one, 69, 1)], Case(SAME), device)[0]
     numbers = torch.tensor
-    plan = AttentionPlan(
+    plan = DeviceAttentionPlan(
         tables=numbers([[0] * 3, [2, 0, 1], [0] * 3], dtype=torch.int32, device=device),
         query_starts=numbers([0, 1, 2], dtype=torch.int32, device=device),
         query_lens=numbers([0, 1, 0], dtype=torch.int32, device=device),
@@ -180,8 +180,8 @@ def test_a_padded_decode_leaves_no_row_unwritten(
     def unwritten(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.full(size, float("nan"), dtype=dtype, device=device)
 
-    monkeypatch.setattr(attention.torch, "empty", unwritten)
-    monkeypatch.delattr(attention.torch, "zeros")
-    out = attention.paged_attention(query.to(device), *caches, plan, 64**-0.5).cpu()
+    monkeypatch.setattr(paged.torch, "empty", unwritten)
+    monkeypatch.delattr(paged.torch, "zeros")
+    out = paged.paged_attention(query.to(device), *caches, plan, 64**-0.5).cpu()
     assert torch.equal(out[1:2], wanted)
     assert not out[[0, 2]].any()
