@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock_engine.grammars import Grammars
 from penstock_engine.kv.pool import BrokenBooks
-from penstock_engine.remote_kv import RemoteKV
-from penstock_engine.request import Request, State
-from penstock_engine.scheduler import Scheduler
+from penstock_engine.request.request import Request, State
+from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.remote_kv import RemoteKV
 
 _QUEUED = (State.WAITING, State.PREEMPTED)
 

@@ -11,17 +11,17 @@ from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_frontend import Status
 from penstock_engine import audit
-from penstock_engine.effects import Effects
 from penstock_engine.facts import EngineFacts
-from penstock_engine.from_frontends import FromFrontends
-from penstock_engine.from_workers import FromWorkers
-from penstock_engine.frontends import Frontends
-from penstock_engine.grammars import Grammars
+from penstock_engine.handlers.from_frontends import FromFrontends
+from penstock_engine.handlers.from_workers import FromWorkers
 from penstock_engine.metrics.counts import Counts
-from penstock_engine.pipeline import make_scheduler
-from penstock_engine.remote_kv import RemoteKV
-from penstock_engine.timeline import Clock
-from penstock_engine.workers import Workers
+from penstock_engine.request.timeline import Clock
+from penstock_engine.scheduler.pipeline import make_scheduler
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.remote_kv import RemoteKV
 
 log = logs.get(__name__)
 

@@ -27,10 +27,10 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.heartbeat import kept_alive
 from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.live.view import LiveView
 from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
+from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.from_worker import Fault, Progress, Result
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 from tests.engine.rank_workers import RankHarness
 from tests.engine.walker import Choices, Walker, drawn_options
 

@@ -10,12 +10,12 @@ import pytest
 from penstock.config.settings import LimitSettings
 from penstock.errors import StartupError
 from penstock.protocol.common import Grammar
-from penstock_engine import draft
-from penstock_engine.kv.reuse import Reuse
-from penstock_engine.request import Request
+from penstock_engine.request import step_builder
+from penstock_engine.request.request import Request
+from penstock_engine.scheduler.prefix_reuse import Reuse
 from tests.engine.harness import Harness
+from tests.engine.sessions.test_sessions import end_of
 from tests.engine.small_facts import facts
-from tests.engine.test_sessions import end_of
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 6}
 
@@ -217,7 +217,7 @@ def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() ->
 def test_log_probabilities_of_prompts_have_a_bound_in_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MOST_TOLD", 30)
+    monkeypatch.setattr(step_builder, "MOST_TOLD", 30)
     h = Harness(max_num_batched_tokens=256, max_model_len=128)
     front = h.connect()
     h.start_worker()

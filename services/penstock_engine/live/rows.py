@@ -19,7 +19,7 @@ from penstock.protocol.live import (
 from penstock_engine.core import EngineCore
 from penstock_engine.policies.accounts import GENERATED_COST
 from penstock_engine.policies.fair import FairShare
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 
 def queue_view(core: EngineCore, now: float) -> QueueView:

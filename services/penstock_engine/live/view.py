@@ -24,10 +24,10 @@ from penstock.protocol.live import (
     WorkerView,
 )
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.rows import batch_view, queue_view, tenant_view
 from penstock_engine.live.steps import StepLog
+from penstock_engine.sessions.effects import Effects
 
 
 class LiveView:

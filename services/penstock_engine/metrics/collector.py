@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from penstock.metrics.families import Families
-from penstock_engine.metrics.state import EngineState
+from penstock_engine.metrics.snapshot import EngineState
 
 
 def families_of(state: EngineState, *, ready: bool) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from penstock_engine.metrics.observed import Observed
-from penstock_engine.metrics.state import EngineState
+from penstock_engine.metrics.snapshot import EngineState
 
 LIVE_AGE = 10.0
 READY_AGE = 2.0

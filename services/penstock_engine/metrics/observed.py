@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.protocol.from_worker import FromWorker, Result
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
-from penstock_engine.metrics.state import EngineState, state_of
+from penstock_engine.metrics.snapshot import EngineState, state_of
+from penstock_engine.sessions.effects import Effects
 
 FRESH = 0.2
 """Seconds for which a state is as good as a new one: who asks more often gets it again."""

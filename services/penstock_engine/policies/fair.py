@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from penstock_engine.draft import Draft
-from penstock_engine.fair_queue import FairQueue
 from penstock_engine.policies.accounts import (
     BLOCK_COST,
     GENERATED_COST,
@@ -15,11 +13,13 @@ from penstock_engine.policies.accounts import (
     Accounts,
 )
 from penstock_engine.policies.dealing import Hand, deal
+from penstock_engine.policies.fair_queue import FairQueue
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import Draft
 
 MOST_STARTING = 32
 """Tenants that a step's tokens for newcomers are dealt out among."""

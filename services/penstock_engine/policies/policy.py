@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from penstock_engine.draft import Draft
 from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
 from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
-from penstock_engine.queue import Waiting, WaitingQueue
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import Draft
+from penstock_engine.waiting.queue import Waiting, WaitingQueue
 
 
 class Turn(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from penstock_engine.policies.order import QueueOrder
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 
 class PreemptionChoice(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from penstock_engine.draft import Draft
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn, enough
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import Draft
 
 
 class ByPriority(FirstCome):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.config.settings import PreemptionMode
 from penstock_engine.policies.forecast import StepCost, first_token_after
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 
 class Resumption:

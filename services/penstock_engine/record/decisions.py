@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.protocol.to_frontend import Outputs
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_engine.effects import Effects
+from penstock_engine.sessions.effects import Effects
 
 PARTS = tuple(field.name for field in dataclasses.fields(Effects))
 _ENCODE = msgspec.msgpack.Encoder().encode

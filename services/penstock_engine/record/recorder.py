@@ -19,13 +19,13 @@ from penstock import logs, protocol
 from penstock.config.settings import RecordSettings
 from penstock.version import __version__
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record.decisions import PARTS, decision_of
 from penstock_engine.record.events import event_methods
 from penstock_engine.record.framing import Header, framed
 from penstock_engine.record.redaction import Redaction
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.record.writer import Writer
+from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
 

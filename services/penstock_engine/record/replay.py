@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record.decisions import PARTS, Decision, decision_of, plain
 from penstock_engine.record.events import EventMethod, event_methods
 from penstock_engine.record.framing import Damaged, Header, Torn, payloads
 from penstock_engine.record.recorder import RAISED, STEP, sources_digest
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import SnapshotError
+from penstock_engine.sessions.effects import Effects
 
 
 @dataclass

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock_engine.effects import Effects
 from penstock_engine.record.framing import Torn
 from penstock_engine.record.replay import Recorded, Recording
+from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.trace import TraceRequest
 

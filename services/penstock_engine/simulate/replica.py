@@ -11,8 +11,8 @@ from penstock.protocol.from_worker import Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.facts import EngineFacts
+from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics, Open
 from penstock_engine.simulate.worker import SimulatedWorker

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import RecordSettings
-from penstock_engine.commands import replay_all
 from penstock_engine.metrics import health as health_module
 from penstock_engine.metrics import observed as observed_module
 from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, Health
 from penstock_engine.metrics.observed import FRESH, Observed
-from penstock_engine.metrics.state import state_of
+from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
+from penstock_engine.simulate.commands import replay_all
 from tests.engine.harness import Harness
 
 WAIT = 0.125

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record import recorder, redaction, writer
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
 from penstock_engine.record.recorder import STEP, Recorder, recording
 from penstock_engine.record.replay import replay
+from penstock_engine.sessions.effects import Effects
 from tests.engine.harness import Harness, facts
 from tests.engine.test_walk import Seeded
 from tests.engine.walker import Walker, make_harness

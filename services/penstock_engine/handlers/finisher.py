@@ -1,0 +1,132 @@
+"""Ends sequences, and gives out the one terminal output that each accepted sequence gets."""
+
+from __future__ import annotations
+
+from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock_engine.metrics.counts import Counts
+from penstock_engine.request.request import FINISH_REASONS, Request, Sequence, State
+from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, Blame
+from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.remote_kv import RemoteKV
+
+POISON = (
+    f"an engine or worker died {MAX_DEATHS} times while this request was running; "
+    "it is not run again"
+)
+
+
+class Endings:
+    """The only caller of Scheduler.finish, so that books and outputs can't part."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        frontends: Frontends,
+        grammars: Grammars,
+        remote_kv: RemoteKV,
+        counts: Counts,
+    ) -> None:
+        self._scheduler = scheduler
+        self._grammars = grammars
+        self._remote_kv = remote_kv
+        self._frontends = frontends
+        self._counts = counts
+
+    def end(
+        self,
+        sequence: Sequence,
+        state: State,
+        *,
+        tokens: list[int] | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
+        stop_token: int | None = None,
+        error: str | None = None,
+        error_code: ErrorCode | None = None,
+        prompt_logprobs: list[TokenLogprobs] | None = None,
+        vectors: Vectors | None = None,
+    ) -> None:
+        """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
+        gave; vectors take the place of the terminal output."""
+        if sequence.state is State.WAITING_FOR_GRAMMAR:
+            self._grammars.unpark(sequence)
+        elif sequence.state is State.WAITING_FOR_REMOTE_KV:
+            self._remote_kv.unpark(sequence)
+        self._scheduler.finish(sequence, state)
+        request = sequence.request
+        timeline = None
+        if sequence.timeline is not None:
+            timeline, sequence.timeline = sequence.timeline.close(), None
+        self._counts.generated(request.tenant, sequence.num_generated)
+        request.open -= 1
+        if request.ended:
+            self._forget(request, state)
+        frontend = self._frontends.get(request.session)
+        if frontend is None:
+            return
+        if vectors is not None:
+            frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens(), timeline))
+            return
+        frontend.outputs.append(
+            SequenceOutput(
+                request.number,
+                sequence.index,
+                tokens or [],
+                logprobs,
+                FINISH_REASONS[state],
+                stop_token,
+                error,
+                cached_tokens=request.take_cached_tokens(),
+                error_code=error_code,
+                timeline=timeline,
+                prompt_logprobs=prompt_logprobs,
+            )
+        )
+
+    def end_all(
+        self,
+        request: Request,
+        state: State,
+        *,
+        error: str | None = None,
+        error_code: ErrorCode | None = None,
+    ) -> None:
+        """Ends what is live of a request."""
+        for sequence in request.sequences.values():
+            if not sequence.finished:
+                self.end(sequence, state, error=error, error_code=error_code)
+
+    def close(self, request: Request) -> None:
+        """Nobody waits for the request any more: it ends, and its place is free."""
+        request.closed = True
+        self.end_all(request, State.FINISHED_ABORTED)
+        if request.number in self._open_of(request):
+            self._forget(request, State.FINISHED_ABORTED)
+
+    def _open_of(self, request: Request) -> dict[int, Request]:
+        frontend = self._frontends.get(request.session)
+        return {} if frontend is None else frontend.requests
+
+    def _forget(self, request: Request, state: State) -> None:
+        """The last of it has ended."""
+        self._counts.ended[FINISH_REASONS[state]] += 1
+        self._frontends.ended(request)
+        self._grammars.release(request)
+        self._open_of(request).pop(request.number, None)
+
+    def end_if_poison(self, sequence: Sequence) -> bool:
+        """Whether it was: it has seen too many deaths, and has ended as failed."""
+        if not Blame.is_poison(sequence):
+            return False
+        self.end(sequence, State.FINISHED_FAILED, error=POISON)
+        return True
+
+    def close_session(self, session: bytes) -> None:
+        """Forgets a front end; its requests are nobody's."""
+        frontend = self._frontends.get(session)
+        if frontend is not None:
+            for request in list(frontend.requests.values()):
+                self.close(request)
+            self._frontends.close(session)

@@ -1,0 +1,369 @@
+"""What workers say, and what it does."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.protocol.common import ErrorCode
+from penstock.protocol.from_worker import (
+    Fault,
+    FromWorker,
+    GrammarFailed,
+    GrammarReady,
+    Leaving,
+    Progress,
+    Ready,
+    Result,
+    WorkerHello,
+)
+from penstock.protocol.to_frontend import Prepared, SequenceOutput
+from penstock_engine.facts import EngineFacts, agree, disagreement
+from penstock_engine.handlers.finisher import Endings
+from penstock_engine.handlers.pooling import verify_vectors
+from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.metrics.counts import Counts
+from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.request.step_builder import UnfitResult
+from penstock_engine.request.stopping import verdict
+from penstock_engine.request.timeline import Clock
+from penstock_engine.scheduler.context_limit import ContextLimit
+from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, Blame, Suspect
+from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.sessions.rank_faults import RankFaults
+from penstock_engine.sessions.ranks import Disagreement, WorkerSession
+from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.grammar_entry import Entry
+from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.remote_kv import RemoteKV
+
+log = logs.get(__name__)
+
+HEARD = "its fault was heard"
+
+
+class Verdict(enum.Enum):
+    """Whose doing the loss of a group is."""
+
+    AT_WORK = "what was at work"
+    OPEN = "known when its workers are back"
+    NOBODY = "nobody's"
+
+
+class FromWorkers:
+    """Handles the events of the workers' sessions.
+
+    num_settled: results applied without an error.  after_error: called when there was one.
+    """
+
+    def __init__(
+        self,
+        facts: EngineFacts,
+        scheduler: Scheduler,
+        frontends: Frontends,
+        workers: Workers,
+        grammars: Grammars,
+        remote_kv: RemoteKV,
+        counts: Counts,
+        effects: Effects,
+        clock: Clock,
+        after_error: Callable[[], None],
+    ) -> None:
+        self.num_settled = 0
+        self._facts = facts
+        self._pooling = facts.pooling
+        self._scheduler = scheduler
+        self._frontends = frontends
+        self._workers = workers
+        self._ranks = workers.ranks
+        self._faults = RankFaults(self._ranks.size)
+        self._grammars = grammars
+        self._remote_kv = remote_kv
+        self._counts = counts
+        self._effects = effects
+        self._clock = clock
+        self._after_error = after_error
+        self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
+        self._context = ContextLimit(facts, scheduler)
+        self._blame = Blame()
+
+    def opened(self, session: bytes, message: FromWorker) -> None:
+        """A first message. Answered by Setup once all ranks are there, or the session is ended."""
+        if not isinstance(message, WorkerHello):
+            self._effects.end_workers.append((session, "the first message must be WorkerHello"))
+            return
+        version, refusal = agree(message.versions), self._ranks.refusal(message)
+        if version is None or refusal is not None:
+            reason = refusal or disagreement(message.versions)
+            self._effects.end_workers.append((session, reason))
+            return
+        before = self._ranks.holder(message.rank)
+        if before is not None:
+            self._end(before, "another worker of the same rank took its place", Verdict.OPEN)
+        log.info("worker connected", rank=message.rank, pid=message.pid)
+        for suspect in self._blame.arrived(message.rank, message.life):
+            self._end_if_poison(suspect)
+        for worker, group in self._ranks.join(WorkerSession(session, message, version)):
+            setup = self._facts.setup(worker.version, group)
+            self._effects.to_workers.append((worker.session, setup, ()))
+
+    def received(self, session: bytes, message: FromWorker, now: float) -> None:
+        """A later message; one that doesn't fit ends the session."""
+        worker = self._ranks.find(session)
+        if worker is None:
+            return
+        all_ready = self._ranks.ready is not None
+        match message:
+            case Result() if all_ready:
+                self._take_result(worker, message, now)
+            case GrammarReady() if all_ready:
+                self._grammar_ready(message.grammar, worker.rank, now)
+            case GrammarFailed() if all_ready:
+                entry = self._grammars.failed(message.grammar, now)
+                if entry is not None:
+                    self._fail(entry, message.reason, "invalid_grammar")
+            case Progress() if all_ready:
+                self._workers.take_progress(worker, message, now)
+            case Ready() if self._ranks.formed and worker.ready is None:
+                self._take_ready(worker, message, now)
+            case Fault():
+                self._take_fault(worker, message, now)
+            case Leaving():
+                self._leaves(worker)
+            case _:
+                self._end(worker, f"{type(message).__name__} came out of turn")
+
+    def ended(self, session: bytes, reason: str) -> None:
+        """The session is over, and with it those of the ranks that it computed with."""
+        worker = self._ranks.find(session)
+        if worker is None:
+            return
+        if not self._ranks.formed:
+            self._ranks.leave(worker)
+            return
+        if self._faults.has(worker.rank):
+            return  # It has said why; others are waited for.
+        others = [one for one in self._ranks.formed if one != session]
+        self._lose(others, f"rank {worker.rank} was lost: {reason}", Verdict.OPEN)
+
+    def _leaves(self, worker: WorkerSession) -> None:
+        """It was told to go: nothing that ran is to blame."""
+        if self._ranks.formed:
+            self._lose(list(self._ranks.formed), f"rank {worker.rank} leaves", Verdict.NOBODY)
+
+    def _end(self, worker: WorkerSession, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
+        """Ends a worker's session from this side, and with it its group."""
+        if self._ranks.formed:
+            self.drop(reason, verdict)
+        else:
+            self._effects.end_workers.append((worker.session, reason))
+            self._ranks.leave(worker)
+
+    def drop(self, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
+        """Ends the present group, if there is one, from this side."""
+        if self._ranks.formed:
+            self._lose(list(self._ranks.formed), reason, verdict)
+
+    def _lose(self, sessions: list[bytes], reason: str, verdict: Verdict) -> None:
+        """The group is over; `sessions` of it are to be ended.
+
+        What ran waits again, with what it has emitted; a step in flight is forgotten.
+        """
+        log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
+        self._effects.end_workers += [(session, reason) for session in sessions]
+        lives = self._ranks.disband()
+        self._faults.clear()
+        self._workers.results.clear()
+        self._clock.forget()
+        self._counts.lost(self._clock.now)
+        if self._scheduler.cache is not None:
+            self._counts.swapped_out += self._scheduler.cache.num_swapped_out
+            self._counts.swapped_in += self._scheduler.cache.num_swapped_in
+        at_work = self._scheduler.detach()
+        compiling = self._grammars.worker_lost()
+        if verdict is Verdict.OPEN:
+            self._blame.suspect(at_work, compiling, lives)
+        elif verdict is Verdict.AT_WORK:
+            self._blame.accuse(at_work, compiling)
+            for sequence in at_work:
+                self._end_if_poison(sequence)
+            for entry in compiling:
+                self._end_if_poison(entry)
+
+    def _end_if_poison(self, suspect: Suspect) -> None:
+        if not self._blame.is_poison(suspect):
+            return
+        if isinstance(suspect, Entry):
+            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            self._fail(suspect, error, "complex_grammar")
+        elif isinstance(suspect, Sequence):
+            self._endings.end_if_poison(suspect)
+
+    def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
+        if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
+            self.drop(f"a pool has 1 to {MAX_BLOCKS} KV blocks, not {ready.num_kv_blocks}")
+            return
+        if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
+            self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
+            return
+        try:
+            group = self._ranks.loaded(worker, ready)
+        except Disagreement as error:
+            self.drop(str(error))
+            return
+        if group is not None:
+            self._begin(group, now)
+
+    def _begin(self, ready: Ready, now: float) -> None:
+        """All of the group has loaded."""
+        self._scheduler.attach(ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds)
+        self._workers.found_ready(now)
+        limit = self._context.tokens
+        log.info(
+            "worker ready",
+            device=ready.device,
+            ranks=self._ranks.size,
+            kv_blocks=ready.num_kv_blocks,
+            max_model_len=min(limit, self._facts.max_model_len),
+            load_seconds=ready.load_seconds,
+        )
+        parked = [*self._grammars.parked(), *self._remote_kv.parked()]
+        for sequence in [*self._scheduler.queue.sequences(), *parked]:
+            if sequence.num_tokens >= limit:
+                error = (
+                    f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
+                    f"{self._context.words} {limit}"
+                )
+                self._endings.end(sequence, State.FINISHED_FAILED, error=error)
+        if not self._scheduler.has_work:
+            self._counts.recovered(now)
+
+    def compile_grammars(self, now: float) -> None:
+        """Has wanted grammars compiled, and gives up those that take too long."""
+        while (entry := self._grammars.overdue(now)) is not None:
+            seconds = self._facts.config.grammar.grammar_compile_timeout
+            reason = f"the grammar could not be compiled within {seconds:g} s"
+            self._fail(entry, reason, "complex_grammar")
+        if not self.failing:
+            self._grammars.send_wanted(now)
+
+    def _grammar_ready(self, number: int, rank: int, now: float) -> None:
+        told: dict[Request, None] = {}
+        for sequence in self._grammars.ready(number, rank, now):
+            told[sequence.request] = None
+            self._scheduler.add(sequence)
+        for request in told:
+            frontend = self._frontends.get(request.session)
+            if frontend is not None:
+                frontend.reply(Prepared(request.number))
+
+    def _fail(self, entry: Entry, error: str, code: ErrorCode) -> None:
+        """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
+        for request in list(entry.holders):
+            self._endings.end_all(request, State.FINISHED_FAILED, error=error, error_code=code)
+
+    @property
+    def failing(self) -> bool:
+        """Whether a rank of the group has failed, and nothing more is to be sent to any."""
+        return self._faults.until is not None
+
+    def next_deadline(self) -> float:
+        """When `expire` must be called, even if nothing happens."""
+        until = self._faults.until
+        return math.inf if until is None else until
+
+    def expire(self, now: float) -> None:
+        """Ends the group of a rank that has failed, once the others had time to say why."""
+        if self._faults.due(now):
+            self.drop(HEARD, self._verdict())
+
+    def _verdict(self) -> Verdict:
+        """Of a group some of whose ranks have said that they failed."""
+        return Verdict.AT_WORK if self._faults.own else Verdict.OPEN
+
+    def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
+        log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
+        if not self.failing or not fault.rank_lost:
+            # That another is gone is no reason, where one is known.
+            self._workers.fault = f"the worker failed: {fault.message}"
+        in_step = self._scheduler.num_in_flight > 0
+        if fault.out_of_memory and in_step and self._scheduler.shrink():
+            # The step was too large, whoever was in it.
+            log.warning("steps become smaller", tokens=self._scheduler.budget)
+            self.drop(HEARD, Verdict.NOBODY)
+        elif fault.out_of_memory or fault.final or not in_step:
+            self._end(worker, HEARD)
+        elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
+            self.drop(HEARD, self._verdict())
+        self._workers.final = fault.final
+        if fault.final:
+            # Nobody will ever serve these.
+            for request in list(self._frontends.requests()):
+                self._endings.end_all(request, State.FINISHED_FAILED, error=self._workers.fault)
+
+    def _take_result(self, worker: WorkerSession, told: Result, now: float) -> None:
+        try:
+            in_flight = self._scheduler.num_in_flight
+            result = self._workers.results.take(worker.rank, told, in_flight)
+            if result is None:
+                return
+            step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
+            if self._pooling is not None:
+                verify_vectors(step, result, self._pooling)
+            whole = self._clock.settled(step, result.compute_seconds)
+            self._advance(result)
+        except UnfitResult as error:
+            self.drop(str(error))
+        except Exception:
+            log.error("internal error", exception=True, handling="Result")
+            self._after_error()
+        else:
+            self.num_settled += 1
+            self._workers.compute_seconds += result.compute_seconds
+            self._workers.tokens_computed += step.tokens
+            self._workers.progressed(now)
+            self._counts.settled(step.tokens, len(step.items), whole, result.compute_seconds)
+            self._counts.recovered(now)
+
+    def _advance(self, result: Result) -> None:
+        """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
+        limit = self._context.tokens
+        end_sequence = self._endings.end
+        for sequence, outcome in self._scheduler.apply(result):
+            if outcome.error is not None:
+                error, code = outcome.error, outcome.error_code
+                end_sequence(sequence, State.FINISHED_FAILED, error=error, error_code=code)
+                continue
+            tokens = [] if outcome.token is None else [outcome.token]
+            self._workers.tokens_generated += len(tokens)
+            logprobs = None if outcome.logprobs is None else [outcome.logprobs]
+            prompt = outcome.prompt_logprobs
+            end = verdict(sequence, limit)
+            if end is not None:
+                end_sequence(
+                    sequence,
+                    end[0],
+                    tokens=tokens,
+                    logprobs=logprobs,
+                    stop_token=end[1],
+                    prompt_logprobs=prompt,
+                    vectors=outcome.vectors,
+                )
+                continue
+            request = sequence.request
+            frontend = self._frontends.get(request.session)
+            if frontend is not None:
+                output = SequenceOutput(
+                    request.number,
+                    sequence.index,
+                    tokens,
+                    logprobs,
+                    cached_tokens=request.take_cached_tokens(),
+                    prompt_logprobs=prompt,
+                )
+                frontend.outputs.append(output)
+            sequence.delivered = len(sequence.emitted)

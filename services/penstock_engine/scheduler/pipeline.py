@@ -1,0 +1,121 @@
+"""Steps of a model whose layers are spread over stages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.config.settings import SchedulerSettings
+from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_engine.facts import EngineFacts
+from penstock_engine.policies.policy import FirstCome
+from penstock_engine.policies.registry import make_policy
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import Draft
+from penstock_engine.scheduler.scheduler import Scheduler
+
+
+class PipelineScheduler(Scheduler):
+    """Keeps every stage busy: as many steps are in flight as there are stages at least.
+
+    A first stage can't go on with a token that the last one hasn't sampled.  So a plan tells what
+    earlier steps have sampled, and a sequence is in no step behind one that samples for it; chunks
+    of its prompt that don't may be in several, one behind the other.  Decodes are dealt out: a step
+    takes no more than its share of them, the longest unserved first, and leaves the others to the
+    step behind it.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        block_size: int,
+        max_model_len: int,
+        *,
+        stages: int,
+        policy: FirstCome | None = None,
+        whole: bool = False,
+    ) -> None:
+        super().__init__(settings, block_size, max_model_len, policy=policy, whole=whole)
+        self._stages = stages
+        self._max_in_flight = max(self._max_in_flight, stages)
+        self._told: dict[int, int] = {}
+        """By slot: tokens that every stage has."""
+        self._share = 0
+        """Decodes that the step may still take."""
+
+    def detach(self) -> dict[Sequence, int]:
+        self._told.clear()
+        return super().detach()
+
+    def plan(self) -> Plan | None:
+        plan = super().plan()
+        if plan is None:
+            return None
+        for new in plan.admitted:
+            self._told[new.slot] = self.running[new.slot].num_tokens
+        return msgspec.structs.replace(plan, work=[self._telling(work) for work in plan.work])
+
+    def _telling(self, work: SlotWork) -> SlotWork:
+        """The same work, with what its slot was not told.
+
+        Nothing follows a step that samples before it is settled, so what is missing has been
+        emitted, and is what the work ends with.
+        """
+        sequence = self.running[work.slot]
+        missing = sequence.num_tokens - self._told[work.slot]
+        if not missing:
+            return work
+        self._told[work.slot] = sequence.num_tokens
+        return msgspec.structs.replace(work, sampled=sequence.emitted[-missing:].tolist())
+
+    def _ahead(self) -> int:
+        """A stage computes its part of each step."""
+        return super()._ahead() // self._stages
+
+    def _is_short(self) -> bool:
+        """A long step is followed too, until every stage has one."""
+        return len(self._in_flight) < self._stages or super()._is_short()
+
+    def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Those that may follow what is in flight of them."""
+        decodes, chunks = super()._candidates()
+        decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
+        chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
+        # Who is one token behind what is expected of it decodes in its next step.
+        decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.running.values())
+        self._share = -(-decoding // self._max_in_flight)
+        if len(decodes) > self._share:
+            decodes.sort(key=lambda sequence: sequence.last_work)
+        return decodes, chunks
+
+    def _run_suspect(self, draft: Draft) -> None:
+        self._share = 1
+        super()._run_suspect(draft)
+
+    def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
+        """Within the share: it counts who is served, as others may find no blocks."""
+        decodes = self._behind(sequence) == 1
+        if decodes and not self._share:
+            return
+        super()._extend(sequence, draft, most)
+        self._share -= decodes and sequence.slot in draft.items
+
+
+def _may_go_on(sequence: Sequence) -> bool:
+    """Whether every stage has the tokens that it computes next.
+
+    A chunk that tells about its prompt may fail by itself, which only the last stage finds out; it
+    computes what follows all the same.
+    """
+    return not sequence.in_flight or sequence.num_expected == sequence.num_tokens
+
+
+def make_scheduler(facts: EngineFacts) -> Scheduler:
+    """For the stages that the model has, with a policy of its own."""
+    settings, stages = facts.config.scheduler, facts.config.parallel.pipeline_parallel_size
+    policy = make_policy(settings, facts.tenants())
+    block_size, longest, whole = facts.block_size, facts.longest_sequence, facts.whole
+    if stages == 1:
+        return Scheduler(settings, block_size, longest, policy=policy, whole=whole)
+    return PipelineScheduler(
+        settings, block_size, longest, stages=stages, policy=policy, whole=whole
+    )
