@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from penstock_engine.kv.pool import BrokenBooks
-from penstock_engine.request.request import Request, State
+from penstock_engine.request.request import Request, SequenceState
 from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
-_QUEUED = (State.WAITING, State.PREEMPTED)
+_QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
 
 
 def check(scheduler: Scheduler) -> None:
@@ -24,7 +24,7 @@ def check(scheduler: Scheduler) -> None:
 
 
 def check_requests(
-    scheduler: Scheduler, grammars: Grammars, remote_kv: RemoteKV, requests: Iterable[Request]
+    scheduler: Scheduler, grammars: GrammarManager, remote_kv: RemoteKV, requests: Iterable[Request]
 ) -> None:
     """Raises BrokenBooks unless each live sequence is queued, runs, or waits for its grammar or for
     remote KV, and does only one of these; and unless each grammar has the holders it counts."""
@@ -43,9 +43,9 @@ def check_requests(
             where = f"sequence {sequence.index} of {request.name}"
             places = runs + bool(sequence.ticket) + (sequence in parked) + (sequence in awaiting)
             _demand(places == 1, f"{where} is in {places} places, not 1")
-            stays = sequence.state is State.WAITING_FOR_GRAMMAR
+            stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
             _demand(stays == (sequence in parked), f"{where} is {sequence.state.name}")
-            awaits = sequence.state is State.WAITING_FOR_REMOTE_KV
+            awaits = sequence.state is SequenceState.WAITING_FOR_REMOTE_KV
             _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
             _demand(
                 stays or awaits or grammars.is_ready(request),
@@ -79,7 +79,10 @@ def _check_holders(scheduler: Scheduler) -> None:
         ahead = sequence.num_expected - sequence.num_tokens
         expects = not running or 0 <= ahead <= sequence.in_flight
         _demand(expects, f"{where}: {ahead} tokens are expected of {sequence.in_flight} steps")
-        _demand((sequence.state is State.RUNNING) == running, f"{where} is {sequence.state.name}")
+        _demand(
+            (sequence.state is SequenceState.RUNNING) == running,
+            f"{where} is {sequence.state.name}",
+        )
         _demand(running or sequence.in_flight > 0, f"{where} is marked, but not in flight")
 
 

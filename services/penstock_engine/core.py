@@ -14,13 +14,13 @@ from penstock_engine import audit
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
-from penstock_engine.metrics.counts import Counts
+from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
 log = logs.get(__name__)
@@ -48,9 +48,9 @@ class EngineCore:
         self.workers = Workers(
             config.parallel, facts.created, config.transport.progress_timeout, self._effects
         )
-        self.counts = Counts()
+        self.counts = EngineCounts()
         self._clock = Clock()
-        self.grammars = Grammars(config.grammar, self.scheduler, self.workers)
+        self.grammars = GrammarManager(config.grammar, self.scheduler, self.workers)
         self.remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
         parts = (
             facts,

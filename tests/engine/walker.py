@@ -251,7 +251,7 @@ class Walker:
         if self.h.worker is not None:
             running = self.h.core.scheduler.running.values()
             self.met["killed under a grammar"] += any(s.request.grammar for s in running)
-            halfway = (s.tells_prompt and s.prompt_told > 1 for s in running)
+            halfway = (s.reports_prompt and s.prompt_reported > 1 for s in running)
             self.met["killed in a prompt"] += any(halfway)
             self.met["killed while compiling"] += bool(self.h.worker.asked)
         self.h.kill_worker()

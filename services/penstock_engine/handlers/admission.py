@@ -17,7 +17,7 @@ UNAVAILABLE_RETRY_MS = 60_000
 """When to ask again an engine whose model can't be served: somebody must mend it first."""
 
 
-class Door:
+class Admission:
     """The bounds of the queue and of each tenant, and whether a deadline can be kept."""
 
     def __init__(

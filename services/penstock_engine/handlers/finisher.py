@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock_engine.metrics.counts import Counts
-from penstock_engine.request.request import FINISH_REASONS, Request, Sequence, State
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.request import FINISH_REASONS, Request, Sequence, SequenceState
 from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.sessions.fault_attribution import MAX_DEATHS, Blame
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution
 from penstock_engine.sessions.frontends import Frontends
-from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
 POISON = (
@@ -18,16 +18,16 @@ POISON = (
 )
 
 
-class Endings:
+class Finisher:
     """The only caller of Scheduler.finish, so that books and outputs can't part."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         frontends: Frontends,
-        grammars: Grammars,
+        grammars: GrammarManager,
         remote_kv: RemoteKV,
-        counts: Counts,
+        counts: EngineCounts,
     ) -> None:
         self._scheduler = scheduler
         self._grammars = grammars
@@ -38,7 +38,7 @@ class Endings:
     def end(
         self,
         sequence: Sequence,
-        state: State,
+        state: SequenceState,
         *,
         tokens: list[int] | None = None,
         logprobs: list[TokenLogprobs] | None = None,
@@ -50,9 +50,9 @@ class Endings:
     ) -> None:
         """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
         gave; vectors take the place of the terminal output."""
-        if sequence.state is State.WAITING_FOR_GRAMMAR:
+        if sequence.state is SequenceState.WAITING_FOR_GRAMMAR:
             self._grammars.unpark(sequence)
-        elif sequence.state is State.WAITING_FOR_REMOTE_KV:
+        elif sequence.state is SequenceState.WAITING_FOR_REMOTE_KV:
             self._remote_kv.unpark(sequence)
         self._scheduler.finish(sequence, state)
         request = sequence.request
@@ -88,7 +88,7 @@ class Endings:
     def end_all(
         self,
         request: Request,
-        state: State,
+        state: SequenceState,
         *,
         error: str | None = None,
         error_code: ErrorCode | None = None,
@@ -101,15 +101,15 @@ class Endings:
     def close(self, request: Request) -> None:
         """Nobody waits for the request any more: it ends, and its place is free."""
         request.closed = True
-        self.end_all(request, State.FINISHED_ABORTED)
+        self.end_all(request, SequenceState.FINISHED_ABORTED)
         if request.number in self._open_of(request):
-            self._forget(request, State.FINISHED_ABORTED)
+            self._forget(request, SequenceState.FINISHED_ABORTED)
 
     def _open_of(self, request: Request) -> dict[int, Request]:
         frontend = self._frontends.get(request.session)
         return {} if frontend is None else frontend.requests
 
-    def _forget(self, request: Request, state: State) -> None:
+    def _forget(self, request: Request, state: SequenceState) -> None:
         """The last of it has ended."""
         self._counts.ended[FINISH_REASONS[state]] += 1
         self._frontends.ended(request)
@@ -118,9 +118,9 @@ class Endings:
 
     def end_if_poison(self, sequence: Sequence) -> bool:
         """Whether it was: it has seen too many deaths, and has ended as failed."""
-        if not Blame.is_poison(sequence):
+        if not FaultAttribution.is_poison(sequence):
             return False
-        self.end(sequence, State.FINISHED_FAILED, error=POISON)
+        self.end(sequence, SequenceState.FINISHED_FAILED, error=POISON)
         return True
 
     def close_session(self, session: bytes) -> None:

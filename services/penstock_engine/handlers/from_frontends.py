@@ -17,22 +17,22 @@ from penstock.protocol.from_frontend import (
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.facts import EngineFacts, agree, disagreement
-from penstock_engine.handlers.admission import Door
-from penstock_engine.handlers.finisher import Endings
+from penstock_engine.handlers.admission import Admission
+from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.pooling import check_pooling, tasks_of
 from penstock_engine.handlers.validation import check_advance, check_submit
 from penstock_engine.kv.keys import prefix_root, root_key
-from penstock_engine.metrics.counts import Counts
+from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.policies.admission import ServiceRate
-from penstock_engine.request.request import Request, Sequence, State
-from penstock_engine.request.stopping import verdict
-from penstock_engine.request.timeline import Clock, Timeline
+from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.stopping import check_stop
+from penstock_engine.request.timeline import Clock, TimelineBuilder
 from penstock_engine.scheduler.context_limit import ContextLimit
 from penstock_engine.scheduler.scheduler import Scheduler
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import MAX_FRONTENDS, Frontends, FrontendSession
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.queue import Part
 from penstock_engine.waiting.remote_kv import RemoteKV
 
@@ -55,9 +55,9 @@ class FromFrontends:
         scheduler: Scheduler,
         frontends: Frontends,
         workers: Workers,
-        grammars: Grammars,
+        grammars: GrammarManager,
         remote_kv: RemoteKV,
-        counts: Counts,
+        counts: EngineCounts,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -76,9 +76,9 @@ class FromFrontends:
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
+        self._finisher = Finisher(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
-        self._door = Door(facts, scheduler, frontends, workers, self.rate)
+        self._admission = Admission(facts, scheduler, frontends, workers, self.rate)
         self._arrivals = 0
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
@@ -116,13 +116,13 @@ class FromFrontends:
         if frontend is not None:
             open_requests = len(frontend.requests)
             log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
-            self._endings.close_session(session)
+            self._finisher.close_session(session)
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
         remote KV long enough computes it."""
         for request in self._frontends.deadlines.over(now):
-            self._endings.end_all(request, State.FINISHED_TIMED_OUT)
+            self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._remote_kv.over(now):
             self._enter(sequence)
 
@@ -157,7 +157,7 @@ class FromFrontends:
             return
         refusal = (
             self._leaving(submit)
-            or self._door.refusal(submit, now)
+            or self._admission.refusal(submit, now)
             or self._grammar_refusal(submit, now)
         )
         if refusal is not None:
@@ -181,7 +181,7 @@ class FromFrontends:
             max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
             limits=self._facts.config.limits,
         )
-        self._door.check_priority(submit)
+        self._admission.check_priority(submit)
 
     def _leaving(self, submit: Submit) -> Rejected | None:
         """Only what has been accepted before is taken while the engine core drains."""
@@ -197,7 +197,7 @@ class FromFrontends:
         most = self._facts.config.scheduler
         room = Part(most.max_waiting_requests, most.max_waiting_requests, most.max_waiting_tokens)
         full = self._grammars.refusal(
-            submit.tenant, self._door.weight_of(submit), submit.grammar, room
+            submit.tenant, self._admission.weight_of(submit), submit.grammar, room
         )
         if full is None:
             return None
@@ -224,17 +224,17 @@ class FromFrontends:
                 frontend.reply(Prepared(submit.request))
         if submit.timeline:
             for sequence in request.sequences.values():
-                sequence.timeline = Timeline(self._clock)
+                sequence.timeline = TimelineBuilder(self._clock)
         self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
 
     def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
         """Its sequences wait, for whatever comes first."""
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
-            end = verdict(sequence, self._context.tokens)
+            end = check_stop(sequence, self._context.tokens)
             if end is not None:
-                self._endings.end(sequence, end[0], stop_token=end[1])
-            elif self._endings.end_if_poison(sequence):
+                self._finisher.end(sequence, end[0], stop_token=end[1])
+            elif self._finisher.end_if_poison(sequence):
                 continue
             elif not self._awaits_kv(sequence, remote_kv_ms, now):
                 self._enter(sequence)
@@ -261,12 +261,12 @@ class FromFrontends:
                 most=self._facts.config.limits.max_request_tokens,
             )
         except InvalidRequest as error:
-            self._endings.close(request)
+            self._finisher.close(request)
             self._reject(frontend, Rejected(message.request, "invalid", error.message))
             return
         request.advance(message.sequences)
         if request.deadline is not None and request.deadline <= now:
-            self._endings.end_all(request, State.FINISHED_TIMED_OUT)
+            self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         else:
             self._begin(request, None, now)
 
@@ -292,9 +292,9 @@ class FromFrontends:
         request = frontend.requests.get(finish.request)
         sequence = request.sequences.get(finish.sequence) if request is not None else None
         if sequence is not None and not sequence.finished:
-            self._endings.end(sequence, State.FINISHED_STOPPED)
+            self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
 
     def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
         request = frontend.requests.get(abort.request)
         if request is not None:
-            self._endings.close(request)
+            self._finisher.close(request)

@@ -21,24 +21,24 @@ from penstock.protocol.from_worker import (
 )
 from penstock.protocol.to_frontend import Prepared, SequenceOutput
 from penstock_engine.facts import EngineFacts, agree, disagreement
-from penstock_engine.handlers.finisher import Endings
+from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.pooling import verify_vectors
 from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.metrics.counts import Counts
-from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.request.step_builder import UnfitResult
-from penstock_engine.request.stopping import verdict
+from penstock_engine.request.stopping import check_stop
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.context_limit import ContextLimit
 from penstock_engine.scheduler.scheduler import Scheduler
 from penstock_engine.sessions.effects import Effects
-from penstock_engine.sessions.fault_attribution import MAX_DEATHS, Blame, Suspect
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.grammar_entry import Entry
-from penstock_engine.waiting.grammars import Grammars
+from penstock_engine.waiting.grammar_entry import GrammarEntry
+from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
 log = logs.get(__name__)
@@ -46,12 +46,12 @@ log = logs.get(__name__)
 HEARD = "its fault was heard"
 
 
-class Verdict(enum.Enum):
+class LossCause(enum.Enum):
     """Whose doing the loss of a group is."""
 
-    AT_WORK = "what was at work"
-    OPEN = "known when its workers are back"
-    NOBODY = "nobody's"
+    SCHEDULED = "what was at work"
+    UNKNOWN = "known when its workers are back"
+    NOT_A_FAULT = "nobody's"
 
 
 class FromWorkers:
@@ -66,9 +66,9 @@ class FromWorkers:
         scheduler: Scheduler,
         frontends: Frontends,
         workers: Workers,
-        grammars: Grammars,
+        grammars: GrammarManager,
         remote_kv: RemoteKV,
-        counts: Counts,
+        counts: EngineCounts,
         effects: Effects,
         clock: Clock,
         after_error: Callable[[], None],
@@ -87,9 +87,9 @@ class FromWorkers:
         self._effects = effects
         self._clock = clock
         self._after_error = after_error
-        self._endings = Endings(scheduler, frontends, grammars, remote_kv, counts)
+        self._finisher = Finisher(scheduler, frontends, grammars, remote_kv, counts)
         self._context = ContextLimit(facts, scheduler)
-        self._blame = Blame()
+        self._attribution = FaultAttribution()
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -103,9 +103,9 @@ class FromWorkers:
             return
         before = self._ranks.holder(message.rank)
         if before is not None:
-            self._end(before, "another worker of the same rank took its place", Verdict.OPEN)
+            self._end(before, "another worker of the same rank took its place", LossCause.UNKNOWN)
         log.info("worker connected", rank=message.rank, pid=message.pid)
-        for suspect in self._blame.arrived(message.rank, message.life):
+        for suspect in self._attribution.arrived(message.rank, message.life):
             self._end_if_poison(suspect)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
             setup = self._facts.setup(worker.version, group)
@@ -148,27 +148,31 @@ class FromWorkers:
         if self._faults.has(worker.rank):
             return  # It has said why; others are waited for.
         others = [one for one in self._ranks.formed if one != session]
-        self._lose(others, f"rank {worker.rank} was lost: {reason}", Verdict.OPEN)
+        self._lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
 
     def _leaves(self, worker: WorkerSession) -> None:
         """It was told to go: nothing that ran is to blame."""
         if self._ranks.formed:
-            self._lose(list(self._ranks.formed), f"rank {worker.rank} leaves", Verdict.NOBODY)
+            self._lose(
+                list(self._ranks.formed), f"rank {worker.rank} leaves", LossCause.NOT_A_FAULT
+            )
 
-    def _end(self, worker: WorkerSession, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
+    def _end(
+        self, worker: WorkerSession, reason: str, cause: LossCause = LossCause.SCHEDULED
+    ) -> None:
         """Ends a worker's session from this side, and with it its group."""
         if self._ranks.formed:
-            self.drop(reason, verdict)
+            self.drop(reason, cause)
         else:
             self._effects.end_workers.append((worker.session, reason))
             self._ranks.leave(worker)
 
-    def drop(self, reason: str, verdict: Verdict = Verdict.AT_WORK) -> None:
+    def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
         """Ends the present group, if there is one, from this side."""
         if self._ranks.formed:
-            self._lose(list(self._ranks.formed), reason, verdict)
+            self._lose(list(self._ranks.formed), reason, cause)
 
-    def _lose(self, sessions: list[bytes], reason: str, verdict: Verdict) -> None:
+    def _lose(self, sessions: list[bytes], reason: str, cause: LossCause) -> None:
         """The group is over; `sessions` of it are to be ended.
 
         What ran waits again, with what it has emitted; a step in flight is forgotten.
@@ -183,25 +187,25 @@ class FromWorkers:
         if self._scheduler.cache is not None:
             self._counts.swapped_out += self._scheduler.cache.num_swapped_out
             self._counts.swapped_in += self._scheduler.cache.num_swapped_in
-        at_work = self._scheduler.detach()
+        scheduled = self._scheduler.detach()
         compiling = self._grammars.worker_lost()
-        if verdict is Verdict.OPEN:
-            self._blame.suspect(at_work, compiling, lives)
-        elif verdict is Verdict.AT_WORK:
-            self._blame.accuse(at_work, compiling)
-            for sequence in at_work:
+        if cause is LossCause.UNKNOWN:
+            self._attribution.suspect(scheduled, compiling, lives)
+        elif cause is LossCause.SCHEDULED:
+            self._attribution.accuse(scheduled, compiling)
+            for sequence in scheduled:
                 self._end_if_poison(sequence)
             for entry in compiling:
                 self._end_if_poison(entry)
 
     def _end_if_poison(self, suspect: Suspect) -> None:
-        if not self._blame.is_poison(suspect):
+        if not self._attribution.is_poison(suspect):
             return
-        if isinstance(suspect, Entry):
+        if isinstance(suspect, GrammarEntry):
             error = f"{MAX_DEATHS} workers died while they compiled the grammar"
             self._fail(suspect, error, "complex_grammar")
         elif isinstance(suspect, Sequence):
-            self._endings.end_if_poison(suspect)
+            self._finisher.end_if_poison(suspect)
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
         if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
@@ -238,7 +242,7 @@ class FromWorkers:
                     f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
                     f"{self._context.words} {limit}"
                 )
-                self._endings.end(sequence, State.FINISHED_FAILED, error=error)
+                self._finisher.end(sequence, SequenceState.FINISHED_FAILED, error=error)
         if not self._scheduler.has_work:
             self._counts.recovered(now)
 
@@ -261,10 +265,12 @@ class FromWorkers:
             if frontend is not None:
                 frontend.reply(Prepared(request.number))
 
-    def _fail(self, entry: Entry, error: str, code: ErrorCode) -> None:
+    def _fail(self, entry: GrammarEntry, error: str, code: ErrorCode) -> None:
         """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
         for request in list(entry.holders):
-            self._endings.end_all(request, State.FINISHED_FAILED, error=error, error_code=code)
+            self._finisher.end_all(
+                request, SequenceState.FINISHED_FAILED, error=error, error_code=code
+            )
 
     @property
     def failing(self) -> bool:
@@ -279,11 +285,11 @@ class FromWorkers:
     def expire(self, now: float) -> None:
         """Ends the group of a rank that has failed, once the others had time to say why."""
         if self._faults.due(now):
-            self.drop(HEARD, self._verdict())
+            self.drop(HEARD, self._loss_cause())
 
-    def _verdict(self) -> Verdict:
+    def _loss_cause(self) -> LossCause:
         """Of a group some of whose ranks have said that they failed."""
-        return Verdict.AT_WORK if self._faults.own else Verdict.OPEN
+        return LossCause.SCHEDULED if self._faults.own else LossCause.UNKNOWN
 
     def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
@@ -294,16 +300,18 @@ class FromWorkers:
         if fault.out_of_memory and in_step and self._scheduler.shrink():
             # The step was too large, whoever was in it.
             log.warning("steps become smaller", tokens=self._scheduler.budget)
-            self.drop(HEARD, Verdict.NOBODY)
+            self.drop(HEARD, LossCause.NOT_A_FAULT)
         elif fault.out_of_memory or fault.final or not in_step:
             self._end(worker, HEARD)
         elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
-            self.drop(HEARD, self._verdict())
+            self.drop(HEARD, self._loss_cause())
         self._workers.final = fault.final
         if fault.final:
             # Nobody will ever serve these.
             for request in list(self._frontends.requests()):
-                self._endings.end_all(request, State.FINISHED_FAILED, error=self._workers.fault)
+                self._finisher.end_all(
+                    request, SequenceState.FINISHED_FAILED, error=self._workers.fault
+                )
 
     def _take_result(self, worker: WorkerSession, told: Result, now: float) -> None:
         try:
@@ -332,17 +340,17 @@ class FromWorkers:
     def _advance(self, result: Result) -> None:
         """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
         limit = self._context.tokens
-        end_sequence = self._endings.end
+        end_sequence = self._finisher.end
         for sequence, outcome in self._scheduler.apply(result):
             if outcome.error is not None:
                 error, code = outcome.error, outcome.error_code
-                end_sequence(sequence, State.FINISHED_FAILED, error=error, error_code=code)
+                end_sequence(sequence, SequenceState.FINISHED_FAILED, error=error, error_code=code)
                 continue
             tokens = [] if outcome.token is None else [outcome.token]
             self._workers.tokens_generated += len(tokens)
             logprobs = None if outcome.logprobs is None else [outcome.logprobs]
             prompt = outcome.prompt_logprobs
-            end = verdict(sequence, limit)
+            end = check_stop(sequence, limit)
             if end is not None:
                 end_sequence(
                     sequence,

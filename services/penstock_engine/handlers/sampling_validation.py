@@ -13,7 +13,7 @@ from penstock.sampling_params import (
 )
 from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_number, check_whole
 
-MAX_CANDIDATES = 256
+MAX_NUM_LOGPROBS = 256
 """Log-probabilities of a token that a front end may ask for itself: a beam search compares more
 than a client may see."""
 
@@ -31,7 +31,7 @@ def check_sampling(sampling: TokenSampling, vocab_size: int, limits: LimitSettin
     check_whole("top_k", sampling.top_k, 0, MAX_COUNT)
     check_whole("seed", sampling.seed, 0, MAX_SEED)
     if sampling.logprobs is not None:
-        check_whole("logprobs", sampling.logprobs, 0, MAX_CANDIDATES)
+        check_whole("logprobs", sampling.logprobs, 0, MAX_NUM_LOGPROBS)
     if sampling.prompt_logprobs is not None:
         check_whole("prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
     if sampling.adjustments is not None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 
 from penstock_engine.metrics.observed import Observed
-from penstock_engine.metrics.snapshot import EngineState
+from penstock_engine.metrics.snapshot import MetricsSnapshot
 
 LIVE_AGE = 10.0
 READY_AGE = 2.0
 """Seconds without a turn of the loop, beyond the longest pause that it makes by itself."""
 
 
-class Health:
+class EngineHealth:
     """longest_wait: seconds between two turns of an idle loop."""
 
     def __init__(self, core: Observed, longest_wait: float) -> None:
         self._core = core
         self._longest_wait = longest_wait
 
-    def state(self) -> EngineState | None:
+    def state(self) -> MetricsSnapshot | None:
         """The core's, for which a loop that turns is waited for."""
         return self._core.state(self._longest_wait + READY_AGE / 2)
 

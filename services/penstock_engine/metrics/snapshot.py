@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from penstock.metrics.histogram import Histogram
 from penstock_engine.core import EngineCore
-from penstock_engine.metrics.counts import Counts
-from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.request import Request, Sequence, SequenceState
 
 
-class Tenant(NamedTuple):
+class TenantMetrics(NamedTuple):
     """One tenant, or all that have no name of their own. Tokens since the process began.
     debt: see FirstCome.debts; of several the highest."""
 
@@ -20,10 +20,10 @@ class Tenant(NamedTuple):
     debt: float
 
 
-class EngineState(NamedTuple):
+class MetricsSnapshot(NamedTuple):
     """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
-    Counts are since the process began."""
+    EngineCounts are since the process began."""
 
     now: float
     model: str
@@ -50,11 +50,11 @@ class EngineState(NamedTuple):
     worker_deaths: int
     frontends: int
     workers: int
-    tenants: dict[str, Tenant]
+    tenants: dict[str, TenantMetrics]
     fair: bool
 
 
-def state_of(core: EngineCore, now: float, planning: float, applying: float) -> EngineState:
+def state_of(core: EngineCore, now: float, planning: float, applying: float) -> MetricsSnapshot:
     """planning, applying: seconds that both have taken. Linear in the requests that are open."""
     scheduler, counts, workers = core.scheduler, core.counts, core.workers
     cache, pool = scheduler.cache, scheduler.pool
@@ -63,7 +63,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     debts = scheduler.policy.debts()
     free, total = (0, 0) if pool is None else (pool.num_free, pool.num_blocks)
     host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
-    return EngineState(
+    return MetricsSnapshot(
         now=now,
         model=core.facts.served_name,
         unready=workers.health(now)[1],
@@ -117,11 +117,13 @@ def _oldest_waiting(core: EngineCore, now: float) -> float:
 
 
 def _waits(sequence: Sequence) -> bool:
-    idle = sequence.state is not State.RUNNING and not sequence.finished
+    idle = sequence.state is not SequenceState.RUNNING and not sequence.finished
     return idle and not sequence.num_generated
 
 
-def _tenants(core: EngineCore, counts: Counts, owed: dict[str, float]) -> dict[str, Tenant]:
+def _tenants(
+    core: EngineCore, counts: EngineCounts, owed: dict[str, float]
+) -> dict[str, TenantMetrics]:
     generated, opened = dict(counts.generation_tokens), dict.fromkeys(counts.prompt_tokens, 0)
     for request in core.frontends.requests():
         generated[counts.label(request.tenant)] += _generated(request)
@@ -132,7 +134,7 @@ def _tenants(core: EngineCore, counts: Counts, owed: dict[str, float]) -> dict[s
         name = counts.label(tenant)
         debts[name] = max(debt, debts[name])
     return {
-        name: Tenant(prompt, generated[name], opened[name], debts[name])
+        name: TenantMetrics(prompt, generated[name], opened[name], debts[name])
         for name, prompt in counts.prompt_tokens.items()
     }
 

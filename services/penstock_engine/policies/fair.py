@@ -19,7 +19,7 @@ from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.step_builder import StepBuilder
 
 MOST_STARTING = 32
 """Tenants that a step's tokens for newcomers are dealt out among."""
@@ -75,20 +75,20 @@ class FairShare(FirstCome):
         self,
         decodes: list[Sequence],
         chunks: list[Sequence],
-        draft: Draft,
+        builder: StepBuilder,
         *,
         can_start: bool,
     ) -> Iterator[Turn]:
         """Decodes within what their tenants are dealt, then those that start, then chunks; then
         whatever found no room leaves its part to the others. The step is short enough for the
         tenant that has fewest decodes."""
-        hands = self._hands(decodes, chunks, draft.left if can_start else 0)
+        hands = self._hands(decodes, chunks, builder.left if can_start else 0)
         if len(hands) < 2:
-            yield from super().turns(decodes, chunks, draft, can_start=can_start)
+            yield from super().turns(decodes, chunks, builder, can_start=can_start)
             return
         fewest = min((len(hand.decodes) for hand in hands if hand.decodes), default=0)
-        draft.keep_to(self.pace.tokens(fewest))
-        deal(hands, draft.left)
+        builder.keep_to(self.pace.tokens(fewest))
+        deal(hands, builder.left)
         kept_out: list[Sequence] = []
         for hand in hands:
             if hand.for_decodes < len(hand.decodes):
@@ -99,23 +99,23 @@ class FairShare(FirstCome):
         spare = 0
         for hand in hands:
             if hand.for_fresh:
-                before = draft.left
+                before = builder.left
                 yield Turn(None, hand.for_fresh, tenant=hand.account.name)
-                spare += hand.for_fresh - (before - draft.left)
-        yield from self._chunks(hands, draft, spare)
+                spare += hand.for_fresh - (before - builder.left)
+        yield from self._chunks(hands, builder, spare)
         for sequence in kept_out:
             yield Turn(sequence, 1)
-        yield Turn(None, draft.left)
+        yield Turn(None, builder.left)
 
-    def _chunks(self, hands: list[Hand], draft: Draft, spare: int) -> Iterator[Turn]:
+    def _chunks(self, hands: list[Hand], builder: StepBuilder, spare: int) -> Iterator[Turn]:
         for hand in hands:
             spare += hand.for_chunks
             for sequence in sorted(hand.chunks, key=self.order.key):
                 if spare <= 0:
                     break
-                before = draft.left
+                before = builder.left
                 yield Turn(sequence, spare)
-                spare -= before - draft.left
+                spare -= before - builder.left
 
     def _hands(self, decodes: list[Sequence], chunks: list[Sequence], fresh: int) -> list[Hand]:
         """What each tenant wants, the least served first. fresh: tokens for newcomers at most."""

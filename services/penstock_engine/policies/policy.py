@@ -13,7 +13,7 @@ from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
 from penstock_engine.request.request import Sequence
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.waiting.queue import Waiting, WaitingQueue
 
 
@@ -88,32 +88,32 @@ class FirstCome:
         self,
         decodes: list[Sequence],
         chunks: list[Sequence],
-        draft: Draft,
+        builder: StepBuilder,
         *,
         can_start: bool,
     ) -> Iterator[Turn]:
-        """Who is served in what order, by turns; what they take shows in `draft` in between.
+        """Who is served in what order, by turns; what they take shows in `builder` in between.
 
         decodes: one token behind.  chunks: further behind.  can_start: somebody waits, and a slot
         is free.  Decodes come first, within a limit that leaves prefill its share; those that the
         limit keeps out come last.  Prefill has what keeps the step short enough for decodes.
         """
-        limit = self._share.decode_limit(draft.left, prefill_pending=bool(chunks or can_start))
+        limit = self._share.decode_limit(builder.left, prefill_pending=bool(chunks or can_start))
         if len(decodes) > limit:
             # Not all fit: those that were served least recently go first.
             decodes.sort(key=lambda sequence: sequence.last_work)
         for sequence in decodes[:limit]:
             yield Turn(sequence, 1)
-        held = draft.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
-        yield from self._prefill(chunks, draft)
-        draft.left += held
+        held = builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
+        yield from self._prefill(chunks, builder)
+        builder.left += held
         for sequence in decodes[limit:]:
             yield Turn(sequence, 1)
 
-    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
+    def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
         for sequence in chunks:
-            yield Turn(sequence, draft.left)
-        yield Turn(None, draft.left)
+            yield Turn(sequence, builder.left)
+        yield Turn(None, builder.left)
 
     def precedes(self, one: Sequence, other: Sequence) -> bool:
         """Whether `one` comes before `other` in the order."""

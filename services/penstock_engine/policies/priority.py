@@ -8,7 +8,7 @@ from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn, enough
 from penstock_engine.request.request import Sequence
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.step_builder import StepBuilder
 
 
 class ByPriority(FirstCome):
@@ -24,12 +24,12 @@ class ByPriority(FirstCome):
     def __init__(self, pace: StepPace | None = None) -> None:
         super().__init__(PriorityWithAgeing(), pace)
 
-    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
+    def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
         """In the order, whether they run or wait."""
         for sequence in sorted(chunks, key=self.order.key):
-            yield Turn(None, draft.left, before=sequence)
-            yield Turn(sequence, draft.left)
-        yield Turn(None, draft.left)
+            yield Turn(None, builder.left, before=sequence)
+            yield Turn(sequence, builder.left)
+        yield Turn(None, builder.left)
 
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage

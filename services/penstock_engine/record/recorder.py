@@ -43,14 +43,14 @@ def recording(core: EngineCore, settings: RecordSettings) -> Iterator[EngineCore
     if settings.record_dir is None:
         yield core
         return
-    recorder = Recorder(core, settings)
+    recorder = CoreRecorder(core, settings)
     try:
         yield cast(EngineCore, recorder)
     finally:
         recorder.close()
 
 
-class Recorder:
+class CoreRecorder:
     """In place of a core; whatever is no event is the core's own."""
 
     def __init__(self, core: EngineCore, settings: RecordSettings) -> None:

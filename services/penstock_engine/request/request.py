@@ -11,10 +11,10 @@ from penstock.protocol.common import FinishReason, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.table import BlockTable
-from penstock_engine.request.timeline import Timeline
+from penstock_engine.request.timeline import TimelineBuilder
 
 
-class State(enum.Enum):
+class SequenceState(enum.Enum):
     """Where a sequence is in its life."""
 
     WAITING = "waiting"
@@ -29,30 +29,30 @@ class State(enum.Enum):
     FINISHED_FAILED = "failed"
 
 
-FINISH_REASONS: dict[State, FinishReason] = {
-    State.FINISHED_STOPPED: "stop",
-    State.FINISHED_LENGTH: "length",
-    State.FINISHED_ABORTED: "abort",
-    State.FINISHED_TIMED_OUT: "timeout",
-    State.FINISHED_FAILED: "error",
+FINISH_REASONS: dict[SequenceState, FinishReason] = {
+    SequenceState.FINISHED_STOPPED: "stop",
+    SequenceState.FINISHED_LENGTH: "length",
+    SequenceState.FINISHED_ABORTED: "abort",
+    SequenceState.FINISHED_TIMED_OUT: "timeout",
+    SequenceState.FINISHED_FAILED: "error",
 }
 
 _ENDS = tuple(FINISH_REASONS)
 
-TRANSITIONS: dict[State, tuple[State, ...]] = {
+TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
     # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first, or its
     # prefix may come from elsewhere.
-    State.WAITING: (
-        State.RUNNING,
-        State.WAITING_FOR_GRAMMAR,
-        State.WAITING_FOR_REMOTE_KV,
+    SequenceState.WAITING: (
+        SequenceState.RUNNING,
+        SequenceState.WAITING_FOR_GRAMMAR,
+        SequenceState.WAITING_FOR_REMOTE_KV,
         *_ENDS,
     ),
-    State.WAITING_FOR_REMOTE_KV: (State.WAITING, *_ENDS),
-    State.WAITING_FOR_GRAMMAR: (State.WAITING, *_ENDS),
+    SequenceState.WAITING_FOR_REMOTE_KV: (SequenceState.WAITING, *_ENDS),
+    SequenceState.WAITING_FOR_GRAMMAR: (SequenceState.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
-    State.RUNNING: (State.PREEMPTED, State.WAITING, *_ENDS),
-    State.PREEMPTED: (State.RUNNING, State.WAITING_FOR_GRAMMAR, *_ENDS),
+    SequenceState.RUNNING: (SequenceState.PREEMPTED, SequenceState.WAITING, *_ENDS),
+    SequenceState.PREEMPTED: (SequenceState.RUNNING, SequenceState.WAITING_FOR_GRAMMAR, *_ENDS),
     **dict.fromkeys(_ENDS, ()),
 }
 
@@ -72,14 +72,14 @@ class Request:
     first-come-first-served order.  eos: ids that end a sequence, empty with ignore_eos.
     stops: the request's own stop ids.  open: sequences that have not ended.
     num_queued, num_running: sequences in the waiting queue, and in slots; the scheduler keeps them.
-    told_running: whether its front end knows that some of it is in a slot.
+    reported_running: whether its front end knows that some of it is in a slot.
     beams: of a beam search, sequences that it may have at once; such a request stays open while it
     has none, until it is `closed`.
     root: parent of the keys of its blocks (see kv.keys).  cached_tokens: of the prompt, found in
     the KV cache when its first sequence started; None before.
     tenant, grant, priority: see Submit.  accepted: when it was, seconds.  deadline: when its time
     is over, on the same clock, or None.
-    grammar: its number, which Grammars gives and takes; None where the output is free.
+    grammar: its number, which GrammarManager gives and takes; None where the output is free.
     pooling: what is asked of a model that gives vectors; None where text is.
     """
 
@@ -88,8 +88,8 @@ class Request:
         "accepted",
         "arrival",
         "beams",
+        "cached_reported",
         "cached_tokens",
-        "cached_told",
         "closed",
         "deadline",
         "eos",
@@ -103,6 +103,7 @@ class Request:
         "pooling",
         "priority",
         "prompt",
+        "reported_running",
         "root",
         "sampling",
         "sequences",
@@ -110,7 +111,6 @@ class Request:
         "stopping",
         "stops",
         "tenant",
-        "told_running",
     )
 
     def __init__(
@@ -140,13 +140,13 @@ class Request:
         self.stops = frozenset(submit.stopping.stop_token_ids)
         self.sampling = worker_sampling(submit.sampling, submit.stopping, eos_token_ids)
         self.num_queued = self.num_running = 0
-        self.told_running = False
+        self.reported_running = False
         self.beams = submit.beams
         self.closed = not submit.beams
         self.root = root
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
-        self.cached_told = False
+        self.cached_reported = False
         self.grammar: int | None = None
         self.pooling = submit.pooling
         self.sequences = {
@@ -154,7 +154,7 @@ class Request:
         }
         first = self.sequences.get(0)
         if first is not None and submit.sampling.prompt_logprobs is not None:
-            first.prompt_told = max(1, submit.prompt_delivered)
+            first.prompt_reported = max(1, submit.prompt_delivered)
         self.open = len(self.sequences)
 
     @property
@@ -187,9 +187,9 @@ class Request:
 
     def take_cached_tokens(self) -> int | None:
         """cached_tokens, once: it goes out with the first tokens."""
-        if self.cached_told:
+        if self.cached_reported:
             return None
-        self.cached_told = self.cached_tokens is not None
+        self.cached_reported = self.cached_tokens is not None
         return self.cached_tokens
 
 
@@ -216,8 +216,8 @@ class Sequence:
     tokens_at_start: the num_tokens with which it last got a slot.
     brought: tokens that it had emitted elsewhere, before it was submitted here.
     timeline: where its time goes, if its front end asked; whoever accepts and ends it keeps it.
-    prompt_told: tokens of the prompt whose log-probabilities its front end has; all of them where
-    it wants none.
+    prompt_reported: tokens of the prompt whose log-probabilities its front end has; all of them
+    where it wants none.
     """
 
     __slots__ = (
@@ -238,7 +238,7 @@ class Sequence:
         "num_published",
         "num_scheduled",
         "num_tokens",
-        "prompt_told",
+        "prompt_reported",
         "request",
         "slot",
         "state",
@@ -263,7 +263,7 @@ class Sequence:
         self.keys: list[bytes] = []
         self.in_flight = 0
         self.last_work = 0
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         self.slot: int | None = None
         self.table: BlockTable | None = None
         self.ticket = 0
@@ -272,13 +272,13 @@ class Sequence:
         self.deaths = deaths
         self.deferrals = -len(self.emitted)
         self.suspect_until = self.num_tokens if deaths else 0
-        self.timeline: Timeline | None = None
-        self.prompt_told = len(request.prompt)
+        self.timeline: TimelineBuilder | None = None
+        self.prompt_reported = len(request.prompt)
 
     @property
-    def tells_prompt(self) -> bool:
+    def reports_prompt(self) -> bool:
         """Whether log-probabilities of its prompt are still to be delivered."""
-        return self.prompt_told < len(self.request.prompt)
+        return self.prompt_reported < len(self.request.prompt)
 
     @property
     def num_generated(self) -> int:
@@ -289,7 +289,7 @@ class Sequence:
     def first_wanted(self) -> int:
         """The first token whose logits somebody waits for: it must be computed, whatever the cache
         holds, and so must all after it."""
-        return self.prompt_told - 1 if self.tells_prompt else self.num_tokens - 1
+        return self.prompt_reported - 1 if self.reports_prompt else self.num_tokens - 1
 
     @property
     def finished(self) -> bool:
@@ -321,7 +321,7 @@ class Sequence:
         self.num_tokens += 1
         self.deferrals = 0
 
-    def move(self, state: State) -> None:
+    def move(self, state: SequenceState) -> None:
         """Changes the state. Raises IllegalTransition."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(
@@ -330,9 +330,9 @@ class Sequence:
             )
         if self.timeline is not None:
             self.timeline.moved(
-                ran=self.state is State.RUNNING,
-                runs=state is State.RUNNING,
-                preempted=state is State.PREEMPTED,
+                ran=self.state is SequenceState.RUNNING,
+                runs=state is SequenceState.RUNNING,
+                preempted=state is SequenceState.PREEMPTED,
             )
         self.state = state
 

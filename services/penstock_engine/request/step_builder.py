@@ -73,7 +73,7 @@ class StepInFlight:
         if sequence.finished:
             return  # It is told no more; so its count stays behind.
         told = min(end + 1, len(sequence.request.prompt))
-        expected = max(0, told - sequence.prompt_told)
+        expected = max(0, told - sequence.prompt_reported)
         given = len(outcome.prompt_logprobs or ())
         if given != expected:
             raise UnfitResult(
@@ -81,12 +81,12 @@ class StepInFlight:
             )
 
 
-MOST_TOLD = 65_536
+MAX_PROMPT_LOGPROBS = 65_536
 """Prompt tokens that one result tells log-probabilities of, some 300 bytes each: so it fits a
 message, however many tokens a step may have."""
 
 
-class Draft:
+class StepBuilder:
     """Collects a step's work within its token budget, and who starts in it.
 
     What starts brings all its tokens along, whether they are to be computed or not: their keys are
@@ -101,7 +101,7 @@ class Draft:
     def __init__(self, budget: int, room: int) -> None:
         self.left = budget
         self.room = room
-        self.told = MOST_TOLD
+        self.told = MAX_PROMPT_LOGPROBS
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
         self.alone = False
         self._admitted: dict[int, Sequence] = {}
@@ -119,7 +119,7 @@ class Draft:
 
     def most(self, sequence: Sequence) -> int:
         """Tokens that the step has left for a sequence."""
-        return min(self.left, self.told) if sequence.tells_prompt else self.left
+        return min(self.left, self.told) if sequence.reports_prompt else self.left
 
     def keep_to(self, tokens: float) -> int:
         """Leaves at most so many tokens to be given out. Returns how many it holds back."""
@@ -128,7 +128,7 @@ class Draft:
         return held
 
     def starts(self, sequence: Sequence) -> bool:
-        """Whether the sequence was admitted in this draft."""
+        """Whether the sequence was admitted in this builder."""
         return sequence.slot in self._admitted
 
     def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
@@ -137,7 +137,7 @@ class Draft:
         if slot is None or slot in self.items or end - start > self.left:
             raise ValueError(f"work for slot {slot} that can't be planned")
         self.left -= end - start
-        if end > start + 1 and sequence.tells_prompt:
+        if end > start + 1 and sequence.reports_prompt:
             self.told -= end - start
         self.items[slot] = (sequence, start, end, new_blocks)
 
@@ -210,7 +210,7 @@ def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
                 index=sequence.index,
                 sampling=ANY_SAMPLING,
                 blocks=_blocks_of(sequence),
-                prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
+                prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
                 like=other.slot,
             )
     return _in_full(sequence)
@@ -226,5 +226,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         blocks=_blocks_of(sequence),
         grammar=sequence.request.grammar,
         pooling=sequence.request.pooling,
-        prompt_from=sequence.prompt_told if sequence.tells_prompt else None,
+        prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
     )

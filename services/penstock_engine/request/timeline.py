@@ -1,7 +1,8 @@
 """Where a sequence's time went, for those front ends that ask. No decision depends on it.
 
-The core tells the Clock what time it is; sequences tell their Timeline of each change of state; the
-Clock hands out each settled step.  Everything is a few additions, done only for who asked.
+The core tells the Clock what time it is; sequences tell their TimelineBuilder of each change of
+state; the Clock hands out each settled step.  Everything is a few additions, done only for who
+asked.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Clock:
         self._in_flight = 0
 
 
-class Timeline:
+class TimelineBuilder:
     """One sequence, from its acceptance. Fields are as in SequenceTimeline.
 
     tokens_began: when its first token came; 0 before.

@@ -10,7 +10,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.policy import FirstCome
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.request import Sequence
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.scheduler import Scheduler
 
 
@@ -37,13 +37,13 @@ class PipelineScheduler(Scheduler):
         super().__init__(settings, block_size, max_model_len, policy=policy, whole=whole)
         self._stages = stages
         self._max_in_flight = max(self._max_in_flight, stages)
-        self._told: dict[int, int] = {}
+        self._reported: dict[int, int] = {}
         """By slot: tokens that every stage has."""
         self._share = 0
         """Decodes that the step may still take."""
 
     def detach(self) -> dict[Sequence, int]:
-        self._told.clear()
+        self._reported.clear()
         return super().detach()
 
     def plan(self) -> Plan | None:
@@ -51,20 +51,20 @@ class PipelineScheduler(Scheduler):
         if plan is None:
             return None
         for new in plan.admitted:
-            self._told[new.slot] = self.running[new.slot].num_tokens
-        return msgspec.structs.replace(plan, work=[self._telling(work) for work in plan.work])
+            self._reported[new.slot] = self.running[new.slot].num_tokens
+        return msgspec.structs.replace(plan, work=[self._reporting(work) for work in plan.work])
 
-    def _telling(self, work: SlotWork) -> SlotWork:
+    def _reporting(self, work: SlotWork) -> SlotWork:
         """The same work, with what its slot was not told.
 
         Nothing follows a step that samples before it is settled, so what is missing has been
         emitted, and is what the work ends with.
         """
         sequence = self.running[work.slot]
-        missing = sequence.num_tokens - self._told[work.slot]
+        missing = sequence.num_tokens - self._reported[work.slot]
         if not missing:
             return work
-        self._told[work.slot] = sequence.num_tokens
+        self._reported[work.slot] = sequence.num_tokens
         return msgspec.structs.replace(work, sampled=sequence.emitted[-missing:].tolist())
 
     def _ahead(self) -> int:
@@ -75,9 +75,9 @@ class PipelineScheduler(Scheduler):
         """A long step is followed too, until every stage has one."""
         return len(self._in_flight) < self._stages or super()._is_short()
 
-    def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
+    def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
         """Those that may follow what is in flight of them."""
-        decodes, chunks = super()._candidates()
+        decodes, chunks = super()._runnable()
         decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
         chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
         # Who is one token behind what is expected of it decodes in its next step.
@@ -87,17 +87,17 @@ class PipelineScheduler(Scheduler):
             decodes.sort(key=lambda sequence: sequence.last_work)
         return decodes, chunks
 
-    def _run_suspect(self, draft: Draft) -> None:
+    def _run_suspect(self, builder: StepBuilder) -> None:
         self._share = 1
-        super()._run_suspect(draft)
+        super()._run_suspect(builder)
 
-    def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
+    def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
         """Within the share: it counts who is served, as others may find no blocks."""
         decodes = self._behind(sequence) == 1
         if decodes and not self._share:
             return
-        super()._extend(sequence, draft, most)
-        self._share -= decodes and sequence.slot in draft.items
+        super()._extend(sequence, builder, most)
+        self._share -= decodes and sequence.slot in builder.items
 
 
 def _may_go_on(sequence: Sequence) -> bool:

@@ -24,7 +24,7 @@ class Start:
     needed: int
 
 
-class Reuse:
+class PrefixReuse:
     """Finds shared prefixes: in the cache, and in the making.
 
     A prompt that many requests bring at once is computed by the first of them: the others wait

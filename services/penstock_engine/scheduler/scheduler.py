@@ -12,8 +12,8 @@ from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
 from penstock_engine.policies.admission import Headroom
 from penstock_engine.policies.policy import FirstCome, Shortage, Turn
-from penstock_engine.request.request import Sequence, State
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.state import Books
 
@@ -94,18 +94,18 @@ class Scheduler(Books):
         budget = self.policy.budget(self.budget, self._ahead())
         if not budget or self._await_room():
             return None
-        draft = Draft(budget, self._max_carried)
+        builder = StepBuilder(budget, self._max_carried)
         turns = [self._run_suspect, self._run_others]
         if self._last_was_alone:
             turns.reverse()
         for run in turns:
-            if not draft.items:
-                run(draft)
-        if not draft.items:
+            if not builder.items:
+                run(builder)
+        if not builder.items:
             return None
-        self._last_was_alone = draft.alone
+        self._last_was_alone = builder.alone
         self._last_step += 1
-        plan, step = draft.commit(self._last_step, self._released, self.cache.take_copies())
+        plan, step = builder.commit(self._last_step, self._released, self.cache.take_copies())
         self._released = []
         self._in_flight.append(step)
         return plan
@@ -140,7 +140,7 @@ class Scheduler(Books):
         last = expected >= sequence.most_tokens or expected >= self._longest
         return expected - last - sequence.num_scheduled
 
-    def _candidates(self) -> tuple[list[Sequence], list[Sequence]]:
+    def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
         """(one token behind, further behind) of those that run."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
@@ -150,20 +150,20 @@ class Scheduler(Books):
                 (decodes if behind == 1 else chunks).append(sequence)
         return decodes, chunks
 
-    def _run_others(self, draft: Draft) -> None:
-        decodes, chunks = self._candidates()
+    def _run_others(self, builder: StepBuilder) -> None:
+        decodes, chunks = self._runnable()
         can_start = bool(self.queue and self.free_slots)
-        for turn in self.policy.turns(decodes, chunks, draft, can_start=can_start):
+        for turn in self.policy.turns(decodes, chunks, builder, can_start=can_start):
             if turn.sequence is None:
-                self._admit(draft, turn)
+                self._admit(builder, turn)
             else:
-                self._extend(turn.sequence, draft, turn.most)
+                self._extend(turn.sequence, builder, turn.most)
 
     def _work(
-        self, sequence: Sequence, draft: Draft, start: int, end: int, new_blocks: list[int]
+        self, sequence: Sequence, builder: StepBuilder, start: int, end: int, new_blocks: list[int]
     ) -> None:
-        """Puts an item into the draft, and has it charged."""
-        draft.work(sequence, start, end, new_blocks)
+        """Puts an item into the builder, and has it charged."""
+        builder.work(sequence, start, end, new_blocks)
         if sequence.table is None:
             return
         samples = end == sequence.num_expected
@@ -172,67 +172,67 @@ class Scheduler(Books):
         held = len(sequence.table.blocks) * steps
         self.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
 
-    def _extend(self, sequence: Sequence, draft: Draft, most: int | None = None) -> None:
+    def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
         table, cache = sequence.table, self.cache
-        left = draft.left if most is None else min(most, draft.left)
+        left = builder.left if most is None else min(most, builder.left)
         if table is None or cache is None or sequence.slot in self.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
-            end = min(end, start + draft.most(sequence))
+            end = min(end, start + builder.most(sequence))
         room = table.capacity
         if end <= room:
-            self._work(sequence, draft, start, end, [])
+            self._work(sequence, builder, start, end, [])
             return
         if room == start and not cache.pool.num_free:
-            self._make_room(sequence, draft)
+            self._make_room(sequence, builder)
         end = min(end, room + cache.pool.num_free * self.block_size)
         if end > start:
-            self._work(sequence, draft, start, end, table.grow(cache, end))
+            self._work(sequence, builder, start, end, table.grow(cache, end))
 
-    def _make_room(self, needy: Sequence, draft: Draft) -> None:
+    def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
         if self.leaving:
             return  # Blocks are on their way.
         # Whoever starts in this very plan is unknown to the worker as yet.
-        known = [sequence for sequence in self.running.values() if not draft.starts(sequence)]
+        known = [sequence for sequence in self.running.values() if not builder.starts(sequence)]
         victim = self.policy.victim(known, needy)
         if victim is None or victim.slot is None:
             return
-        draft.withdraw(victim)
+        builder.withdraw(victim)
         if victim.in_flight:
             self.leaving[victim.slot] = victim
         else:
             self._preempt(victim)
 
-    def _admit(self, draft: Draft, turn: Turn) -> None:
+    def _admit(self, builder: StepBuilder, turn: Turn) -> None:
         """Starts those that wait, strictly in order, as far as it is their turn.
 
         Whoever was preempted for want of blocks in this plan doesn't start again in it: it needs
         at least the blocks that it gave up, and one of those is taken.
         """
-        least = draft.left - min(turn.most, draft.left)
-        while draft.left > least:
+        least = builder.left - min(turn.most, builder.left)
+        while builder.left > least:
             head = self.queue.head(turn.tenant)
             if head is None or head.suspect_until:
                 return
             if turn.before is not None and not self.policy.precedes(head, turn.before):
                 return
-            if not draft.can_carry(head) or not draft.most(head):
+            if not builder.can_carry(head) or not builder.most(head):
                 return
             start = self._fits(head)
             if start is None:
                 self.queue.hold(head)
                 return
-            most = draft.left - least
+            most = builder.left - least
             if self._whole:
                 # All of it in this step, whatever its turn: a step that has room for all comes.
-                if head.num_tokens > draft.left:
+                if head.num_tokens > builder.left:
                     return
-                most = draft.left
-            self._start(head, start, draft, most)
+                most = builder.left
+            self._start(head, start, builder, most)
 
     def _beside(self, start: Start, others: int) -> int:
         """Blocks that must be free for a sequence to start so beside others: its own, and what
@@ -269,7 +269,7 @@ class Scheduler(Books):
 
     def _find(self, head: Sequence) -> Start | None:
         """How it may start now."""
-        start = None if self._reuse is None else self._reuse.find(head)
+        start = None if self._prefix_reuse is None else self._prefix_reuse.find(head)
         self._look = Look(head, self.num_released, self.num_steps, start)
         return start
 
@@ -305,14 +305,14 @@ class Scheduler(Books):
         others = len(self.running) - len(self.leaving)
         return self._beside(start, others) - self.pool.num_free - coming
 
-    def _start(self, sequence: Sequence, start: Start, draft: Draft, most: int) -> None:
+    def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> None:
         """most: tokens that it may compute in this step."""
-        if self.cache is None or self._reuse is None:
+        if self.cache is None or self._prefix_reuse is None:
             return
         self.queue.remove(sequence)
-        sequence.move(State.RUNNING)
+        sequence.move(SequenceState.RUNNING)
         swapped = self.cache.num_swapped_in
-        sequence.table = self._reuse.table(sequence, start)
+        sequence.table = self._prefix_reuse.table(sequence, start)
         self._occupy(sequence, self.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.num_computed = sequence.num_scheduled = start.computed
@@ -322,25 +322,25 @@ class Scheduler(Books):
             self.fresh_share.observe(len(sequence.request.prompt), cached)
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
-        end = start.computed + min(self._behind(sequence), most, draft.most(sequence))
+        end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
         sequence.table.grow(self.cache, end)
-        draft.admit(sequence)
-        self._work(sequence, draft, start.computed, end, [])
+        builder.admit(sequence)
+        self._work(sequence, builder, start.computed, end, [])
 
     # ---- suspects: those that ran when a worker or an engine died
 
-    def _run_suspect(self, draft: Draft) -> None:
+    def _run_suspect(self, builder: StepBuilder) -> None:
         """Gives the whole step to one suspect, if there is one; they take turns with the others.
 
         A suspect that was computed alone past the point at which it was accused is none.
         """
         if self._suspect is not None:
-            self._extend(self._suspect, draft)
+            self._extend(self._suspect, builder)
         else:
             head = self.queue.head()
             start = self._fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            self._start(head, start, draft, draft.left)
+            self._start(head, start, builder, builder.left)
             self._suspect = head
-        draft.alone = bool(draft.items)
+        builder.alone = bool(builder.items)

@@ -14,13 +14,13 @@ from penstock.config.settings import SchedulerSettings
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
-from penstock_engine.policies.forecast import FreshShare, StepCost
+from penstock_engine.policies.forecast import FreshShare, StepCostForecast
 from penstock_engine.policies.policy import FirstCome
 from penstock_engine.policies.resumption import Resumption
-from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.request.step_builder import StepInFlight, UnfitResult
-from penstock_engine.scheduler.prefix_reuse import Reuse
-from penstock_engine.sessions.fault_attribution import Blame
+from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from penstock_engine.sessions.fault_attribution import FaultAttribution
 
 
 class Books:
@@ -68,10 +68,10 @@ class Books:
         self._longest = max_model_len
         """Tokens that a sequence may have, with the pool that there is."""
         self.max_num_seqs = settings.max_num_seqs
-        self.step_cost = StepCost()
+        self.step_cost = StepCostForecast()
         self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
-        self._reuse: Reuse | None = None
+        self._prefix_reuse: PrefixReuse | None = None
         self._in_flight: deque[StepInFlight] = deque()
         self._suspect: Sequence | None = None
         self._forget_worker()
@@ -105,7 +105,7 @@ class Books:
     def attach(self, num_blocks: int, host_blocks: int = 0, copy_seconds: float = 0.0) -> None:
         """A worker is ready, with empty pools of that many blocks."""
         self.cache = KVCache(num_blocks, self.block_size, host_blocks)
-        self._reuse = Reuse(self.cache)
+        self._prefix_reuse = PrefixReuse(self.cache)
         self._longest = min(self._max_model_len, num_blocks * self.block_size)
         self._resume.attach(host_blocks, copy_seconds)
 
@@ -124,28 +124,28 @@ class Books:
         Returns the sequences that were in a step in flight, and live; each with the tokens that
         would have been computed of it.
         """
-        at_work: dict[Sequence, int] = {}
+        scheduled: dict[Sequence, int] = {}
         for step in self._in_flight:
             for sequence, end, _ in step.items:
                 sequence.in_flight = 0
                 if not sequence.finished:
-                    at_work[sequence] = end
+                    scheduled[sequence] = end
         self._in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
             self._vacate(sequence)
             if not sequence.finished:
-                sequence.move(State.WAITING)
+                sequence.move(SequenceState.WAITING)
                 sequence.forget_computed()
                 self.queue.push(sequence)
         self.running.clear()
         self.marked.clear()
         self.leaving.clear()
         self._suspect = None
-        self.cache = self._reuse = None
+        self.cache = self._prefix_reuse = None
         self._longest = self._max_model_len
         self._forget_worker()
-        return at_work
+        return scheduled
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, WAITING."""
@@ -157,7 +157,7 @@ class Books:
         self.queue.remove(sequence)
         self.policy.left(sequence)
 
-    def finish(self, sequence: Sequence, state: State) -> None:
+    def finish(self, sequence: Sequence, state: SequenceState) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
         sequence.move(state)
         slot = sequence.slot
@@ -195,7 +195,7 @@ class Books:
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             sequence.in_flight -= 1
-            if sequence.state is not State.RUNNING:
+            if sequence.state is not SequenceState.RUNNING:
                 if not sequence.in_flight and sequence.slot is not None:
                     del self.marked[sequence.slot]
                     self._release(sequence)
@@ -203,7 +203,7 @@ class Books:
             if outcome.error is not None:
                 advanced.append((sequence, outcome))
                 continue
-            sequence.prompt_told += len(outcome.prompt_logprobs or ())
+            sequence.prompt_reported += len(outcome.prompt_logprobs or ())
             if outcome.deferred:
                 if self._defer(sequence, end):
                     advanced.append((sequence, _too_slow(outcome)))
@@ -211,8 +211,8 @@ class Books:
                     advanced.append((sequence, outcome))
                 continue
             sequence.num_computed = end
-            if self._reuse is not None:
-                self._reuse.computed(sequence)
+            if self._prefix_reuse is not None:
+                self._prefix_reuse.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
@@ -236,7 +236,7 @@ class Books:
 
     def _exonerate(self, sequence: Sequence) -> None:
         if sequence.num_computed >= sequence.suspect_until:
-            Blame.passed(sequence)
+            FaultAttribution.passed(sequence)
             self._suspect = None
 
     # ---- slots and blocks
@@ -248,7 +248,7 @@ class Books:
         if self._resume.recomputes(victim):
             self.cache.forget_private(victim.table.blocks)
         self._release(victim)
-        victim.move(State.PREEMPTED)
+        victim.move(SequenceState.PREEMPTED)
         victim.forget_computed()
         victim.num_preemptions += 1
         self.queue.push(victim)
@@ -257,8 +257,8 @@ class Books:
     def _leave_running(self, sequence: Sequence, slot: int) -> None:
         del self.running[slot]
         self.leaving.pop(slot, None)
-        if self._reuse is not None:
-            self._reuse.left(sequence)
+        if self._prefix_reuse is not None:
+            self._prefix_reuse.left(sequence)
         if sequence is self._suspect:
             self._suspect = None
 
@@ -287,10 +287,10 @@ class Books:
     def take_moved(self) -> list[Request]:
         """Requests of which the first sequence has got a slot, or the last has lost it, since this
         was asked last."""
-        moved = [r for r in self._moved if r.told_running != bool(r.num_running)]
+        moved = [r for r in self._moved if r.reported_running != bool(r.num_running)]
         self._moved.clear()
         for request in moved:
-            request.told_running = bool(request.num_running)
+            request.reported_running = bool(request.num_running)
         return moved
 
 

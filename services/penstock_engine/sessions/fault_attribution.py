@@ -28,7 +28,7 @@ class Suspect(Protocol):
     deaths: int
 
 
-class Blame:
+class FaultAttribution:
     """Of the engine core, and the only one that changes a suspect's deaths."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from penstock_engine.simulate.fit import fit_cost, measured_steps
 from penstock_engine.simulate.metrics import Slo
 from penstock_engine.simulate.recorded import Traffic
 from penstock_engine.simulate.report import as_text, report_of
-from penstock_engine.simulate.simulation import Options, Progress, Simulation
+from penstock_engine.simulate.simulation import Progress, Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import parse, synthetic
 from penstock_engine.simulate.trace import read_trace, write_trace
 
@@ -62,7 +62,7 @@ def _replayed(done: Replayed) -> str:
 def run_simulation(
     trace: str,
     config: EngineConfig,
-    options: Options,
+    options: SimulationOptions,
     *,
     output: Path | None = None,
     chart: Path | None = None,

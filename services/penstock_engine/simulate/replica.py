@@ -20,7 +20,7 @@ from penstock_engine.simulate.worker import SimulatedWorker
 FRONTEND = b"f" * 16
 
 
-class Replica:
+class SimulatedReplica:
     """Times are the simulation's, seconds.
 
     requests: the open ones, by number.  busy_until: when the step under way ends; infinity when

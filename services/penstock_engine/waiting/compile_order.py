@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 
 from penstock.protocol.to_worker import MAX_COMPILING
-from penstock_engine.waiting.grammar_entry import Entry, Stage
+from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage
 
 MOST_OF_A_TENANT = MAX_COMPILING - 1
 """What one tenant may have compiled at once where tenants are kept apart: the others find a
@@ -27,14 +27,14 @@ class CompileOrder:
 
     def __init__(self, *, apart: bool) -> None:
         self._apart = apart
-        self._lines: dict[str, deque[Entry]] = {}
+        self._lines: dict[str, deque[GrammarEntry]] = {}
         self._taken: dict[str, float] = {}
         """By tenant: seconds, on a common scale."""
         self._now = 0.0
         """What those with a line have been given at least: who has had less counts as having had
         as much."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: GrammarEntry) -> None:
         """It is WANTED."""
         line = self._line_of(entry)
         if line not in self._lines:
@@ -43,7 +43,7 @@ class CompileOrder:
             self._lines[line] = deque()
         self._lines[line].append(entry)
 
-    def next(self, compiling: Collection[Entry]) -> Entry | None:
+    def next(self, compiling: Collection[GrammarEntry]) -> GrammarEntry | None:
         """Takes out whose turn it is; None: nobody's, as things are."""
         if len(compiling) >= MAX_COMPILING:
             return None
@@ -64,24 +64,24 @@ class CompileOrder:
             return first
         return None
 
-    def done(self, entry: Entry, seconds: float) -> None:
+    def done(self, entry: GrammarEntry, seconds: float) -> None:
         """The compiler has spent so long on it."""
         line = self._line_of(entry)
         self._taken[line] = max(self._taken.get(line, 0.0), self._now) + seconds
 
-    def clear(self, entries: Collection[Entry]) -> None:
+    def clear(self, entries: Collection[GrammarEntry]) -> None:
         """All is to be compiled, these and in this order; nothing is being compiled."""
         self._lines.clear()
         for entry in entries:
             self.add(entry)
 
-    def _line_of(self, entry: Entry) -> str:
+    def _line_of(self, entry: GrammarEntry) -> str:
         return entry.tenant if self._apart else ""
 
-    def _first(self, line: str) -> Entry | None:
+    def _first(self, line: str) -> GrammarEntry | None:
         """Who is first in a line; those that nobody wants any more go."""
         entries = self._lines[line]
-        while entries and entries[0].stage is not Stage.WANTED:
+        while entries and entries[0].stage is not GrammarStage.WANTED:
             entries.popleft()
         if not entries:
             del self._lines[line]

@@ -9,7 +9,7 @@ from penstock.protocol.common import Grammar
 from penstock_engine.request.request import Request, Sequence
 
 
-class Stage(enum.Enum):
+class GrammarStage(enum.Enum):
     """Where a grammar is in its life."""
 
     WANTED = "wanted"
@@ -18,7 +18,7 @@ class Stage(enum.Enum):
     GONE = "gone"
 
 
-class Entry:
+class GrammarEntry:
     """One grammar.
 
     number: its name between engine and worker.  holders: open requests that follow it.  tenant: of
@@ -46,7 +46,7 @@ class Entry:
         self.number = number
         self.digest = digest
         self.definition = definition
-        self.stage = Stage.WANTED
+        self.stage = GrammarStage.WANTED
         self.tenant = tenant
         self.holders: dict[Request, None] = {}
         self.waiting: dict[Sequence, None] = {}

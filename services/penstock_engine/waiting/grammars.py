@@ -16,16 +16,16 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenBooks
 from penstock_engine.policies.admission import leaves_room
-from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.sessions.fault_attribution import Blame
+from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.compile_order import CompileOrder
-from penstock_engine.waiting.grammar_entry import Entry, Stage, digest_of
+from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage, digest_of
 from penstock_engine.waiting.queue import Part
 
 
-class Grammars:
+class GrammarManager:
     """Every operation is constant in the number of grammars, but for a worker's coming and going.
 
     num_waiting, waiting_tokens: sequences in WAITING_FOR_GRAMMAR, and the tokens that they have.
@@ -37,18 +37,18 @@ class Grammars:
         self._settings = settings
         self._scheduler = scheduler
         self._workers = workers
-        self._entries: dict[int, Entry] = {}
-        self._by_digest: dict[bytes, Entry] = {}
-        self._idle: dict[int, Entry] = {}
+        self._entries: dict[int, GrammarEntry] = {}
+        self._by_digest: dict[bytes, GrammarEntry] = {}
+        self._idle: dict[int, GrammarEntry] = {}
         """Ready and held by nobody, the longest unused first."""
         self._wanted = CompileOrder(apart=scheduler.policy.keeps_tenants_apart)
-        self._compiling: dict[int, Entry] = {}
+        self._compiling: dict[int, GrammarEntry] = {}
         """In the order of their deadlines."""
         self._last_number = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}
         """By tenant: sequences that wait for grammars, and their tokens."""
         self._held_by: dict[str, int] = {}
-        """Grammars that are there, by the tenant that brought them."""
+        """GrammarManager that are there, by the tenant that brought them."""
 
     # ---- requests and sequences
 
@@ -91,7 +91,7 @@ class Grammars:
         if entry is None:
             self._make_room()
             self._last_number += 1
-            entry = Entry(self._last_number, digest, definition, request.tenant)
+            entry = GrammarEntry(self._last_number, digest, definition, request.tenant)
             self._entries[entry.number] = self._by_digest[digest] = entry
             self._wanted.add(entry)
             self._held_by[request.tenant] = self._held_by.get(request.tenant, 0) + 1
@@ -107,7 +107,7 @@ class Grammars:
         del entry.holders[request]
         if entry.holders:
             return
-        if entry.stage is Stage.READY:
+        if entry.stage is GrammarStage.READY:
             self._idle[entry.number] = entry
             self._make_room(0)
         else:
@@ -115,11 +115,11 @@ class Grammars:
 
     def is_ready(self, request: Request) -> bool:
         """Whether the request's sequences may run, as far as its grammar goes."""
-        return request.grammar is None or self._entries[request.grammar].stage is Stage.READY
+        return request.grammar is None or self._entries[request.grammar].stage is GrammarStage.READY
 
     def park(self, sequence: Sequence) -> None:
         """A sequence that is in no queue waits for its grammar; `ready` lets it go."""
-        sequence.move(State.WAITING_FOR_GRAMMAR)
+        sequence.move(SequenceState.WAITING_FOR_GRAMMAR)
         self._entry_of(sequence).waiting[sequence] = None
         self._count(sequence, 1)
 
@@ -153,14 +153,14 @@ class Grammars:
         if self._workers.ready is None:
             return
         while (entry := self._wanted.next(self._compiling.values())) is not None:
-            entry.stage = Stage.COMPILING
+            entry.stage = GrammarStage.COMPILING
             entry.started = now
             entry.deadline = now + self._settings.grammar_compile_timeout
             entry.answered.clear()
             self._compiling[entry.number] = entry
             self._workers.send(CompileGrammar(entry.number, entry.definition))
 
-    def worker_lost(self) -> list[Entry]:
+    def worker_lost(self) -> list[GrammarEntry]:
         """Nothing is compiled any more; what runs next waits for its grammar again.
 
         The scheduler has put what ran back into its queue.  Returns what was being compiled.
@@ -174,7 +174,7 @@ class Grammars:
         for entry in list(self._idle.values()):
             self._forget(entry)
         for entry in self._entries.values():
-            entry.stage = Stage.WANTED
+            entry.stage = GrammarStage.WANTED
         self._wanted.clear(self._entries.values())
         return compiling
 
@@ -188,22 +188,22 @@ class Grammars:
         if len(entry.answered) < self._workers.ranks.size:
             return []
         self._done(entry, now)
-        entry.stage = Stage.READY
-        Blame.passed(entry)
+        entry.stage = GrammarStage.READY
+        FaultAttribution.passed(entry)
         freed = list(entry.waiting)
         for sequence in freed:
             self.unpark(sequence)
-            sequence.move(State.WAITING)
+            sequence.move(SequenceState.WAITING)
         return freed
 
-    def failed(self, number: int, now: float) -> Entry | None:
+    def failed(self, number: int, now: float) -> GrammarEntry | None:
         """A rank can't compile it. Returns it: whoever holds it is to be ended."""
         entry = self._compiling.get(number)
         if entry is not None:
             self._done(entry, now)
         return entry
 
-    def overdue(self, now: float) -> Entry | None:
+    def overdue(self, now: float) -> GrammarEntry | None:
         """Gives up one that takes too long to compile; the caller ends whoever holds it."""
         entry = next(iter(self._compiling.values()), None)
         if entry is None or now < entry.deadline:
@@ -211,7 +211,7 @@ class Grammars:
         self._done(entry, now)
         return entry
 
-    def _done(self, entry: Entry, now: float) -> None:
+    def _done(self, entry: GrammarEntry, now: float) -> None:
         """It is being compiled no more."""
         del self._compiling[entry.number]
         self._wanted.done(entry, now - entry.started)
@@ -233,10 +233,10 @@ class Grammars:
         for number, entry in self._entries.items():
             if len(entry.holders) != holders.get(number, 0):
                 raise BrokenBooks(f"{len(entry.holders)} hold grammar {number}: {holders}")
-            ready = entry.stage is Stage.READY
+            ready = entry.stage is GrammarStage.READY
             if (not entry.holders) != (number in self._idle) or (not entry.holders and not ready):
                 raise BrokenBooks(f"grammar {number} is idle, and held or not ready; or neither")
-            if (entry.stage is Stage.COMPILING) != (number in self._compiling):
+            if (entry.stage is GrammarStage.COMPILING) != (number in self._compiling):
                 raise BrokenBooks(f"grammar {number} is {entry.stage.name}")
             if entry.waiting and ready:
                 raise BrokenBooks(f"grammar {number} is ready, and waited for")
@@ -255,7 +255,7 @@ class Grammars:
 
     # ---- inside
 
-    def _entry_of(self, sequence: Sequence) -> Entry:
+    def _entry_of(self, sequence: Sequence) -> GrammarEntry:
         number = sequence.request.grammar
         if number is None:
             raise ValueError(f"request {sequence.request.name} has no grammar to wait for")
@@ -266,9 +266,9 @@ class Grammars:
         while self._idle and len(self._entries) + wanted > self._settings.max_grammars:
             self._forget(next(iter(self._idle.values())))
 
-    def _forget(self, entry: Entry) -> None:
-        told = entry.stage in (Stage.COMPILING, Stage.READY)
-        entry.stage = Stage.GONE
+    def _forget(self, entry: GrammarEntry) -> None:
+        told = entry.stage in (GrammarStage.COMPILING, GrammarStage.READY)
+        entry.stage = GrammarStage.GONE
         del self._entries[entry.number], self._by_digest[entry.digest]
         self._held_by[entry.tenant] -= 1
         if not self._held_by[entry.tenant]:

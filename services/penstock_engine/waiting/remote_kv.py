@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from itertools import islice
 
-from penstock_engine.request.request import Request, Sequence, State
+from penstock_engine.request.request import Request, Sequence, SequenceState
 
 
 class RemoteKV:
@@ -27,7 +27,7 @@ class RemoteKV:
         """A new sequence waits until then at the latest. Returns whether there was room for it."""
         if len(self._waiting) >= self._limit:
             return False
-        sequence.move(State.WAITING_FOR_REMOTE_KV)
+        sequence.move(SequenceState.WAITING_FOR_REMOTE_KV)
         self._waiting[sequence] = until
         entry = (until, sequence.request.arrival, sequence.index, sequence)
         heapq.heappush(self._heap, entry)
@@ -69,5 +69,5 @@ class RemoteKV:
 
     def _let_go(self, sequence: Sequence) -> Sequence:
         self.unpark(sequence)
-        sequence.move(State.WAITING)
+        sequence.move(SequenceState.WAITING)
         return sequence

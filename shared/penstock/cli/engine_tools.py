@@ -114,10 +114,10 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     from penstock_engine.simulate.commands import run_simulation
     from penstock_engine.simulate.cost import parse
-    from penstock_engine.simulate.simulation import Options
+    from penstock_engine.simulate.simulation import SimulationOptions
 
     _silence()
-    options = Options(
+    options = SimulationOptions(
         cost=parse(arguments.step_cost),
         replicas=arguments.replicas,
         routing=arguments.routing,

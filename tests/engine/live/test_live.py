@@ -30,7 +30,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.view import LiveView
-from penstock_engine.request.request import State
+from penstock_engine.request.request import SequenceState
 from tests.engine.harness import Harness, over_the_wire
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Walker, make_harness
@@ -136,10 +136,10 @@ def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
     ]
     by_state = Counter(sequence.state for sequence in live)
     queue, batch = snapshot.queue, snapshot.batch
-    assert batch.running == by_state[State.RUNNING] == len(batch.rows)
-    assert queue.sequences == by_state[State.WAITING] + by_state[State.PREEMPTED]
-    assert queue.grammar == by_state[State.WAITING_FOR_GRAMMAR]
-    assert queue.remote_kv == by_state[State.WAITING_FOR_REMOTE_KV]
+    assert batch.running == by_state[SequenceState.RUNNING] == len(batch.rows)
+    assert queue.sequences == by_state[SequenceState.WAITING] + by_state[SequenceState.PREEMPTED]
+    assert queue.grammar == by_state[SequenceState.WAITING_FOR_GRAMMAR]
+    assert queue.remote_kv == by_state[SequenceState.WAITING_FOR_REMOTE_KV]
     parked = [*core.grammars.parked(), *core.remote_kv.parked()]
     assert [(row.request, row.sequence) for row in queue.rows] == [
         (sequence.request.name, sequence.index)

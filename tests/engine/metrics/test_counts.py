@@ -13,13 +13,13 @@ from penstock.protocol.common import Grant
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
-from penstock_engine.metrics.snapshot import EngineState, state_of
+from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Front, Harness, RequestScore
 from tests.engine.test_walk import Seeded
 from tests.engine.walker import Walker, make_harness
 
 
-def state(h: Harness) -> EngineState:
+def state(h: Harness) -> MetricsSnapshot:
     return state_of(h.core, h.now, 0.0, 0.0)
 
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.config.settings import RecordSettings
 from penstock_engine.metrics import health as health_module
 from penstock_engine.metrics import observed as observed_module
-from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, Health
+from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, EngineHealth
 from penstock_engine.metrics.observed import FRESH, Observed
 from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
@@ -23,7 +23,7 @@ from penstock_engine.simulate.commands import replay_all
 from tests.engine.harness import Harness
 
 WAIT = 0.125
-"""Seconds between two turns of an idle loop, as Health is told."""
+"""Seconds between two turns of an idle loop, as EngineHealth is told."""
 PATIENT = 60.0
 """Likewise, where the loop does turn: in another thread, which may not run for a while."""
 
@@ -96,7 +96,7 @@ def test_a_loop_that_stands_still_keeps_nobody_waiting_for_ever(harness: Harness
 
 def test_a_core_that_serves_is_ready(harness: Harness) -> None:
     observed = Observed(harness.core)
-    health = Health(observed, PATIENT)
+    health = EngineHealth(observed, PATIENT)
     with turning(observed):
         assert health.dead() is None
         assert health.unready() is None
@@ -130,7 +130,7 @@ def test_a_recording_of_an_observed_core_is_replayed(tmp_path: Path) -> None:
 
 def test_without_a_worker_it_is_not() -> None:
     observed = Observed(Harness().core)
-    health = Health(observed, PATIENT)
+    health = EngineHealth(observed, PATIENT)
     with turning(observed):
         assert health.unready() == "no worker is connected"
         assert health.dead() is None
@@ -141,7 +141,7 @@ def test_a_loop_that_is_stuck_is_not_ready_and_in_the_end_not_alive(
 ) -> None:
     observed = Observed(harness.core)
     with turning(observed):
-        assert Health(observed, PATIENT).unready() is None
+        assert EngineHealth(observed, PATIENT).unready() is None
     monkeypatch.setattr(health_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     patience: list[float] = []
     state = observed.state
@@ -151,7 +151,7 @@ def test_a_loop_that_is_stuck_is_not_ready_and_in_the_end_not_alive(
         return state(seconds)
 
     observed.state = noted  # type: ignore[method-assign]
-    health = Health(observed, WAIT)
+    health = EngineHealth(observed, WAIT)
     for age, ready, alive in (
         (0.1, True, True),
         (READY_AGE + WAIT + 0.5, False, True),

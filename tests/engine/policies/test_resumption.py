@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock_engine.policies.forecast import StepCost
+from penstock_engine.policies.forecast import StepCostForecast
 from penstock_engine.policies.resumption import Resumption
 
 VICTIM: Any = SimpleNamespace(num_computed=100, table=SimpleNamespace(blocks=[0] * 10))
 
 
-def cost(each: float) -> StepCost:
+def cost(each: float) -> StepCostForecast:
     """Of steps that take `each` seconds a token."""
-    measured = StepCost()
+    measured = StepCostForecast()
     for tokens in range(100, 1100, 100):
         measured.observe(tokens, each * tokens)
     return measured
@@ -30,7 +30,7 @@ def test_auto_takes_what_costs_less(copy_seconds: float, expected: bool) -> None
 
 
 def test_auto_keeps_what_it_can_where_nothing_is_known_or_there_is_no_host() -> None:
-    for known, host_blocks in ((StepCost(), 8), (cost(0.001), 0)):
+    for known, host_blocks in ((StepCostForecast(), 8), (cost(0.001), 0)):
         resumption = Resumption("auto", known, 2048)
         resumption.attach(host_blocks, 1.0)
         assert not resumption.recomputes(VICTIM)

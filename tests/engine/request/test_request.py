@@ -12,7 +12,7 @@ from penstock_engine.request.request import (
     IllegalTransition,
     Request,
     Sequence,
-    State,
+    SequenceState,
     worker_sampling,
 )
 
@@ -30,25 +30,25 @@ def make_sequence(prompt: list[int] | None = None, emitted: list[int] | None = N
 
 
 def test_the_table_names_every_state() -> None:
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(SequenceState)
     assert all(TRANSITIONS[end] == () for end in FINISH_REASONS)
 
 
-@pytest.mark.parametrize("start", list(State))
-@pytest.mark.parametrize("end", list(State))
-def test_only_listed_transitions_happen(start: State, end: State) -> None:
+@pytest.mark.parametrize("start", list(SequenceState))
+@pytest.mark.parametrize("end", list(SequenceState))
+def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState) -> None:
     sequence = make_sequence()
     sequence.state = start
     legal = {
-        State.WAITING: {
-            State.RUNNING,
-            State.WAITING_FOR_GRAMMAR,
-            State.WAITING_FOR_REMOTE_KV,
+        SequenceState.WAITING: {
+            SequenceState.RUNNING,
+            SequenceState.WAITING_FOR_GRAMMAR,
+            SequenceState.WAITING_FOR_REMOTE_KV,
         },
-        State.WAITING_FOR_GRAMMAR: {State.WAITING},
-        State.WAITING_FOR_REMOTE_KV: {State.WAITING},
-        State.RUNNING: {State.WAITING, State.PREEMPTED},
-        State.PREEMPTED: {State.RUNNING, State.WAITING_FOR_GRAMMAR},
+        SequenceState.WAITING_FOR_GRAMMAR: {SequenceState.WAITING},
+        SequenceState.WAITING_FOR_REMOTE_KV: {SequenceState.WAITING},
+        SequenceState.RUNNING: {SequenceState.WAITING, SequenceState.PREEMPTED},
+        SequenceState.PREEMPTED: {SequenceState.RUNNING, SequenceState.WAITING_FOR_GRAMMAR},
     }
     if start in legal and end in legal[start] | set(FINISH_REASONS):
         sequence.move(end)

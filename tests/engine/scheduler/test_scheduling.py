@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.to_worker import Plan
-from penstock_engine.request.request import Sequence, State
-from penstock_engine.request.step_builder import Draft
+from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.step_builder import StepBuilder
 from tests.engine.harness import Harness, RequestScore
 
 
@@ -177,7 +177,7 @@ def test_the_latest_is_preempted_and_the_order_is_kept() -> None:
     victims = []
     while h.run_step() is not None:
         held = h.core.scheduler.queue.sequences()
-        victims += [s.request.arrival for s in held if s.state is State.PREEMPTED]
+        victims += [s.request.arrival for s in held if s.state is SequenceState.PREEMPTED]
     assert victims
     assert 1 not in victims  # the oldest never loses its blocks
     assert victims[0] == 3
@@ -205,13 +205,13 @@ def test_work_is_withdrawn_when_its_blocks_are_taken_in_the_same_plan(
     """Blocks of one token: each decode takes one.  With a budget of two among three the youngest
     is at times served before the oldest finds the pool empty and takes its blocks."""
     withdrawn = []
-    withdraw = Draft.withdraw
+    withdraw = StepBuilder.withdraw
 
-    def spy(draft: Draft, sequence: Sequence) -> None:
-        withdrawn.append(sequence.slot in draft.items)
-        withdraw(draft, sequence)
+    def spy(builder: StepBuilder, sequence: Sequence) -> None:
+        withdrawn.append(sequence.slot in builder.items)
+        withdraw(builder, sequence)
 
-    monkeypatch.setattr(Draft, "withdraw", spy)
+    monkeypatch.setattr(StepBuilder, "withdraw", spy)
     for blocks in range(34, 46):
         h = Harness(
             max_model_len=32,

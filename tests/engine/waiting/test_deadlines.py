@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.from_worker import Result
-from penstock_engine.policies.forecast import StepCost, first_token_after
+from penstock_engine.policies.forecast import StepCostForecast, first_token_after
 from tests.engine.harness import Harness, RequestScore
 from tests.engine.simulated import Simulation
 
@@ -83,7 +83,7 @@ def test_time_left_has_bounds(left: int) -> None:
 
 
 def test_the_cost_of_a_step_is_found_from_steps() -> None:
-    cost = StepCost()
+    cost = StepCostForecast()
     for _ in range(10):
         for tokens in (1, 4, 64, 500):
             cost.observe(tokens, 0.01 + 0.0002 * tokens)
@@ -95,7 +95,7 @@ def test_the_cost_of_a_step_is_found_from_steps() -> None:
 
 def test_steps_that_are_all_alike_say_nothing_about_longer_ones() -> None:
     """A server that only decodes must not refuse prompts for the price of its decodes."""
-    cost = StepCost()
+    cost = StepCostForecast()
     assert first_token_after(cost, 100, 100) == 0.0
     for _ in range(20):
         cost.observe(4, 0.02)

@@ -9,7 +9,7 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import MAX_COMPILING
-from penstock_engine.request.request import State
+from penstock_engine.request.request import SequenceState
 from penstock_engine.scheduler.scheduler import Scheduler
 from tests.engine.harness import Front, Harness, RequestScore
 
@@ -49,7 +49,7 @@ def test_a_sequence_waits_until_its_grammar_is_ready() -> None:
     assert bound.accepted
     assert not bound.prepared
     [sequence] = h.core.grammars.parked()
-    assert sequence.state is State.WAITING_FOR_GRAMMAR
+    assert sequence.state is SequenceState.WAITING_FOR_GRAMMAR
     assert front.status is None or h.core.scheduler.queue.num_sequences == 0
     h.run()
     assert terminal(free).finish == "length"
