@@ -187,7 +187,7 @@ def engine_figures(paths: list[Path]) -> Figures:
 def real_config(path: Path) -> EngineConfig:
     """As the recorded engine had it, its context length made explicit."""
     with open(path, "rb") as file:
-        facts = RecordingFile(path, file).core.facts
+        facts = RecordingFile(path, file).core.state.facts
     model = msgspec.structs.replace(facts.config.model, max_model_len=facts.max_model_len)
     return msgspec.structs.replace(facts.config, model=model)
 

@@ -206,7 +206,7 @@ def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() ->
     assert end_of(first).finish == "stop"
     h.compile_at_once = False
     holder = h.submit(front, [1, 2, 3], grammar=grammar, remote_kv_ms=60_000, max_tokens=20)
-    assert h.core.remote_kv.num_waiting == 1
+    assert h.core.state.remote_kv.num_waiting == 1
     h.kill_worker()
     h.start_worker()
     h.now += 31

@@ -5,13 +5,10 @@ from __future__ import annotations
 from penstock.errors import InvalidRequest
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected
-from penstock_engine.facts import EngineFacts
+from penstock_engine.core_state import CoreState
 from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.policies.forecast import first_token_after
-from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.sessions.frontends import Frontends
-from penstock_engine.sessions.workers import Workers
 
 UNAVAILABLE_RETRY_MS = 60_000
 """When to ask again an engine whose model can't be served: somebody must mend it first."""
@@ -20,18 +17,12 @@ UNAVAILABLE_RETRY_MS = 60_000
 class Admission:
     """The bounds of the queue and of each tenant, and whether a deadline can be kept."""
 
-    def __init__(
-        self,
-        facts: EngineFacts,
-        scheduler: Scheduler,
-        frontends: Frontends,
-        workers: Workers,
-        rate: ServiceRate,
-    ) -> None:
-        self._scheduler = scheduler
-        self._frontends = frontends
-        self._workers = workers
-        self._rate = rate
+    def __init__(self, state: CoreState) -> None:
+        facts = state.facts
+        self._scheduling = state.scheduling
+        self._frontends = state.frontends
+        self._workers = state.workers
+        self._rate = state.service_rate
         self._policy_name = facts.config.scheduler.scheduling_policy
         self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
@@ -39,7 +30,7 @@ class Admission:
 
     def check_priority(self, submit: Submit) -> None:
         """Raises InvalidRequest for a priority that has no meaning here, or is too high."""
-        if submit.priority and not self._scheduler.policy.ages:
+        if submit.priority and not self._scheduling.policy.ages:
             raise InvalidRequest(
                 f"priority is {submit.priority}; the scheduling policy is {self._policy_name}, "
                 "which knows none: allowed is 0",
@@ -79,7 +70,7 @@ class Admission:
         return Rejected(submit.request, "limited", message, wait_ms)
 
     def _no_room(self, submit: Submit, now: float) -> Rejected | None:
-        queue = self._scheduler.queue
+        queue = self._scheduling.queue
         count = max(len(submit.sequences), submit.beams)
         full = self._bounds.refusal(
             queue, submit.tenant, self.weight_of(submit), count, len(submit.prompt)
@@ -112,12 +103,12 @@ class Admission:
     def _expected(self, submit: Submit, fresh: int, now: float) -> tuple[float, float]:
         """Seconds at least until the first token, as things are, and with nothing else to do.
         fresh: tokens of its prompt that must be computed."""
-        alone = first_token_after(self._scheduler.step_cost, fresh, self._scheduler.budget)
+        alone = first_token_after(self._scheduling.step_cost, fresh, self._scheduling.budget)
         return max(self._wait(submit, fresh, now), alone), alone
 
     def _found(self, submit: Submit) -> int:
         """Tokens of the prompt whose KV is in the cache."""
-        cache = self._scheduler.cache
+        cache = self._scheduling.cache
         if cache is None or not self._shares_prefixes:
             return 0
         root = prefix_root(submit.tenant, submit.cache_salt)
@@ -126,13 +117,13 @@ class Admission:
 
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:
         """Seconds at least until the first token, by what is before it."""
-        scheduler = self._scheduler
-        ahead = scheduler.queue.ahead(submit.tenant, submit.priority)
+        scheduling = self._scheduling
+        ahead = scheduling.queue.ahead(submit.tenant, submit.priority)
         if not ahead.requests:
             return 0.0
-        tokens = scheduler.fresh_share.of(ahead.tokens) + fresh
-        computing = first_token_after(scheduler.step_cost, tokens, scheduler.budget)
-        each = self._rate.seconds_each(now, scheduler.queue)
+        tokens = scheduling.fresh_share.of(ahead.tokens) + fresh
+        computing = first_token_after(scheduling.step_cost, tokens, scheduling.budget)
+        each = self._rate.seconds_each(now, scheduling.queue)
         return max(computing, 0.0 if each is None else each * ahead.requests)
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.core_state import CoreState
 from penstock_engine.request.request import FINISH_REASONS, Request, Sequence, SequenceState
-from penstock_engine.scheduler.scheduler import Scheduler
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution
-from penstock_engine.sessions.frontends import Frontends
-from penstock_engine.waiting.grammars import GrammarManager
-from penstock_engine.waiting.remote_kv import RemoteKV
 
 POISON = (
     f"an engine or worker died {MAX_DEATHS} times while this request was running; "
@@ -19,21 +15,10 @@ POISON = (
 
 
 class Finisher:
-    """The only caller of Scheduler.finish, so that books and outputs can't part."""
+    """The only caller of SchedulerState.finish, so that state and outputs can't part."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        frontends: Frontends,
-        grammars: GrammarManager,
-        remote_kv: RemoteKV,
-        counts: EngineCounts,
-    ) -> None:
-        self._scheduler = scheduler
-        self._grammars = grammars
-        self._remote_kv = remote_kv
-        self._frontends = frontends
-        self._counts = counts
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
 
     def end(
         self,
@@ -51,19 +36,19 @@ class Finisher:
         """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
         gave; vectors take the place of the terminal output."""
         if sequence.state is SequenceState.WAITING_FOR_GRAMMAR:
-            self._grammars.unpark(sequence)
+            self._state.grammars.unpark(sequence)
         elif sequence.state is SequenceState.WAITING_FOR_REMOTE_KV:
-            self._remote_kv.unpark(sequence)
-        self._scheduler.finish(sequence, state)
+            self._state.remote_kv.unpark(sequence)
+        self._state.scheduling.finish(sequence, state)
         request = sequence.request
         timeline = None
         if sequence.timeline is not None:
             timeline, sequence.timeline = sequence.timeline.close(), None
-        self._counts.generated(request.tenant, sequence.num_generated)
+        self._state.counts.generated(request.tenant, sequence.num_generated)
         request.open -= 1
         if request.ended:
             self._forget(request, state)
-        frontend = self._frontends.get(request.session)
+        frontend = self._state.frontends.get(request.session)
         if frontend is None:
             return
         if vectors is not None:
@@ -106,14 +91,14 @@ class Finisher:
             self._forget(request, SequenceState.FINISHED_ABORTED)
 
     def _open_of(self, request: Request) -> dict[int, Request]:
-        frontend = self._frontends.get(request.session)
+        frontend = self._state.frontends.get(request.session)
         return {} if frontend is None else frontend.requests
 
     def _forget(self, request: Request, state: SequenceState) -> None:
         """The last of it has ended."""
-        self._counts.ended[FINISH_REASONS[state]] += 1
-        self._frontends.ended(request)
-        self._grammars.release(request)
+        self._state.counts.ended[FINISH_REASONS[state]] += 1
+        self._state.frontends.ended(request)
+        self._state.grammars.release(request)
         self._open_of(request).pop(request.number, None)
 
     def end_if_poison(self, sequence: Sequence) -> bool:
@@ -125,8 +110,8 @@ class Finisher:
 
     def close_session(self, session: bytes) -> None:
         """Forgets a front end; its requests are nobody's."""
-        frontend = self._frontends.get(session)
+        frontend = self._state.frontends.get(session)
         if frontend is not None:
             for request in list(frontend.requests.values()):
                 self.close(request)
-            self._frontends.close(session)
+            self._state.frontends.close(session)

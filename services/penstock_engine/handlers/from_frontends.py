@@ -16,25 +16,18 @@ from penstock.protocol.from_frontend import (
     Submit,
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
-from penstock_engine.facts import EngineFacts, agree, disagreement
+from penstock_engine.core_state import CoreState
+from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.admission import Admission
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.pooling import check_pooling, tasks_of
 from penstock_engine.handlers.validation import check_advance, check_submit
 from penstock_engine.kv.keys import prefix_root, root_key
-from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.request.stopping import check_stop
-from penstock_engine.request.timeline import Clock, TimelineBuilder
-from penstock_engine.scheduler.context_limit import ContextLimit
-from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.sessions.effects import Effects
-from penstock_engine.sessions.frontends import MAX_FRONTENDS, Frontends, FrontendSession
-from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.grammars import GrammarManager
+from penstock_engine.request.timeline import TimelineBuilder
+from penstock_engine.sessions.frontends import MAX_FRONTENDS, FrontendSession
 from penstock_engine.waiting.queue import Part
-from penstock_engine.waiting.remote_kv import RemoteKV
 
 log = logs.get(__name__)
 
@@ -46,39 +39,21 @@ class FromFrontends:
     """Handles the events of front ends' sessions.
 
     after_error: called when a message met an internal error, once its session has been ended.
-    draining: new requests are refused; those that were accepted before, here or elsewhere, aren't.
     """
 
     def __init__(
         self,
-        facts: EngineFacts,
-        scheduler: Scheduler,
-        frontends: Frontends,
-        workers: Workers,
-        grammars: GrammarManager,
-        remote_kv: RemoteKV,
-        counts: EngineCounts,
-        effects: Effects,
-        clock: Clock,
+        state: CoreState,
+        finisher: Finisher,
         after_error: Callable[[], None],
     ) -> None:
-        self.rate = ServiceRate()
-        self.draining = False
-        self._facts = facts
+        facts = state.facts
         self._pooling = facts.pooling
         self._tasks = tasks_of(facts.pooling, facts.model, facts.config)
-        self._scheduler = scheduler
-        self._frontends = frontends
-        self._workers = workers
-        self._grammars = grammars
-        self._remote_kv = remote_kv
-        self._counts = counts
-        self._effects = effects
-        self._clock = clock
         self._after_error = after_error
-        self._finisher = Finisher(scheduler, frontends, grammars, remote_kv, counts)
-        self._context = ContextLimit(facts, scheduler)
-        self._admission = Admission(facts, scheduler, frontends, workers, self.rate)
+        self._state = state
+        self._finisher = finisher
+        self._admission = Admission(state)
         self._arrivals = 0
 
     def opened(self, session: bytes, message: FromFrontend) -> None:
@@ -90,17 +65,17 @@ class FromFrontends:
         if version is None:
             self._refuse(session, disagreement(message.versions))
             return
-        if len(self._frontends) >= MAX_FRONTENDS:
+        if len(self._state.frontends) >= MAX_FRONTENDS:
             self._refuse(session, f"{MAX_FRONTENDS} front ends are connected already")
             return
-        frontend = self._frontends.open(session, message.name)
-        frames = (self._facts.tokenizer, self._facts.template)
-        frontend.reply(self._facts.welcome(version, self._context.tokens), frames)
+        frontend = self._state.frontends.open(session, message.name)
+        frames = (self._state.facts.tokenizer, self._state.facts.template)
+        frontend.reply(self._state.facts.welcome(version, self._state.context_limit.tokens), frames)
         log.info("front end connected", name=message.name, pid=message.pid)
 
     def received(self, session: bytes, message: FromFrontend, now: float) -> None:
         """A later message. One that can't be handled ends its session, and nothing else."""
-        frontend = self._frontends.get(session)
+        frontend = self._state.frontends.get(session)
         if frontend is None:
             return  # We have ended it; the peer didn't know yet.
         try:
@@ -112,7 +87,7 @@ class FromFrontends:
 
     def ended(self, session: bytes, reason: str) -> None:
         """The session is over."""
-        frontend = self._frontends.get(session)
+        frontend = self._state.frontends.get(session)
         if frontend is not None:
             open_requests = len(frontend.requests)
             log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
@@ -121,18 +96,18 @@ class FromFrontends:
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
         remote KV long enough computes it."""
-        for request in self._frontends.deadlines.over(now):
+        for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
-        for sequence in self._remote_kv.over(now):
+        for sequence in self._state.remote_kv.over(now):
             self._enter(sequence)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
-        return self._frontends.deadlines.next()
+        return self._state.frontends.deadlines.next()
 
     def _refuse(self, session: bytes, reason: str) -> None:
         self.ended(session, reason)
-        self._effects.end_frontends.append((session, reason))
+        self._state.effects.end_frontends.append((session, reason))
 
     def _handle(self, frontend: FrontendSession, message: FromFrontend, now: float) -> None:
         match message:
@@ -166,26 +141,26 @@ class FromFrontends:
             self._accept(frontend, submit, now)
 
     def _reject(self, frontend: FrontendSession, refusal: Rejected) -> None:
-        self._counts.rejected[refusal.code] += 1
+        self._state.counts.rejected[refusal.code] += 1
         frontend.reply(refusal)
 
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
             raise InvalidRequest(f"request {submit.request} is open already in this session")
-        check_pooling(submit, self._pooling, self._tasks, self._facts.max_model_len)
+        check_pooling(submit, self._pooling, self._tasks, self._state.facts.max_model_len)
         check_submit(
             submit,
-            vocab_size=self._facts.model.config.vocab_size,
-            max_len=self._context.tokens,
-            room=self._context.words,
-            max_grammar_bytes=self._facts.config.grammar.max_grammar_bytes,
-            limits=self._facts.config.limits,
+            vocab_size=self._state.facts.model.config.vocab_size,
+            max_len=self._state.context_limit.tokens,
+            room=self._state.context_limit.words,
+            max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
+            limits=self._state.facts.config.limits,
         )
         self._admission.check_priority(submit)
 
     def _leaving(self, submit: Submit) -> Rejected | None:
         """Only what has been accepted before is taken while the engine core drains."""
-        if not self.draining or submit.resumed:
+        if not self._state.draining or submit.resumed:
             return None
         message = "the engine core is shutting down"
         return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
@@ -194,14 +169,16 @@ class FromFrontends:
         """Why a request with a grammar can't be taken now: what waits for one is not queued."""
         if submit.grammar is None or submit.resumed:
             return None
-        most = self._facts.config.scheduler
+        most = self._state.facts.config.scheduler
         room = Part(most.max_waiting_requests, most.max_waiting_requests, most.max_waiting_tokens)
-        full = self._grammars.refusal(
+        full = self._state.grammars.refusal(
             submit.tenant, self._admission.weight_of(submit), submit.grammar, room
         )
         if full is None:
             return None
-        wait_ms = round(1000 * self.rate.retry_after(now, self._scheduler.queue))
+        wait_ms = round(
+            1000 * self._state.service_rate.retry_after(now, self._state.scheduling.queue)
+        )
         return Rejected(submit.request, "overloaded", full, wait_ms)
 
     def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
@@ -210,28 +187,28 @@ class FromFrontends:
             frontend.session,
             submit,
             arrival=self._arrivals,
-            eos_token_ids=self._facts.model.generation.eos_token_ids,
+            eos_token_ids=self._state.facts.model.generation.eos_token_ids,
             root=self._root(submit),
             now=now,
         )
-        self._frontends.opened(request)
-        self._counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
+        self._state.frontends.opened(request)
+        self._state.counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
         if submit.grammar is not None:
-            self._grammars.hold(request, submit.grammar)
-            if self._grammars.is_ready(request):
+            self._state.grammars.hold(request, submit.grammar)
+            if self._state.grammars.is_ready(request):
                 frontend.reply(Prepared(submit.request))
         if submit.timeline:
             for sequence in request.sequences.values():
-                sequence.timeline = TimelineBuilder(self._clock)
+                sequence.timeline = TimelineBuilder(self._state.clock)
         self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
 
     def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
         """Its sequences wait, for whatever comes first."""
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
-            end = check_stop(sequence, self._context.tokens)
+            end = check_stop(sequence, self._state.context_limit.tokens)
             if end is not None:
                 self._finisher.end(sequence, end[0], stop_token=end[1])
             elif self._finisher.end_if_poison(sequence):
@@ -242,9 +219,9 @@ class FromFrontends:
     def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
         """Whether it waits for its prefix's KV. One that is resumed computes it, and so does one
         whose grammar isn't ready yet: that wait comes first, and is long enough."""
-        if remote_kv_ms is None or not self._grammars.is_ready(sequence.request):
+        if remote_kv_ms is None or not self._state.grammars.is_ready(sequence.request):
             return False
-        return self._remote_kv.park(sequence, now + remote_kv_ms / 1000)
+        return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
 
     def _advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
         """The next step of a beam search."""
@@ -255,10 +232,10 @@ class FromFrontends:
             check_advance(
                 request,
                 message.sequences,
-                vocab_size=self._facts.model.config.vocab_size,
-                max_len=self._context.tokens,
-                room=self._context.words,
-                most=self._facts.config.limits.max_request_tokens,
+                vocab_size=self._state.facts.model.config.vocab_size,
+                max_len=self._state.context_limit.tokens,
+                room=self._state.context_limit.words,
+                most=self._state.facts.config.limits.max_request_tokens,
             )
         except InvalidRequest as error:
             self._finisher.close(request)
@@ -272,19 +249,19 @@ class FromFrontends:
 
     def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
         request = frontend.requests.get(message.request)
-        for sequence in [] if request is None else self._remote_kv.arrived(request):
+        for sequence in [] if request is None else self._state.remote_kv.arrived(request):
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
         """A WAITING sequence may run, as soon as its grammar is ready."""
-        if self._grammars.is_ready(sequence.request):
-            self._scheduler.add(sequence)
+        if self._state.grammars.is_ready(sequence.request):
+            self._state.scheduling.add(sequence)
         else:
-            self._grammars.park(sequence)
+            self._state.grammars.park(sequence)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""
-        if self._facts.config.cache.enable_prefix_caching:
+        if self._state.facts.config.cache.enable_prefix_caching:
             return prefix_root(submit.tenant, submit.cache_salt)
         return root_key("request", str(self._arrivals))
 

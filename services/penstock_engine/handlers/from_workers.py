@@ -19,27 +19,18 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_frontend import Prepared, SequenceOutput
-from penstock_engine.facts import EngineFacts, agree, disagreement
+from penstock.protocol.to_frontend import Prepared
+from penstock_engine.core_state import CoreState
+from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.finisher import Finisher
-from penstock_engine.handlers.pooling import verify_vectors
+from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.request.step_builder import UnfitResult
-from penstock_engine.request.stopping import check_stop
-from penstock_engine.request.timeline import Clock
-from penstock_engine.scheduler.context_limit import ContextLimit
-from penstock_engine.scheduler.scheduler import Scheduler
-from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
-from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
-from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.grammar_entry import GrammarEntry
-from penstock_engine.waiting.grammars import GrammarManager
-from penstock_engine.waiting.remote_kv import RemoteKV
 
 log = logs.get(__name__)
 
@@ -62,44 +53,30 @@ class FromWorkers:
 
     def __init__(
         self,
-        facts: EngineFacts,
-        scheduler: Scheduler,
-        frontends: Frontends,
-        workers: Workers,
-        grammars: GrammarManager,
-        remote_kv: RemoteKV,
-        counts: EngineCounts,
-        effects: Effects,
-        clock: Clock,
+        state: CoreState,
+        finisher: Finisher,
         after_error: Callable[[], None],
     ) -> None:
         self.num_settled = 0
-        self._facts = facts
-        self._pooling = facts.pooling
-        self._scheduler = scheduler
-        self._frontends = frontends
-        self._workers = workers
-        self._ranks = workers.ranks
+        self._ranks = state.workers.ranks
         self._faults = RankFaults(self._ranks.size)
-        self._grammars = grammars
-        self._remote_kv = remote_kv
-        self._counts = counts
-        self._effects = effects
-        self._clock = clock
         self._after_error = after_error
-        self._finisher = Finisher(scheduler, frontends, grammars, remote_kv, counts)
-        self._context = ContextLimit(facts, scheduler)
+        self._state = state
+        self._finisher = finisher
         self._attribution = FaultAttribution()
+        self._results = ResultHandler(state, finisher)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
         if not isinstance(message, WorkerHello):
-            self._effects.end_workers.append((session, "the first message must be WorkerHello"))
+            self._state.effects.end_workers.append(
+                (session, "the first message must be WorkerHello")
+            )
             return
         version, refusal = agree(message.versions), self._ranks.refusal(message)
         if version is None or refusal is not None:
             reason = refusal or disagreement(message.versions)
-            self._effects.end_workers.append((session, reason))
+            self._state.effects.end_workers.append((session, reason))
             return
         before = self._ranks.holder(message.rank)
         if before is not None:
@@ -108,8 +85,8 @@ class FromWorkers:
         for suspect in self._attribution.arrived(message.rank, message.life):
             self._end_if_poison(suspect)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
-            setup = self._facts.setup(worker.version, group)
-            self._effects.to_workers.append((worker.session, setup, ()))
+            setup = self._state.facts.setup(worker.version, group)
+            self._state.effects.to_workers.append((worker.session, setup, ()))
 
     def received(self, session: bytes, message: FromWorker, now: float) -> None:
         """A later message; one that doesn't fit ends the session."""
@@ -123,11 +100,11 @@ class FromWorkers:
             case GrammarReady() if all_ready:
                 self._grammar_ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
-                entry = self._grammars.failed(message.grammar, now)
+                entry = self._state.grammars.failed(message.grammar, now)
                 if entry is not None:
                     self._fail(entry, message.reason, "invalid_grammar")
             case Progress() if all_ready:
-                self._workers.take_progress(worker, message, now)
+                self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
                 self._take_ready(worker, message, now)
             case Fault():
@@ -164,7 +141,7 @@ class FromWorkers:
         if self._ranks.formed:
             self.drop(reason, cause)
         else:
-            self._effects.end_workers.append((worker.session, reason))
+            self._state.effects.end_workers.append((worker.session, reason))
             self._ranks.leave(worker)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
@@ -177,18 +154,18 @@ class FromWorkers:
 
         What ran waits again, with what it has emitted; a step in flight is forgotten.
         """
-        log.warning("worker lost", reason=reason, running=len(self._scheduler.running))
-        self._effects.end_workers += [(session, reason) for session in sessions]
+        log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
+        self._state.effects.end_workers += [(session, reason) for session in sessions]
         lives = self._ranks.disband()
         self._faults.clear()
-        self._workers.results.clear()
-        self._clock.forget()
-        self._counts.lost(self._clock.now)
-        if self._scheduler.cache is not None:
-            self._counts.swapped_out += self._scheduler.cache.num_swapped_out
-            self._counts.swapped_in += self._scheduler.cache.num_swapped_in
-        scheduled = self._scheduler.detach()
-        compiling = self._grammars.worker_lost()
+        self._state.workers.results.clear()
+        self._state.step_clock.forget()
+        self._state.counts.lost(self._state.clock.now)
+        if self._state.scheduling.cache is not None:
+            self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
+            self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
+        scheduled = self._state.scheduling.detach()
+        compiling = self._state.grammars.worker_lost()
         if cause is LossCause.UNKNOWN:
             self._attribution.suspect(scheduled, compiling, lives)
         elif cause is LossCause.SCHEDULED:
@@ -224,44 +201,46 @@ class FromWorkers:
 
     def _begin(self, ready: Ready, now: float) -> None:
         """All of the group has loaded."""
-        self._scheduler.attach(ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds)
-        self._workers.found_ready(now)
-        limit = self._context.tokens
+        self._state.scheduling.attach(
+            ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds
+        )
+        self._state.workers.found_ready(now)
+        limit = self._state.context_limit.tokens
         log.info(
             "worker ready",
             device=ready.device,
             ranks=self._ranks.size,
             kv_blocks=ready.num_kv_blocks,
-            max_model_len=min(limit, self._facts.max_model_len),
+            max_model_len=min(limit, self._state.facts.max_model_len),
             load_seconds=ready.load_seconds,
         )
-        parked = [*self._grammars.parked(), *self._remote_kv.parked()]
-        for sequence in [*self._scheduler.queue.sequences(), *parked]:
+        parked = [*self._state.grammars.parked(), *self._state.remote_kv.parked()]
+        for sequence in [*self._state.scheduling.queue.sequences(), *parked]:
             if sequence.num_tokens >= limit:
                 error = (
                     f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
-                    f"{self._context.words} {limit}"
+                    f"{self._state.context_limit.words} {limit}"
                 )
                 self._finisher.end(sequence, SequenceState.FINISHED_FAILED, error=error)
-        if not self._scheduler.has_work:
-            self._counts.recovered(now)
+        if not self._state.scheduling.has_work:
+            self._state.counts.recovered(now)
 
     def compile_grammars(self, now: float) -> None:
         """Has wanted grammars compiled, and gives up those that take too long."""
-        while (entry := self._grammars.overdue(now)) is not None:
-            seconds = self._facts.config.grammar.grammar_compile_timeout
+        while (entry := self._state.grammars.overdue(now)) is not None:
+            seconds = self._state.facts.config.grammar.grammar_compile_timeout
             reason = f"the grammar could not be compiled within {seconds:g} s"
             self._fail(entry, reason, "complex_grammar")
         if not self.failing:
-            self._grammars.send_wanted(now)
+            self._state.grammars.send_wanted(now)
 
     def _grammar_ready(self, number: int, rank: int, now: float) -> None:
         told: dict[Request, None] = {}
-        for sequence in self._grammars.ready(number, rank, now):
+        for sequence in self._state.grammars.ready(number, rank, now):
             told[sequence.request] = None
-            self._scheduler.add(sequence)
+            self._state.scheduling.add(sequence)
         for request in told:
-            frontend = self._frontends.get(request.session)
+            frontend = self._state.frontends.get(request.session)
             if frontend is not None:
                 frontend.reply(Prepared(request.number))
 
@@ -295,83 +274,31 @@ class FromWorkers:
         log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
         if not self.failing or not fault.rank_lost:
             # That another is gone is no reason, where one is known.
-            self._workers.fault = f"the worker failed: {fault.message}"
-        in_step = self._scheduler.num_in_flight > 0
-        if fault.out_of_memory and in_step and self._scheduler.shrink():
+            self._state.workers.fault = f"the worker failed: {fault.message}"
+        in_step = self._state.scheduling.num_in_flight > 0
+        if fault.out_of_memory and in_step and self._state.scheduling.shrink():
             # The step was too large, whoever was in it.
-            log.warning("steps become smaller", tokens=self._scheduler.budget)
+            log.warning("steps become smaller", tokens=self._state.scheduling.budget)
             self.drop(HEARD, LossCause.NOT_A_FAULT)
         elif fault.out_of_memory or fault.final or not in_step:
             self._end(worker, HEARD)
         elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
             self.drop(HEARD, self._loss_cause())
-        self._workers.final = fault.final
+        self._state.workers.final = fault.final
         if fault.final:
             # Nobody will ever serve these.
-            for request in list(self._frontends.requests()):
+            for request in list(self._state.frontends.requests()):
                 self._finisher.end_all(
-                    request, SequenceState.FINISHED_FAILED, error=self._workers.fault
+                    request, SequenceState.FINISHED_FAILED, error=self._state.workers.fault
                 )
 
-    def _take_result(self, worker: WorkerSession, told: Result, now: float) -> None:
+    def _take_result(self, worker: WorkerSession, result: Result, now: float) -> None:
         try:
-            in_flight = self._scheduler.num_in_flight
-            result = self._workers.results.take(worker.rank, told, in_flight)
-            if result is None:
-                return
-            step = self._scheduler.verify(result, self._facts.model.config.vocab_size)
-            if self._pooling is not None:
-                verify_vectors(step, result, self._pooling)
-            whole = self._clock.settled(step, result.compute_seconds)
-            self._advance(result)
+            settled = self._results.take(worker.rank, result, now)
         except UnfitResult as error:
             self.drop(str(error))
         except Exception:
             log.error("internal error", exception=True, handling="Result")
             self._after_error()
         else:
-            self.num_settled += 1
-            self._workers.compute_seconds += result.compute_seconds
-            self._workers.tokens_computed += step.tokens
-            self._workers.progressed(now)
-            self._counts.settled(step.tokens, len(step.items), whole, result.compute_seconds)
-            self._counts.recovered(now)
-
-    def _advance(self, result: Result) -> None:
-        """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
-        limit = self._context.tokens
-        end_sequence = self._finisher.end
-        for sequence, outcome in self._scheduler.apply(result):
-            if outcome.error is not None:
-                error, code = outcome.error, outcome.error_code
-                end_sequence(sequence, SequenceState.FINISHED_FAILED, error=error, error_code=code)
-                continue
-            tokens = [] if outcome.token is None else [outcome.token]
-            self._workers.tokens_generated += len(tokens)
-            logprobs = None if outcome.logprobs is None else [outcome.logprobs]
-            prompt = outcome.prompt_logprobs
-            end = check_stop(sequence, limit)
-            if end is not None:
-                end_sequence(
-                    sequence,
-                    end[0],
-                    tokens=tokens,
-                    logprobs=logprobs,
-                    stop_token=end[1],
-                    prompt_logprobs=prompt,
-                    vectors=outcome.vectors,
-                )
-                continue
-            request = sequence.request
-            frontend = self._frontends.get(request.session)
-            if frontend is not None:
-                output = SequenceOutput(
-                    request.number,
-                    sequence.index,
-                    tokens,
-                    logprobs,
-                    cached_tokens=request.take_cached_tokens(),
-                    prompt_logprobs=prompt,
-                )
-                frontend.outputs.append(output)
-            sequence.delivered = len(sequence.emitted)
+            self.num_settled += settled

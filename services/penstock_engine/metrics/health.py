@@ -19,9 +19,9 @@ class EngineHealth:
         self._core = core
         self._longest_wait = longest_wait
 
-    def state(self) -> MetricsSnapshot | None:
+    def snapshot(self) -> MetricsSnapshot | None:
         """The core's, for which a loop that turns is waited for."""
-        return self._core.state(self._longest_wait + READY_AGE / 2)
+        return self._core.snapshot(self._longest_wait + READY_AGE / 2)
 
     def dead(self) -> str | None:
         """Why the process is as good as dead; None: it lives."""
@@ -30,7 +30,7 @@ class EngineHealth:
     def unready(self) -> str | None:
         """Why requests would not be served now; None: they would."""
         stuck = self.stuck()
-        state = None if stuck else self.state()
+        state = None if stuck else self.snapshot()
         if state is None:
             return stuck or "the engine core is starting"
         if state.draining:

@@ -73,7 +73,7 @@ class Observed:
 
     # ---- in other threads
 
-    def state(self, patience: float) -> MetricsSnapshot | None:
+    def snapshot(self, patience: float) -> MetricsSnapshot | None:
         """The core's state of now; an older one, or none, if the loop doesn't turn for `patience`
         seconds."""
         with self._published:

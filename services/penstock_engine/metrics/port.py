@@ -25,7 +25,7 @@ def metrics_port(core: EngineCore, settings: MetricsSettings, port: int) -> Iter
     """
     observed = Observed(core)
     sock = bind(settings.metrics_host, port, "--engine-metrics-port")
-    health = EngineHealth(observed, core.facts.config.transport.beat_interval / 4)
+    health = EngineHealth(observed, core.state.facts.config.transport.beat_interval / 4)
     with serving(sock, pages(health)):
         yield cast(EngineCore, observed)
 
@@ -34,7 +34,7 @@ def pages(health: EngineHealth) -> dict[str, Page]:
     """By path."""
 
     def collect() -> Iterator[Metric]:
-        state = health.state()
+        state = health.snapshot()
         if state is not None:
             yield from families_of(state, ready=not (health.stuck() or state.unready))
 

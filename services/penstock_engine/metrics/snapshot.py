@@ -12,7 +12,7 @@ from penstock_engine.request.request import Request, Sequence, SequenceState
 
 class TenantMetrics(NamedTuple):
     """One tenant, or all that have no name of their own. Tokens since the process began.
-    debt: see FirstCome.debts; of several the highest."""
+    debt: see Policy.debts; of several the highest."""
 
     prompt_tokens: int
     generation_tokens: int
@@ -56,7 +56,7 @@ class MetricsSnapshot(NamedTuple):
 
 def state_of(core: EngineCore, now: float, planning: float, applying: float) -> MetricsSnapshot:
     """planning, applying: seconds that both have taken. Linear in the requests that are open."""
-    scheduler, counts, workers = core.scheduler, core.counts, core.workers
+    scheduler, counts, workers = core.state.scheduling, core.state.counts, core.state.workers
     cache, pool = scheduler.cache, scheduler.pool
     host = None if cache is None else cache.host
     kept = 0 if cache is None else cache.num_kept
@@ -65,12 +65,12 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
     return MetricsSnapshot(
         now=now,
-        model=core.facts.served_name,
+        model=core.state.facts.served_name,
         unready=workers.health(now)[1],
         draining=core.draining,
         running=len(scheduler.running),
         waiting=core.num_waiting,
-        waiting_tokens=scheduler.queue.num_tokens + core.grammars.waiting_tokens,
+        waiting_tokens=scheduler.queue.num_tokens + core.state.grammars.waiting_tokens,
         oldest_waiting=_oldest_waiting(core, now),
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
@@ -100,7 +100,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
         worker_deaths=counts.worker_deaths,
-        frontends=len(core.frontends),
+        frontends=len(core.state.frontends),
         workers=workers.num_ready,
         tenants=_tenants(core, counts, debts or {}),
         fair=debts is not None,
@@ -110,7 +110,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
 def _oldest_waiting(core: EngineCore, now: float) -> float:
     """Seconds since the first of those was accepted that wait and have been given nothing."""
     oldest = now
-    for request in core.frontends.requests():
+    for request in core.state.frontends.requests():
         if request.accepted < oldest and any(map(_waits, request.sequences.values())):
             oldest = request.accepted
     return now - oldest
@@ -125,9 +125,9 @@ def _tenants(
     core: EngineCore, counts: EngineCounts, owed: dict[str, float]
 ) -> dict[str, TenantMetrics]:
     generated, opened = dict(counts.generation_tokens), dict.fromkeys(counts.prompt_tokens, 0)
-    for request in core.frontends.requests():
+    for request in core.state.frontends.requests():
         generated[counts.label(request.tenant)] += _generated(request)
-    for tenant, count in core.frontends.open_requests.by_tenant().items():
+    for tenant, count in core.state.frontends.open_requests.by_tenant().items():
         opened[counts.label(tenant)] += count
     debts = dict.fromkeys(opened, 0.0)
     for tenant, debt in owed.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.accounts import (
     BLOCK_COST,
     GENERATED_COST,
@@ -14,9 +15,10 @@ from penstock_engine.policies.accounts import (
 )
 from penstock_engine.policies.dealing import Hand, deal
 from penstock_engine.policies.fair_queue import FairQueue
+from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
-from penstock_engine.policies.policy import FirstCome, Shortage, Turn
+from penstock_engine.policies.policy import Shortage, Standing, Turn
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
@@ -25,7 +27,7 @@ MOST_STARTING = 32
 """Tenants that a step's tokens for newcomers are dealt out among."""
 
 
-class FairShare(FirstCome):
+class FairShare(OneLine):
     """Who has been given least is served first; inside a tenant, as by `priority`.
 
     step_budget: tokens of a step; a tenant may save up a claim to as many, so that one which asks
@@ -37,6 +39,7 @@ class FairShare(FirstCome):
     the spared only their elders take blocks, and only for want of others, so the eldest finishes.
     """
 
+    name = "fair"
     ages = True
     makes_way = True
     keeps_tenants_apart = True
@@ -44,11 +47,16 @@ class FairShare(FirstCome):
     LEAST_GAIN = 16
 
     def __init__(self, tenants: Tenants, step_budget: int, pace: StepPace | None = None) -> None:
-        super().__init__(PriorityWithAgeing(), pace)
+        super().__init__(PriorityWithAgeing(), pace or StepPace())
         self.accounts = Accounts(tenants, self.order, PROMPT_COST * step_budget)
         self.queue = FairQueue(self.accounts)
 
-    # ---- books
+    @classmethod
+    def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FairShare:
+        pace = StepPace(settings.max_step_slowdown)
+        return cls(tenants, settings.max_num_batched_tokens, pace)
+
+    # ---- accounts
 
     def joined(self, sequence: Sequence) -> None:
         self.accounts.joined(sequence.request.tenant, sequence.request.grant)
@@ -63,6 +71,10 @@ class FairShare(FirstCome):
     def debts(self) -> dict[str, float] | None:
         unit = SCALE * GENERATED_COST
         return {name: ahead / unit for name, ahead in self.accounts.ahead().items()}
+
+    def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:
+        debts = self.accounts.debts(tenants)
+        return {name: Standing(self.accounts[name].weight, debt) for name, debt in debts.items()}
 
     # ---- a step
 

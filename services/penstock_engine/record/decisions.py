@@ -54,11 +54,6 @@ def work_of(plan: dict[str, Any]) -> list[SlotWork]:
     return msgspec.convert(plan["work"], list[SlotWork])
 
 
-def admitted_of(plan: dict[str, Any]) -> list[tuple[int, int]]:
-    """(slot, tokens) of the sequences that a plan admits, as read back."""
-    return [(slot, tokens) for slot, tokens in plan["admitted"]]
-
-
 def _digest(part: Any) -> bytes:
     return hashlib.blake2b(_ENCODE(part), digest_size=16).digest()
 

@@ -20,6 +20,7 @@ from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
     core,
+    core_state,
     facts,
     handlers,
     kv,
@@ -47,6 +48,7 @@ def _modules(package: ModuleType) -> list[ModuleType]:
 
 _STATE = (
     core,
+    core_state,
     counts,
     facts,
     histogram,

@@ -141,7 +141,7 @@ class CoreRecorder:
         except Exception as error:
             self._writer.stop(f"no snapshot: {error}")
             return
-        started, boot = time.time(), self._core.facts.boot
+        started, boot = time.time(), self._core.state.facts.boot
         header = Header(
             version=__version__,
             sources=self._sources,

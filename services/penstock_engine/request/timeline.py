@@ -1,77 +1,26 @@
 """Where a sequence's time went, for those front ends that ask. No decision depends on it.
 
-The core tells the Clock what time it is; sequences tell their TimelineBuilder of each change of
-state; the Clock hands out each settled step.  Everything is a few additions, done only for who
-asked.
+Sequences report each change of state here, and StepClock each step that served them.  Everything is
+a few additions, done only for who asked.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.protocol.to_frontend import SequenceTimeline
-
-if TYPE_CHECKING:
-    from penstock_engine.request.step_builder import StepInFlight
 
 
 class Clock:
-    """The time that the core was last told, and when the oldest step in flight began.
+    """The time that the core was last told, in seconds."""
 
-    A step begins when it is sent, or when the one before it is settled, if that is later: so the
-    steps' times add up to the time in which there were any.  watched: timelines that are kept.
-    """
-
-    __slots__ = ("_begun", "_in_flight", "now", "watched")
+    __slots__ = ("now", "watched")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.watched = 0
-        self._begun = 0.0
-        self._in_flight = 0
-
-    def planned(self) -> None:
-        """A step has been sent."""
-        if not self._in_flight:
-            self._begun = self.now
-        self._in_flight += 1
-
-    def settled(self, step: StepInFlight, seconds: float) -> float:
-        """A step's result has come; it has not been applied yet. seconds: what the worker says
-        that it took.  Each sequence's share of them goes by its tokens.  Returns the step's own
-        time."""
-        whole = self.now - self._begun
-        # Below zero for a second result that came in one turn with the first, whose gap it evens.
-        gap = whole - seconds
-        self._begun = self.now
-        self._in_flight -= 1
-        if self.watched:
-            self._share_out(step, seconds, gap)
-        return whole
-
-    def _share_out(self, step: StepInFlight, seconds: float, gap: float) -> None:
-        each = seconds / step.tokens
-        for sequence, end, samples in step.items:
-            timeline = sequence.timeline
-            if timeline is None:
-                continue
-            timeline.steps += 1
-            timeline.compute += seconds
-            timeline.dispatch += gap
-            timeline.share += each * (end - sequence.num_computed)
-            if samples and not timeline.tokens_began:
-                timeline.tokens_began = self.now
-
-    def forget(self) -> None:
-        """The worker is gone, and its steps with it."""
-        self._in_flight = 0
+        self.watched = 0  # timelines that are being kept
 
 
 class TimelineBuilder:
-    """One sequence, from its acceptance. Fields are as in SequenceTimeline.
-
-    tokens_began: when its first token came; 0 before.
-    """
+    """One sequence, from its acceptance. Fields are as in SequenceTimeline."""
 
     __slots__ = (
         "_accepted",
@@ -97,7 +46,7 @@ class TimelineBuilder:
         self._accepted = self._since = clock.now
         self._running = 0.0
         self._started = False
-        self.tokens_began = 0.0
+        self.tokens_began = 0.0  # when its first token came; 0 before
         self.queue = self.requeued = self.compute = self.dispatch = self.share = 0.0
         self.steps = self.preemptions = self.swaps = self.cached_tokens = 0
 

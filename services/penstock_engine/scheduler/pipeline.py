@@ -7,11 +7,10 @@ import msgspec
 from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_engine.facts import EngineFacts
-from penstock_engine.policies.policy import FirstCome
-from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.scheduler.state import SchedulerState
 
 
 class PipelineScheduler(Scheduler):
@@ -26,32 +25,26 @@ class PipelineScheduler(Scheduler):
 
     def __init__(
         self,
+        state: SchedulerState,
         settings: SchedulerSettings,
-        block_size: int,
-        max_model_len: int,
         *,
         stages: int,
-        policy: FirstCome | None = None,
         whole: bool = False,
     ) -> None:
-        super().__init__(settings, block_size, max_model_len, policy=policy, whole=whole)
+        super().__init__(state, settings, whole=whole)
         self._stages = stages
         self._max_in_flight = max(self._max_in_flight, stages)
         self._reported: dict[int, int] = {}
-        """By slot: tokens that every stage has."""
+        """Tokens that every stage has, by slot: set anew when a sequence is admitted to it."""
         self._share = 0
         """Decodes that the step may still take."""
-
-    def detach(self) -> dict[Sequence, int]:
-        self._reported.clear()
-        return super().detach()
 
     def plan(self) -> Plan | None:
         plan = super().plan()
         if plan is None:
             return None
         for new in plan.admitted:
-            self._reported[new.slot] = self.running[new.slot].num_tokens
+            self._reported[new.slot] = self.state.running[new.slot].num_tokens
         return msgspec.structs.replace(plan, work=[self._reporting(work) for work in plan.work])
 
     def _reporting(self, work: SlotWork) -> SlotWork:
@@ -60,7 +53,7 @@ class PipelineScheduler(Scheduler):
         Nothing follows a step that samples before it is settled, so what is missing has been
         emitted, and is what the work ends with.
         """
-        sequence = self.running[work.slot]
+        sequence = self.state.running[work.slot]
         missing = sequence.num_tokens - self._reported[work.slot]
         if not missing:
             return work
@@ -73,7 +66,7 @@ class PipelineScheduler(Scheduler):
 
     def _is_short(self) -> bool:
         """A long step is followed too, until every stage has one."""
-        return len(self._in_flight) < self._stages or super()._is_short()
+        return len(self.state.in_flight) < self._stages or super()._is_short()
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
         """Those that may follow what is in flight of them."""
@@ -81,7 +74,7 @@ class PipelineScheduler(Scheduler):
         decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
         chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
         # Who is one token behind what is expected of it decodes in its next step.
-        decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.running.values())
+        decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.state.running.values())
         self._share = -(-decoding // self._max_in_flight)
         if len(decodes) > self._share:
             decodes.sort(key=lambda sequence: sequence.last_work)
@@ -109,13 +102,9 @@ def _may_go_on(sequence: Sequence) -> bool:
     return not sequence.in_flight or sequence.num_expected == sequence.num_tokens
 
 
-def make_scheduler(facts: EngineFacts) -> Scheduler:
-    """For the stages that the model has, with a policy of its own."""
+def make_scheduler(state: SchedulerState, facts: EngineFacts) -> Scheduler:
+    """For the stages that the model has."""
     settings, stages = facts.config.scheduler, facts.config.parallel.pipeline_parallel_size
-    policy = make_policy(settings, facts.tenants())
-    block_size, longest, whole = facts.block_size, facts.longest_sequence, facts.whole
     if stages == 1:
-        return Scheduler(settings, block_size, longest, policy=policy, whole=whole)
-    return PipelineScheduler(
-        settings, block_size, longest, stages=stages, policy=policy, whole=whole
-    )
+        return Scheduler(state, settings, whole=facts.whole)
+    return PipelineScheduler(state, settings, stages=stages, whole=facts.whole)

@@ -6,40 +6,18 @@ admission, preemption, shares) comes in as policy objects.  No feature adds a br
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
-from penstock_engine.policies.admission import Headroom
-from penstock_engine.policies.policy import FirstCome, Shortage, Turn
+from penstock_engine.policies.policy import Turn
 from penstock_engine.request.request import Sequence, SequenceState
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.prefix_reuse import Start
-from penstock_engine.scheduler.state import Books
-
-LONGEST_LOOK = 32
-"""Steps for which a look at the head of the queue counts: what it had found may be gone by then, or
-more be there."""
+from penstock_engine.scheduler.starts import StartFinder
+from penstock_engine.scheduler.state import SchedulerState
 
 
-class Look(NamedTuple):
-    """How the head of the queue might start, when it was last looked for. released, steps: of the
-    scheduler's then."""
-
-    head: Sequence | None
-    released: int
-    steps: int
-    start: Start | None
-
-    def holds(self, head: Sequence, released: int, steps: int) -> bool:
-        """Whether nothing has become free since; who waits for others looks after each step."""
-        age = steps - self.steps
-        recent = age < LONGEST_LOOK if self.start is not None else age == 0
-        return recent and head is self.head and released == self.released
-
-
-class Scheduler(Books):
-    """Decides; what it decides on, and what results do to it, are the books.
+class Scheduler:
+    """Decides; what it decides on, and what results do to it, is SchedulerState.
 
     `plan` may be called while steps are in flight: the next one is sent before their results are
     known, so that the worker never waits for it.  Without a pool (no worker) it returns None and
@@ -55,20 +33,13 @@ class Scheduler(Books):
     follower too."""
 
     def __init__(
-        self,
-        settings: SchedulerSettings,
-        block_size: int,
-        max_model_len: int,
-        *,
-        policy: FirstCome | None = None,
-        whole: bool = False,
+        self, state: SchedulerState, settings: SchedulerSettings, *, whole: bool = False
     ) -> None:
-        super().__init__(settings, block_size, max_model_len, policy)
+        self.state = state
+        self._starts = StartFinder(state)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
         self._max_carried = settings.max_carried_tokens
-        self._headroom = Headroom()
-        self._look = Look(None, 0, 0, None)
 
     def plan(self) -> Plan | None:
         """The next step, or None: enough are in flight, there is no worker, or nothing to do.
@@ -87,27 +58,29 @@ class Scheduler(Books):
         then what has started, in order; then whoever waits, strictly in order, while slots,
         blocks and budget last; then decodes that the limit had kept out.
         """
-        if self.cache is None or (self._in_flight and not self._may_follow()):
+        if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
             return None
-        for sequence in [s for s in self.leaving.values() if not s.in_flight]:
-            self._preempt(sequence)
-        budget = self.policy.budget(self.budget, self._ahead())
+        for sequence in [s for s in self.state.leaving.values() if not s.in_flight]:
+            self.state.preempt(sequence)
+        budget = self.state.policy.budget(self.state.budget, self._ahead())
         if not budget or self._await_room():
             return None
         builder = StepBuilder(budget, self._max_carried)
         turns = [self._run_suspect, self._run_others]
-        if self._last_was_alone:
+        if self.state.last_was_alone:
             turns.reverse()
         for run in turns:
             if not builder.items:
                 run(builder)
         if not builder.items:
             return None
-        self._last_was_alone = builder.alone
-        self._last_step += 1
-        plan, step = builder.commit(self._last_step, self._released, self.cache.take_copies())
-        self._released = []
-        self._in_flight.append(step)
+        self.state.last_was_alone = builder.alone
+        self.state.last_step += 1
+        plan, step = builder.commit(
+            self.state.last_step, self.state.released, self.state.cache.take_copies()
+        )
+        self.state.released = []
+        self.state.in_flight.append(step)
         return plan
 
     def _may_follow(self) -> bool:
@@ -115,21 +88,21 @@ class Scheduler(Books):
 
         While a suspect is about they go one by one, so that a death accuses one step.
         """
-        latest, head = self._in_flight[-1], self.queue.head()
-        suspects = latest.alone or self._suspect or (head is not None and head.suspect_until)
-        room = len(self._in_flight) < self._max_in_flight
+        latest, head = self.state.in_flight[-1], self.state.queue.head()
+        suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
+        room = len(self.state.in_flight) < self._max_in_flight
         return room and self._is_short() and not suspects
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
-        tokens = self._in_flight[-1].tokens
-        return tokens <= self.FOLLOWED_TOKENS or self.step_cost.within(
+        tokens = self.state.in_flight[-1].tokens
+        return tokens <= self.FOLLOWED_TOKENS or self.state.step_cost.within(
             tokens, self.FOLLOWED_SECONDS
         )
 
     def _ahead(self) -> int:
         """Tokens that are computed before those of the next step."""
-        return sum(step.tokens for step in self._in_flight)
+        return sum(step.tokens for step in self.state.in_flight)
 
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
@@ -137,23 +110,23 @@ class Scheduler(Books):
         expected = sequence.num_expected
         if sequence.request.grammar is not None and expected > sequence.num_tokens:
             return 0
-        last = expected >= sequence.most_tokens or expected >= self._longest
+        last = expected >= sequence.most_tokens or expected >= self.state.longest
         return expected - last - sequence.num_scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
         """(one token behind, further behind) of those that run."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
-        for slot, sequence in self.running.items():
+        for slot, sequence in self.state.running.items():
             behind = self._behind(sequence)
-            if behind and sequence is not self._suspect and slot not in self.leaving:
+            if behind and sequence is not self.state.suspect and slot not in self.state.leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
         return decodes, chunks
 
     def _run_others(self, builder: StepBuilder) -> None:
         decodes, chunks = self._runnable()
-        can_start = bool(self.queue and self.free_slots)
-        for turn in self.policy.turns(decodes, chunks, builder, can_start=can_start):
+        can_start = bool(self.state.queue and self.state.free_slots)
+        for turn in self.state.policy.turns(decodes, chunks, builder, can_start=can_start):
             if turn.sequence is None:
                 self._admit(builder, turn)
             else:
@@ -168,15 +141,15 @@ class Scheduler(Books):
             return
         samples = end == sequence.num_expected
         decodes = samples and end - start == 1 and start >= len(sequence.request.prompt)
-        steps = self._last_step + 1 - (sequence.last_work >> 12) if sequence.last_work else 1
+        steps = self.state.last_step + 1 - (sequence.last_work >> 12) if sequence.last_work else 1
         held = len(sequence.table.blocks) * steps
-        self.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
+        self.state.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
-        table, cache = sequence.table, self.cache
+        table, cache = sequence.table, self.state.cache
         left = builder.left if most is None else min(most, builder.left)
-        if table is None or cache is None or sequence.slot in self.leaving or not left:
+        if table is None or cache is None or sequence.slot in self.state.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
         start = sequence.num_scheduled
         end = min(start + self._behind(sequence), start + left)
@@ -188,24 +161,26 @@ class Scheduler(Books):
             return
         if room == start and not cache.pool.num_free:
             self._make_room(sequence, builder)
-        end = min(end, room + cache.pool.num_free * self.block_size)
+        end = min(end, room + cache.pool.num_free * self.state.block_size)
         if end > start:
             self._work(sequence, builder, start, end, table.grow(cache, end))
 
     def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
-        if self.leaving:
+        if self.state.leaving:
             return  # Blocks are on their way.
         # Whoever starts in this very plan is unknown to the worker as yet.
-        known = [sequence for sequence in self.running.values() if not builder.starts(sequence)]
-        victim = self.policy.victim(known, needy)
+        known = [
+            sequence for sequence in self.state.running.values() if not builder.starts(sequence)
+        ]
+        victim = self.state.policy.victim(known, needy)
         if victim is None or victim.slot is None:
             return
         builder.withdraw(victim)
         if victim.in_flight:
-            self.leaving[victim.slot] = victim
+            self.state.leaving[victim.slot] = victim
         else:
-            self._preempt(victim)
+            self.state.preempt(victim)
 
     def _admit(self, builder: StepBuilder, turn: Turn) -> None:
         """Starts those that wait, strictly in order, as far as it is their turn.
@@ -215,16 +190,16 @@ class Scheduler(Books):
         """
         least = builder.left - min(turn.most, builder.left)
         while builder.left > least:
-            head = self.queue.head(turn.tenant)
+            head = self.state.queue.head(turn.tenant)
             if head is None or head.suspect_until:
                 return
-            if turn.before is not None and not self.policy.precedes(head, turn.before):
+            if turn.before is not None and not self.state.policy.precedes(head, turn.before):
                 return
             if not builder.can_carry(head) or not builder.most(head):
                 return
-            start = self._fits(head)
+            start = self._starts.fits(head)
             if start is None:
-                self.queue.hold(head)
+                self.state.queue.hold(head)
                 return
             most = builder.left - least
             if self._whole:
@@ -234,96 +209,44 @@ class Scheduler(Books):
                 most = builder.left
             self._start(head, start, builder, most)
 
-    def _beside(self, start: Start, others: int) -> int:
-        """Blocks that must be free for a sequence to start so beside others: its own, and what
-        those may soon need.
-
-        Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
-        when all that have started are served.
-        """
-        return start.needed + (self._headroom.blocks(others, self.block_size) if others else 0)
-
-    def _fits(self, head: Sequence) -> Start | None:
-        """How `head` may start: with a slot, and the blocks; None: it may not."""
-        if not self.free_slots or (self._is_known(head) and self._is_in_vain(self._look.start)):
-            return None
-        start = self._find(head)
-        return None if self._is_in_vain(start) else start
-
-    def _is_in_vain(self, start: Start | None) -> bool:
-        """Whether there are too few blocks for such a start, or it isn't to be yet."""
-        if start is None or self.pool is None:
-            return True
-        return self._beside(start, len(self.running)) > self.pool.num_free
-
-    def _estimate(self, head: Sequence) -> Start | None:
-        """How it might start when it was last looked at; None: it should wait for what others are
-        computing.
-
-        To look for a long prompt's blocks takes milliseconds, and a head may wait for many steps.
-        """
-        return self._look.start if self._is_known(head) else self._find(head)
-
-    def _is_known(self, head: Sequence) -> bool:
-        return self._look.holds(head, self.num_released, self.num_steps)
-
-    def _find(self, head: Sequence) -> Start | None:
-        """How it may start now."""
-        start = None if self._prefix_reuse is None else self._prefix_reuse.find(head)
-        self._look = Look(head, self.num_released, self.num_steps, start)
-        return start
-
     def _await_room(self) -> bool:
         """Has others make way for the head of the queue, where the policy says so.
 
         Whether no step may be sent until those that must leave are free to.
         """
-        head = self.queue.head() if self.policy.makes_way else None
-        if head is None or head.suspect_until or self._suspect is not None:
+        head = self.state.queue.head() if self.state.policy.makes_way else None
+        if head is None or head.suspect_until or self.state.suspect is not None:
             return False
-        start = self._estimate(head)
-        if start is None or (self.free_slots and not self._is_in_vain(start)):
+        shortage = self._starts.shortage(head)
+        if shortage is None:
             return False
-        shortage = Shortage(
-            blocks=self._missing(start),
-            slots=1 - len(self.free_slots) - len(self.leaving),
-            needed=start.needed,
-        )
-        staying = [s for slot, s in self.running.items() if slot not in self.leaving]
-        for victim in self.policy.make_way(head, staying, shortage) or ():
+        staying = [s for slot, s in self.state.running.items() if slot not in self.state.leaving]
+        for victim in self.state.policy.make_way(head, staying, shortage) or ():
             if victim.in_flight and victim.slot is not None:
-                self.leaving[victim.slot] = victim
+                self.state.leaving[victim.slot] = victim
             else:
-                self._preempt(victim)
-        return bool(self.leaving) and self._missing(start) <= 0
-
-    def _missing(self, start: Start) -> int:
-        """Blocks that a start still lacks once those that are leaving have left, and share none."""
-        if self.pool is None:
-            return 0
-        coming = sum(len(s.table.blocks) for s in self.leaving.values() if s.table is not None)
-        others = len(self.running) - len(self.leaving)
-        return self._beside(start, others) - self.pool.num_free - coming
+                self.state.preempt(victim)
+        return bool(self.state.leaving) and self._starts.missing(shortage.needed) <= 0
 
     def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> None:
         """most: tokens that it may compute in this step."""
-        if self.cache is None or self._prefix_reuse is None:
+        if self.state.cache is None or self.state.prefix_reuse is None:
             return
-        self.queue.remove(sequence)
+        self.state.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
-        swapped = self.cache.num_swapped_in
-        sequence.table = self._prefix_reuse.table(sequence, start)
-        self._occupy(sequence, self.free_slots.pop())
+        swapped = self.state.cache.num_swapped_in
+        sequence.table = self.state.prefix_reuse.table(sequence, start)
+        self.state.occupy(sequence, self.state.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.num_computed = sequence.num_scheduled = start.computed
         cached = min(start.computed, len(sequence.request.prompt))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
-            self.fresh_share.observe(len(sequence.request.prompt), cached)
+            self.state.fresh_share.observe(len(sequence.request.prompt), cached)
         if sequence.timeline is not None:
-            sequence.timeline.found(cached, self.cache.num_swapped_in - swapped)
+            sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
         end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
-        sequence.table.grow(self.cache, end)
+        sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
         self._work(sequence, builder, start.computed, end, [])
 
@@ -334,13 +257,13 @@ class Scheduler(Books):
 
         A suspect that was computed alone past the point at which it was accused is none.
         """
-        if self._suspect is not None:
-            self._extend(self._suspect, builder)
+        if self.state.suspect is not None:
+            self._extend(self.state.suspect, builder)
         else:
-            head = self.queue.head()
-            start = self._fits(head) if head is not None and head.suspect_until else None
+            head = self.state.queue.head()
+            start = self._starts.fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
             self._start(head, start, builder, builder.left)
-            self._suspect = head
+            self.state.suspect = head
         builder.alone = bool(builder.items)

@@ -1,4 +1,4 @@
-"""Who waits, who holds a slot and blocks, and what the results of steps mean for them.
+"""Who waits, who holds a slot and KV blocks, and what the results of steps do to them.
 
 Charter: this file chooses nobody.  It knows tokens, blocks and slots; sessions, messages to front
 ends and stop rules are the core's.
@@ -15,7 +15,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.policies.forecast import FreshShare, StepCostForecast
-from penstock_engine.policies.policy import FirstCome
+from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request.request import Request, Sequence, SequenceState
 from penstock_engine.request.step_builder import StepInFlight, UnfitResult
@@ -23,7 +23,7 @@ from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 
 
-class Books:
+class SchedulerState:
     """Owns the queue, the slots, the block pool and the steps in flight.
 
     `add` and `finish` may be called at any time.
@@ -44,9 +44,9 @@ class Books:
         settings: SchedulerSettings,
         block_size: int,
         max_model_len: int,
-        policy: FirstCome | None,
+        policy: Policy,
     ) -> None:
-        self.policy = policy or FirstCome()
+        self.policy = policy
         self.block_size = block_size
         self.queue = self.policy.queue
         self.running: dict[int, Sequence] = {}
@@ -65,33 +65,38 @@ class Books:
         self.budget = settings.max_num_batched_tokens
         """Tokens of a step; see `shrink`."""
         self._max_model_len = max_model_len
-        self._longest = max_model_len
+        self.longest = max_model_len
         """Tokens that a sequence may have, with the pool that there is."""
         self.max_num_seqs = settings.max_num_seqs
         self.step_cost = StepCostForecast()
         self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
-        self._prefix_reuse: PrefixReuse | None = None
-        self._in_flight: deque[StepInFlight] = deque()
-        self._suspect: Sequence | None = None
+        self.prefix_reuse: PrefixReuse | None = None
+        self.in_flight: deque[StepInFlight] = deque()
+        """Steps that were sent, and are not settled, the oldest first."""
+        self.suspect: Sequence | None = None
+        """Runs alone, as a worker or an engine died while it ran."""
         self._forget_worker()
 
     def _forget_worker(self) -> None:
         self.free_slots = list(range(self.max_num_seqs - 1, -1, -1))
-        self._released: list[int] = []
-        self._last_step = 0
-        self._last_was_alone = False
+        self.released: list[int] = []
+        """Slots that the worker doesn't know yet to be free."""
+        self.last_step = 0
+        """Number of the latest step that was planned."""
+        self.last_was_alone = False
+        """Whether a suspect had that step to itself."""
 
     # ---- what the core tells it
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.queue or self._in_flight)
+        return bool(self.running or self.queue or self.in_flight)
 
     @property
     def num_in_flight(self) -> int:
         """Steps that were sent, and are not settled."""
-        return len(self._in_flight)
+        return len(self.in_flight)
 
     @property
     def capacity(self) -> int | None:
@@ -105,8 +110,8 @@ class Books:
     def attach(self, num_blocks: int, host_blocks: int = 0, copy_seconds: float = 0.0) -> None:
         """A worker is ready, with empty pools of that many blocks."""
         self.cache = KVCache(num_blocks, self.block_size, host_blocks)
-        self._prefix_reuse = PrefixReuse(self.cache)
-        self._longest = min(self._max_model_len, num_blocks * self.block_size)
+        self.prefix_reuse = PrefixReuse(self.cache)
+        self.longest = min(self._max_model_len, num_blocks * self.block_size)
         self._resume.attach(host_blocks, copy_seconds)
 
     def shrink(self) -> bool:
@@ -125,12 +130,12 @@ class Books:
         would have been computed of it.
         """
         scheduled: dict[Sequence, int] = {}
-        for step in self._in_flight:
+        for step in self.in_flight:
             for sequence, end, _ in step.items:
                 sequence.in_flight = 0
                 if not sequence.finished:
                     scheduled[sequence] = end
-        self._in_flight.clear()
+        self.in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
             self._vacate(sequence)
@@ -141,9 +146,9 @@ class Books:
         self.running.clear()
         self.marked.clear()
         self.leaving.clear()
-        self._suspect = None
-        self.cache = self._prefix_reuse = None
-        self._longest = self._max_model_len
+        self.suspect = None
+        self.cache = self.prefix_reuse = None
+        self.longest = self._max_model_len
         self._forget_worker()
         return scheduled
 
@@ -178,10 +183,10 @@ class Books:
 
     def verify(self, result: Result, vocab_size: int) -> StepInFlight:
         """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
-        if not self._in_flight:
+        if not self.in_flight:
             raise UnfitResult(f"a result for step {result.step} where no step is in flight")
-        self._in_flight[0].verify(result, vocab_size)
-        return self._in_flight[0]
+        self.in_flight[0].verify(result, vocab_size)
+        return self.in_flight[0]
 
     def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.
@@ -189,7 +194,7 @@ class Books:
         Returns the sequences that have a new token (appended already), log-probabilities of their
         prompt, or an error, in the plan's order.  The caller decides which of them end.
         """
-        step = self._in_flight[0]
+        step = self.in_flight[0]
         self.step_cost.observe(step.tokens, result.compute_seconds)
         self.policy.pace.observe(step.decodes, step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
@@ -211,16 +216,16 @@ class Books:
                     advanced.append((sequence, outcome))
                 continue
             sequence.num_computed = end
-            if self._prefix_reuse is not None:
-                self._prefix_reuse.computed(sequence)
+            if self.prefix_reuse is not None:
+                self.prefix_reuse.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
-        if step.alone and self._suspect is not None:
-            self._exonerate(self._suspect)
+        if step.alone and self.suspect is not None:
+            self._exonerate(self.suspect)
         # Last: a step that can't be applied is still in flight when the books are built again.
-        self._in_flight.popleft()
+        self.in_flight.popleft()
         self.num_steps += 1
         return advanced
 
@@ -237,11 +242,11 @@ class Books:
     def _exonerate(self, sequence: Sequence) -> None:
         if sequence.num_computed >= sequence.suspect_until:
             FaultAttribution.passed(sequence)
-            self._suspect = None
+            self.suspect = None
 
     # ---- slots and blocks
 
-    def _preempt(self, victim: Sequence) -> None:
+    def preempt(self, victim: Sequence) -> None:
         if victim.slot is None or victim.table is None or self.cache is None:
             raise ValueError(f"sequence {victim.index} of {victim.request.name} holds no slot")
         self._leave_running(victim, victim.slot)
@@ -257,10 +262,10 @@ class Books:
     def _leave_running(self, sequence: Sequence, slot: int) -> None:
         del self.running[slot]
         self.leaving.pop(slot, None)
-        if self._prefix_reuse is not None:
-            self._prefix_reuse.left(sequence)
-        if sequence is self._suspect:
-            self._suspect = None
+        if self.prefix_reuse is not None:
+            self.prefix_reuse.left(sequence)
+        if sequence is self.suspect:
+            self.suspect = None
 
     def _release(self, sequence: Sequence) -> None:
         """The one place where a slot and its blocks become free."""
@@ -268,11 +273,11 @@ class Books:
             raise ValueError(f"sequence {sequence.index} of {sequence.request.name} holds no slot")
         sequence.table.release(self.cache)
         self.free_slots.append(sequence.slot)
-        self._released.append(sequence.slot)
+        self.released.append(sequence.slot)
         self.num_released += 1
         self._vacate(sequence)
 
-    def _occupy(self, sequence: Sequence, slot: int) -> None:
+    def occupy(self, sequence: Sequence, slot: int) -> None:
         """The one place where a sequence gets a slot."""
         sequence.slot = slot
         self.running[slot] = sequence
@@ -296,7 +301,7 @@ class Books:
 
 def _too_slow(outcome: SlotResult) -> SlotResult:
     error = (
-        f"the mask of the request's grammar was late {Books.MAX_DEFERRALS} steps in a row: "
-        "the grammar is too ambiguous or too complex"
+        f"the mask of the request's grammar was late {SchedulerState.MAX_DEFERRALS} steps in a "
+        "row: the grammar is too ambiguous or too complex"
     )
     return msgspec.structs.replace(outcome, error=error, error_code="complex_grammar")

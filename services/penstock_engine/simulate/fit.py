@@ -87,7 +87,7 @@ def _steps(recording: RecordingFile) -> Iterator[Measured]:
     the slowest counts."""
     plans: dict[int, tuple[Row, float]] = {}
     answers: dict[int, list[float]] = {}
-    ranks = recording.core.facts.config.parallel.ranks
+    ranks = recording.core.state.facts.config.parallel.ranks
     finished = 0.0
     try:
         for record in recording.records():

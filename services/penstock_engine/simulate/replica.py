@@ -65,7 +65,7 @@ class SimulatedReplica:
 
     def start_worker(self, now: float) -> None:
         """A worker with an empty pool; the steps of the one before are forgotten."""
-        settings = self.core.facts.config.scheduler
+        settings = self.core.state.facts.config.scheduler
         self.life += 1
         self.busy_until = math.inf
         self.worker = SimulatedWorker(self._cost, settings.max_num_seqs)

@@ -64,7 +64,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_of(simulation: Simulation) -> SimulationReport:
     metrics, options = simulation.metrics, simulation.options
-    cores = [replica.core.scheduler for replica in simulation.replicas]
+    cores = [replica.core.state.scheduling for replica in simulation.replicas]
     completed = metrics.finishes["stop"] + metrics.finishes["length"]
     seconds, wall = metrics.last, simulation.wall_seconds
     return SimulationReport(

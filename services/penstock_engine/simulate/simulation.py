@@ -86,8 +86,8 @@ class Simulation:
                 self._plan_death(replica)
 
     def run(self, trace: Iterable[TraceRequest], progress: Progress | None = None) -> None:
-        """Until every request of the trace has ended. Raises BrokenBooks if a check fails, Stuck if
-        a request never ends."""
+        """Until every request of the trace has ended. Raises BrokenState if a check fails,
+        Stuck if a request never ends."""
         begun, cpu = time.perf_counter(), time.process_time()
         with _patient_collector():
             self._run(iter(trace), progress)

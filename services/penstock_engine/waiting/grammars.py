@@ -14,10 +14,10 @@ from itertools import chain, islice
 from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
-from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.kv.pool import BrokenState
 from penstock_engine.policies.admission import leaves_room
 from penstock_engine.request.request import Request, Sequence, SequenceState
-from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.compile_order import CompileOrder
@@ -31,17 +31,19 @@ class GrammarManager:
     num_waiting, waiting_tokens: sequences in WAITING_FOR_GRAMMAR, and the tokens that they have.
     """
 
-    def __init__(self, settings: GrammarSettings, scheduler: Scheduler, workers: Workers) -> None:
+    def __init__(
+        self, settings: GrammarSettings, scheduling: SchedulerState, workers: Workers
+    ) -> None:
         self.num_waiting = 0
         self.waiting_tokens = 0
         self._settings = settings
-        self._scheduler = scheduler
+        self._scheduling = scheduling
         self._workers = workers
         self._entries: dict[int, GrammarEntry] = {}
         self._by_digest: dict[bytes, GrammarEntry] = {}
         self._idle: dict[int, GrammarEntry] = {}
         """Ready and held by nobody, the longest unused first."""
-        self._wanted = CompileOrder(apart=scheduler.policy.keeps_tenants_apart)
+        self._wanted = CompileOrder(apart=scheduling.policy.keeps_tenants_apart)
         self._compiling: dict[int, GrammarEntry] = {}
         """In the order of their deadlines."""
         self._last_number = 0
@@ -66,7 +68,7 @@ class GrammarManager:
         most = self._settings.max_grammars
         if self.is_full(definition):
             return f"{most} grammars are in use; no more may be"
-        if not self._scheduler.policy.keeps_tenants_apart:
+        if not self._scheduling.policy.keeps_tenants_apart:
             return None
         sequences, tokens = self._waiting_of.get(tenant, (0, 0))
         held = self._held_by.get(tenant, 0)
@@ -165,9 +167,9 @@ class GrammarManager:
 
         The scheduler has put what ran back into its queue.  Returns what was being compiled.
         """
-        for sequence in self._scheduler.queue.sequences():
+        for sequence in self._scheduling.queue.sequences():
             if sequence.request.grammar is not None:
-                self._scheduler.withdraw(sequence)
+                self._scheduling.withdraw(sequence)
                 self.park(sequence)
         compiling = list(self._compiling.values())
         self._compiling.clear()
@@ -229,19 +231,19 @@ class GrammarManager:
             self.num_waiting,
             self.waiting_tokens,
         ):
-            raise BrokenBooks(f"{self.num_waiting} of {len(waiting)} sequences wait for a grammar")
+            raise BrokenState(f"{self.num_waiting} of {len(waiting)} sequences wait for a grammar")
         for number, entry in self._entries.items():
             if len(entry.holders) != holders.get(number, 0):
-                raise BrokenBooks(f"{len(entry.holders)} hold grammar {number}: {holders}")
+                raise BrokenState(f"{len(entry.holders)} hold grammar {number}: {holders}")
             ready = entry.stage is GrammarStage.READY
             if (not entry.holders) != (number in self._idle) or (not entry.holders and not ready):
-                raise BrokenBooks(f"grammar {number} is idle, and held or not ready; or neither")
+                raise BrokenState(f"grammar {number} is idle, and held or not ready; or neither")
             if (entry.stage is GrammarStage.COMPILING) != (number in self._compiling):
-                raise BrokenBooks(f"grammar {number} is {entry.stage.name}")
+                raise BrokenState(f"grammar {number} is {entry.stage.name}")
             if entry.waiting and ready:
-                raise BrokenBooks(f"grammar {number} is ready, and waited for")
+                raise BrokenState(f"grammar {number} is ready, and waited for")
         if not holders.keys() <= self._entries.keys() or len(self._by_digest) != len(self._entries):
-            raise BrokenBooks(f"{len(self._entries)} grammars are known, not {holders}")
+            raise BrokenState(f"{len(self._entries)} grammars are known, not {holders}")
 
     def _check_tenants(self, waiting: list[Sequence]) -> None:
         counted: dict[str, tuple[int, int]] = {}
@@ -249,9 +251,9 @@ class GrammarManager:
             sequences, tokens = counted.get(sequence.request.tenant, (0, 0))
             counted[sequence.request.tenant] = (sequences + 1, tokens + sequence.num_tokens)
         if counted != self._waiting_of:
-            raise BrokenBooks(f"of tenants wait for grammars {counted}, not {self._waiting_of}")
+            raise BrokenState(f"of tenants wait for grammars {counted}, not {self._waiting_of}")
         if Counter(entry.tenant for entry in self._entries.values()) != self._held_by:
-            raise BrokenBooks(f"tenants have grammars {self._held_by}")
+            raise BrokenState(f"tenants have grammars {self._held_by}")
 
     # ---- inside
 

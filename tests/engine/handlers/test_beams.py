@@ -76,8 +76,8 @@ def test_each_step_gives_each_beam_one_token() -> None:
         assert all(output.finish == "length" for output in score.step.values())
     h.send(front, Abort(1))
     assert not h.core.has_open_requests
-    assert h.core.scheduler.pool is not None
-    assert h.core.scheduler.pool.num_used == 0
+    assert h.core.state.scheduling.pool is not None
+    assert h.core.state.scheduling.pool.num_used == 0
 
 
 def test_a_prompt_is_hashed_once_however_many_beams_and_steps(
@@ -201,7 +201,7 @@ def test_a_front_end_that_leaves_takes_its_search_along() -> None:
     h.run()
     h.disconnect(front)
     assert not h.core.has_open_requests
-    assert h.core.frontends.open_requests.count("") == 0
+    assert h.core.state.frontends.open_requests.count("") == 0
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ class Bench:
     def run(self) -> None:
         for _ in range(1000):
             if not self.plans:
-                assert not self.core.scheduler.has_work
+                assert not self.core.state.scheduling.has_work
                 return
             self.run_step()
         raise AssertionError("no end")
@@ -307,4 +307,4 @@ def test_a_deadline_ends_it(bench: Bench) -> None:
 def test_a_snapshot_holds_a_pooling_core(bench: Bench) -> None:
     bench.submit(1, [5], pooling=Pooling("embed", b"\1", dimensions=1))
     twin = restore(snapshot(bench.core))
-    assert next(twin.frontends.requests()).pooling == Pooling("embed", b"\1", dimensions=1)
+    assert next(twin.state.frontends.requests()).pooling == Pooling("embed", b"\1", dimensions=1)

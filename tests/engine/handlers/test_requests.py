@@ -358,7 +358,7 @@ def in_state(name: str) -> tuple[Harness, Front, RequestScore]:
     if name == "preempted":
         h.submit(front, [1] * 3, max_tokens=60, ignore_eos=True)
     request = h.submit(front, [2] * 3, n=2, max_tokens=40, ignore_eos=True)
-    while name == "preempted" and not h.core.scheduler.num_preemptions:
+    while name == "preempted" and not h.core.state.scheduling.num_preemptions:
         h.run_step()
     if name == "loading again":
         h.run_step()
@@ -381,7 +381,7 @@ def test_abort_in_every_state(name: str) -> None:
     if h.worker is None:
         h.start_worker()
     h.run()
-    assert not h.core.scheduler.has_work
+    assert not h.core.state.scheduling.has_work
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -416,6 +416,6 @@ def test_a_front_end_that_leaves_takes_its_requests_along() -> None:
     h.disconnect(front)
     h.run()
     assert end_of(kept).finish == "length"
-    pool = h.core.scheduler.pool
+    pool = h.core.state.scheduling.pool
     assert pool is not None
     assert pool.num_free == pool.num_blocks

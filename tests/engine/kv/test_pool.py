@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_engine.kv.cache import KVCache
-from penstock_engine.kv.pool import MAX_BLOCKS, BlockPool, BrokenBooks, OutOfBlocks
+from penstock_engine.kv.pool import MAX_BLOCKS, BlockPool, BrokenState, OutOfBlocks
 from penstock_engine.kv.table import BlockTable
 
 
@@ -53,7 +53,7 @@ def test_a_block_freed_twice_is_noticed() -> None:
     pool = BlockPool(3)
     blocks = pool.take(2)
     pool.give_back(blocks)
-    with pytest.raises(BrokenBooks, match="twice"):
+    with pytest.raises(BrokenState, match="twice"):
         pool.give_back(blocks)
 
 
@@ -64,7 +64,7 @@ def test_a_block_freed_twice_is_noticed() -> None:
 def test_check_notices_tables_that_disagree(tables: list[list[int]], complaint: str) -> None:
     pool = BlockPool(3)
     assert pool.take(2) == [0, 1]
-    with pytest.raises(BrokenBooks, match=complaint):
+    with pytest.raises(BrokenState, match=complaint):
         pool.check(tables)
 
 
@@ -72,7 +72,7 @@ def test_check_notices_a_broken_free_list() -> None:
     pool = BlockPool(4)
     pool.take(1)
     pool._next[2] = 2
-    with pytest.raises(BrokenBooks, match="free list"):
+    with pytest.raises(BrokenState, match="free list"):
         pool.check([[0]])
 
 

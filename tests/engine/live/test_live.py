@@ -88,11 +88,14 @@ def watched(**options: Any) -> tuple[Harness, LiveView]:
 
 def slow_blocks(core: EngineCore) -> list[str] | None:
     """A word for each block, from the tables and the prefix index."""
-    cache = core.scheduler.cache
+    cache = core.state.scheduling.cache
     if cache is None:
         return None
     held: Counter[int] = Counter()
-    for sequence in [*core.scheduler.running.values(), *core.scheduler.marked.values()]:
+    for sequence in [
+        *core.state.scheduling.running.values(),
+        *core.state.scheduling.marked.values(),
+    ]:
         held.update(sequence.table.blocks if sequence.table is not None else [])
     words = []
     for block in range(cache.pool.num_blocks):
@@ -123,14 +126,14 @@ def check_blocks(words: list[str], view: BlockView) -> None:
 def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
     core.check()
     snapshot = over_the_wire(view.snapshot(now), ToFrontend)
-    scheduler = core.scheduler
+    scheduler = core.state.scheduling
     words = slow_blocks(core)
     assert (words is None) == (snapshot.blocks is None)
     if words is not None and snapshot.blocks is not None:
         check_blocks(words, snapshot.blocks)
     live = [
         sequence
-        for request in core.frontends.requests()
+        for request in core.state.frontends.requests()
         for sequence in request.sequences.values()
         if not sequence.finished
     ]
@@ -140,7 +143,7 @@ def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
     assert queue.sequences == by_state[SequenceState.WAITING] + by_state[SequenceState.PREEMPTED]
     assert queue.grammar == by_state[SequenceState.WAITING_FOR_GRAMMAR]
     assert queue.remote_kv == by_state[SequenceState.WAITING_FOR_REMOTE_KV]
-    parked = [*core.grammars.parked(), *core.remote_kv.parked()]
+    parked = [*core.state.grammars.parked(), *core.state.remote_kv.parked()]
     assert [(row.request, row.sequence) for row in queue.rows] == [
         (sequence.request.name, sequence.index)
         for sequence in [*scheduler.queue.sequences(), *parked][:MAX_QUEUE_ROWS]
@@ -152,7 +155,7 @@ def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
         assert row.blocks == len(sequence.table.blocks if sequence.table else ())
         # By its newest token alone it is behind, or by more.
         assert (row.phase == "decode") == (row.tokens - row.computed <= 1)
-    opened = Counter(request.tenant for request in core.frontends.requests())
+    opened = Counter(request.tenant for request in core.state.frontends.requests())
     assert {row.tenant: row.requests for row in snapshot.tenants.rows} == dict(opened)
     running = Counter(s.request.tenant for s in scheduler.running.values())
     assert all(row.running == running[row.tenant] for row in snapshot.tenants.rows)
@@ -421,7 +424,8 @@ def check_crowd(core: EngineCore, view: LiveView, now: float) -> Snapshot:
     assert len(snapshot.queue.rows) == MAX_QUEUE_ROWS
     assert snapshot.queue.sequences == 10_000
     assert [row.request for row in snapshot.queue.rows] == [
-        sequence.request.name for sequence in core.scheduler.queue.sequences()[:MAX_QUEUE_ROWS]
+        sequence.request.name
+        for sequence in core.state.scheduling.queue.sequences()[:MAX_QUEUE_ROWS]
     ]
     assert len(snapshot.tenants.rows) == MAX_TENANT_ROWS
     assert snapshot.tenants.total == 300

@@ -48,14 +48,14 @@ def test_a_better_one_takes_the_place_of_a_worse_one_that_runs(
     worse = [h.submit(front, [i] * 16, max_tokens=8, ignore_eos=True) for i in (1, 2)]
     for _ in range(4):
         h.run_step()
-    assert len(h.core.scheduler.running) == 2
+    assert len(h.core.state.scheduling.running) == 2
     better = h.submit(front, [3] * 14, priority=-1, max_tokens=8, ignore_eos=True)
     steps = 0
     while not better.sequences[0].tokens:
         assert h.run_step() is not None
         steps += 1
     assert steps <= in_flight + 1  # what was in flight, and its own
-    assert h.core.scheduler.num_preemptions == 1
+    assert h.core.state.scheduling.num_preemptions == 1
     assert started(h) == [1, 2, 3]
     h.run()
     assert done(better, *worse)  # the harness compares the tokens
@@ -72,7 +72,7 @@ def test_nobody_is_preempted_where_that_would_not_be_enough() -> None:
         h.run_step()
     large = h.submit(front, [3] * 32, priority=-1, max_tokens=8, ignore_eos=True)
     h.run_step()
-    assert h.core.scheduler.num_preemptions == 0
+    assert h.core.state.scheduling.num_preemptions == 0
     h.run()
     assert done(equal, worse, large)
 

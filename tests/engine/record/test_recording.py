@@ -155,7 +155,7 @@ def test_a_core_that_raised_raises_again(tmp_path: Path, monkeypatch: Any) -> No
     step = EngineCore.step
 
     def crashing(self: EngineCore, now: float) -> Effects:
-        if self.scheduler.num_steps == 5:
+        if self.state.scheduling.num_steps == 5:
             raise Crash
         return step(self, now)
 
@@ -200,7 +200,7 @@ def test_a_state_that_cannot_be_written_stops_the_recording(tmp_path: Path, capl
         pass
 
     harness = Harness()
-    harness.core.frontends.extra = Unheard()  # type: ignore[attr-defined]
+    harness.core.state.frontends.extra = Unheard()  # type: ignore[attr-defined]
     with recording(harness.core, RecordSettings(record_dir=str(tmp_path))) as core:
         core.step(1.0)
         core.step(2.0)

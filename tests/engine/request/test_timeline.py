@@ -83,7 +83,7 @@ def test_waiting_again_after_a_preemption_is_counted() -> None:
     preempted = [t for t in times if t.preemptions]
     assert len(preempted) == 1
     assert preempted[0].requeued > 0
-    assert sum(t.preemptions for t in times) == h.core.scheduler.num_preemptions
+    assert sum(t.preemptions for t in times) == h.core.state.scheduling.num_preemptions
     assert max(map(whole, times)) == pytest.approx(h.now - begun)
 
 
@@ -146,7 +146,7 @@ def test_nobody_pays_who_did_not_ask() -> None:
     assert timeline(asked).steps >= 3
     assert silent.sequences[0].terminal is not None
     assert silent.sequences[0].terminal.timeline is None
-    assert h.core._clock.watched == 0, "every timeline that was begun was closed"
+    assert h.core.state.clock.watched == 0, "every timeline that was begun was closed"
 
 
 def test_an_older_front_end_does_not_know_the_field() -> None:

@@ -151,7 +151,7 @@ def test_a_prompt_is_given_up_between_its_chunks() -> None:
     h.run_step()
     h.abort(h.fronts[0], request)
     assert len(h.plans) == 2, "what was sent is computed"
-    assert h.core.scheduler.marked
+    assert h.core.state.scheduling.marked
     other = ask(h, [9] * 6, max_tokens=2)
     h.run()
     assert len(other.sequences[0].tokens) == 2
@@ -162,7 +162,7 @@ def test_a_death_between_chunks_counts_once() -> None:
     h, request = prefilling(2, 30)
     assert len(h.plans) == 2
     h.kill_rank(0)
-    (sequence,) = h.core.scheduler.queue.sequences()
+    (sequence,) = h.core.state.scheduling.queue.sequences()
     h.start_worker(ready=False)
     assert (sequence.deaths, sequence.suspect_until) == (1, 8)
     h.worker_ready()
@@ -177,7 +177,7 @@ def test_a_death_between_chunks_counts_once() -> None:
 def test_blocks_of_settled_chunks_alone_are_shared() -> None:
     h, _ = prefilling(2, 40)
     h.run_step()
-    cache = h.core.scheduler.cache
+    cache = h.core.state.scheduling.cache
     assert cache is not None
     assert cache.num_cached == 1, "4 tokens are settled, 8 more in flight"
 
@@ -228,7 +228,7 @@ def test_a_suspect_is_alone_in_every_stage() -> None:
     h = decoding(4, 2)
     h.kill_rank(1)
     h.start_worker()
-    while any(s.suspect_until for s in h.core.scheduler.queue.sequences()):
+    while any(s.suspect_until for s in h.core.state.scheduling.queue.sequences()):
         assert len(h.plans) == 1
         h.run_step()
     for _ in range(8):

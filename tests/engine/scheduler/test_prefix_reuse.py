@@ -131,7 +131,7 @@ def swapping(mode: str, host_blocks: int) -> tuple[Harness, list[RequestScore]]:
     h.start_worker(16, host_blocks=host_blocks)
     requests = [h.submit(front, [i + 1] * 3, max_tokens=40, **ENDLESS) for i in range(3)]
     h.run()
-    assert h.core.scheduler.num_preemptions > 0
+    assert h.core.state.scheduling.num_preemptions > 0
     return h, requests
 
 
@@ -139,7 +139,7 @@ def test_swapped_sequences_compute_again_only_their_last_block() -> None:
     h, _ = swapping("swap", 64)
     recomputed = computed(h) - 3 * (3 + 40 - 1)
     assert {"in", "out"} <= set(kinds(h))
-    assert recomputed <= 4 * h.core.scheduler.num_preemptions
+    assert recomputed <= 4 * h.core.state.scheduling.num_preemptions
 
 
 def test_recomputed_sequences_compute_all_again() -> None:
@@ -151,9 +151,9 @@ def test_recomputed_sequences_compute_all_again() -> None:
 
 def test_a_host_tier_of_one_block_is_enough_to_stay_right() -> None:
     h, _ = swapping("swap", 1)  # the harness compares the tokens
-    assert h.core.scheduler.cache is not None
-    assert h.core.scheduler.cache.host is not None
-    assert h.core.scheduler.cache.host.num_used <= 1
+    assert h.core.state.scheduling.cache is not None
+    assert h.core.state.scheduling.cache.host is not None
+    assert h.core.state.scheduling.cache.host.num_used <= 1
 
 
 def test_evicted_prefixes_come_back_from_the_host() -> None:

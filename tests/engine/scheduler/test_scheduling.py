@@ -77,7 +77,7 @@ def test_a_step_that_takes_long_is_not_followed(
     front = h.connect()
     h.start_worker(1000)
     for earlier in seen:
-        h.core.scheduler.step_cost.observe(*earlier)
+        h.core.state.scheduling.step_cost.observe(*earlier)
     for first in (1, 2):
         h.submit(front, [first] * tokens, max_tokens=2)
     assert len(h.plans) == steps
@@ -135,10 +135,10 @@ def test_a_request_starts_only_where_its_next_tokens_have_blocks() -> None:
         front = h.connect()
         requests = [h.submit(front, [i + 1] * 40, max_tokens=4) for i in range(2)]
         h.start_worker(blocks)
-        assert len(h.core.scheduler.running) == together
+        assert len(h.core.state.scheduling.running) == together
         h.run()
         assert all_done(requests)
-        assert h.core.scheduler.num_preemptions == 0
+        assert h.core.state.scheduling.num_preemptions == 0
 
 
 def test_sequences_of_a_request_differ_by_index_alone() -> None:
@@ -163,20 +163,20 @@ def preempting() -> tuple[Harness, list[RequestScore]]:
 def test_preemption_happens_and_changes_no_token() -> None:
     h, requests = preempting()
     h.run()
-    assert h.core.scheduler.num_preemptions > 0
+    assert h.core.state.scheduling.num_preemptions > 0
     assert all_done(requests)  # the harness compares the tokens
     assert [len(tokens_of(request)) for request in requests] == [40] * 3
     assert h.fronts[0].status is not None
     h.now += 1
     h.settle()
-    assert h.fronts[0].status.preemptions == h.core.scheduler.num_preemptions
+    assert h.fronts[0].status.preemptions == h.core.state.scheduling.num_preemptions
 
 
 def test_the_latest_is_preempted_and_the_order_is_kept() -> None:
     h, requests = preempting()
     victims = []
     while h.run_step() is not None:
-        held = h.core.scheduler.queue.sequences()
+        held = h.core.state.scheduling.queue.sequences()
         victims += [s.request.arrival for s in held if s.state is SequenceState.PREEMPTED]
     assert victims
     assert 1 not in victims  # the oldest never loses its blocks
@@ -192,7 +192,7 @@ def test_the_preempted_goes_before_those_that_came_later() -> None:
     while h.plan is not None:
         starts += [new.tokens[0] for new in h.plan.admitted]
         h.run_step()
-    assert h.core.scheduler.num_preemptions > 0
+    assert h.core.state.scheduling.num_preemptions > 0
     assert starts[:3] == [1, 2, 3]
     assert starts.count(3) > 1  # it was started again,
     assert starts[-1] == 7  # and still before the late one
@@ -248,7 +248,7 @@ def test_a_slot_and_its_blocks_are_not_reused_while_a_step_is_in_flight() -> Non
     end = first.sequences[0].terminal
     assert end is not None
     assert end.finish == "abort"
-    scheduler = h.core.scheduler
+    scheduler = h.core.state.scheduling
     assert scheduler.pool is not None
     assert (list(scheduler.marked), scheduler.pool.num_free) == ([0], 1)
     second = h.submit(front, [2] * 9, max_tokens=1)

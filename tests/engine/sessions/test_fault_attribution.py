@@ -13,7 +13,7 @@ ENDLESS = {"ignore_eos": True, "max_tokens": 12}
 
 
 def deaths(h: Harness) -> list[int]:
-    scheduler = h.core.scheduler
+    scheduler = h.core.state.scheduling
     return [s.deaths for s in [*scheduler.running.values(), *scheduler.queue.sequences()]]
 
 

@@ -14,7 +14,7 @@ FULL = Fault("out of memory", final=False, out_of_memory=True)
 
 
 def deaths(h: RankHarness) -> list[int]:
-    return [sequence.deaths for sequence in h.core.scheduler.queue.sequences()]
+    return [sequence.deaths for sequence in h.core.state.scheduling.queue.sequences()]
 
 
 def test_all_ranks_are_heard_before_the_group_is_over() -> None:
@@ -37,9 +37,9 @@ def test_whichever_fault_comes_first_memory_is_why(first: int) -> None:
         if rank in h.ranks:
             h.rank_says(rank, fault)
     assert len(h.ends) == 2
-    assert h.core.scheduler.budget == 100
+    assert h.core.state.scheduling.budget == 100
     assert deaths(h) == [0]
-    assert h.core.workers.health(h.now) == (False, "the worker failed: out of memory")
+    assert h.core.state.workers.health(h.now) == (False, "the worker failed: out of memory")
     h.start_worker()
     h.run()
     assert finishes(request) == ["length"]
@@ -52,7 +52,7 @@ def test_two_ranks_without_memory_halve_the_budget_once() -> None:
     h.rank_says(0, FULL)
     h.core.worker_received(session, FULL, h.now)
     h.settle()
-    assert h.core.scheduler.budget == 100
+    assert h.core.state.scheduling.budget == 100
 
 
 def test_a_rank_that_says_nothing_is_not_waited_for_long() -> None:
@@ -82,7 +82,7 @@ def test_a_rank_that_has_said_why_may_go() -> None:
     h.kill_rank(2)
     assert not h.ends
     h.rank_says(0, FULL)
-    assert h.core.scheduler.budget == 100
+    assert h.core.state.scheduling.budget == 100
     assert deaths(h) == [0]
 
 
@@ -108,7 +108,7 @@ def test_what_others_say_of_it_does_not_hide_the_reason() -> None:
     h.rank_says(1, Fault("a cable fell out", final=False))
     h.rank_says(0, LOST)
     assert not h.ranks
-    assert h.core.workers.health(h.now) == (False, "the worker failed: a cable fell out")
+    assert h.core.state.workers.health(h.now) == (False, "the worker failed: a cable fell out")
     h.start_worker()
     h.rank_says(1, Fault("it has burnt", final=True))
     assert finishes(request) == ["error"]
@@ -119,7 +119,7 @@ def test_a_reason_comes_before_that_another_is_gone() -> None:
     ask(h)
     h.rank_says(0, LOST)
     h.rank_says(1, Fault("a cable fell out", final=False))
-    assert h.core.workers.health(h.now) == (False, "the worker failed: a cable fell out")
+    assert h.core.state.workers.health(h.now) == (False, "the worker failed: a cable fell out")
 
 
 def test_out_of_memory_halves_the_steps_and_accuses_nobody() -> None:
@@ -131,8 +131,8 @@ def test_out_of_memory_halves_the_steps_and_accuses_nobody() -> None:
         h.rank_says(1, Fault("out of memory", final=False, out_of_memory=True))
         assert len(h.ends) == 2
         h.ends.clear()
-        assert h.core.scheduler.budget == budget
-        sequence = h.core.scheduler.queue.sequences()[0]
+        assert h.core.state.scheduling.budget == budget
+        sequence = h.core.state.scheduling.queue.sequences()[0]
         assert sequence.deaths == (planned == 64), "accused only where steps can't get smaller"
         h.start_worker()
     h.run()
@@ -143,12 +143,12 @@ def test_a_block_is_the_least_that_a_step_has() -> None:
     h = started(1, max_num_batched_tokens=200, block_size=150, max_model_len=200)
     ask(h)
     h.rank_says(0, Fault("out of memory", final=False, out_of_memory=True))
-    assert h.core.scheduler.budget == 150
+    assert h.core.state.scheduling.budget == 150
 
 
 def test_out_of_memory_while_loading_is_a_fault_as_any() -> None:
     h = RankHarness(2, max_num_batched_tokens=200)
     h.start_worker(ready=False)
     h.rank_says(0, Fault("out of memory", final=True, out_of_memory=True))
-    assert h.core.scheduler.budget == 200
-    assert h.core.workers.final
+    assert h.core.state.scheduling.budget == 200
+    assert h.core.state.workers.final

@@ -40,10 +40,10 @@ def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
         walker = rank_walk(seed, 600)
         walker.end()
         met += walker.met
-        met["preempted"] += walker.h.core.scheduler.num_preemptions
+        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
         met["followed"] += walker.h.num_followed
         met["reused"] += walker.h.num_reused
-        met["steps"] += walker.h.core.scheduler.num_steps
+        met["steps"] += walker.h.core.state.scheduling.num_steps
     for what, least in {
         "ahead": 100,
         "deferred": 20,

@@ -21,7 +21,7 @@ from penstock.protocol.from_worker import (
 from penstock.protocol.to_worker import CompileGrammar, Setup
 from penstock_engine.live.view import LiveView
 from penstock_engine.sessions.ranks import FORMINGS_A_SECOND
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from tests.engine.harness import RequestScore, facts
 from tests.engine.rank_workers import RankHarness
 
@@ -58,13 +58,13 @@ def test_setup_is_sent_when_all_are_there_and_steps_when_all_are_ready() -> None
         h.hello(rank)
         assert not h.formed
     assert front.status is not None
-    assert h.core.workers.health(h.now) == (False, "ranks 1 (of 4) are not connected")
+    assert h.core.state.workers.health(h.now) == (False, "ranks 1 (of 4) are not connected")
     h.hello(1)
     assert h.formed
     (request,) = ask(h)
     for rank in (3, 1, 0):
         h.rank_ready(rank, 50)
-        assert h.core.workers.health(h.now)[1] == "the workers are loading the model"
+        assert h.core.state.workers.health(h.now)[1] == "the workers are loading the model"
         assert not h.plans
     h.rank_ready(2, 50)
     assert front.status.ready
@@ -122,7 +122,7 @@ def test_a_rank_that_waits_may_leave_and_come_back() -> None:
     h.hello(1)
     assert h.formed
     assert not h.ends
-    assert not h.core.counts.worker_deaths
+    assert not h.core.state.counts.worker_deaths
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_ranks_that_are_ready_for_different_things_are_dropped(field: str, value
     assert sorted(rank for rank, _ in h.ends) == [0, 1]
     assert all(f"ranks disagree: {field}" in reason for _, reason in h.ends)
     h.start_worker()
-    assert h.core.workers.ready is not None
+    assert h.core.state.workers.ready is not None
 
 
 def test_what_comes_out_of_turn_ends_the_group_or_who_waits_for_it() -> None:
@@ -247,8 +247,8 @@ def test_a_step_took_what_its_slowest_rank_took() -> None:
         h.rank_step(rank, compute_seconds=seconds)
     h.plans.popleft()
     h.rank_step(2, compute_seconds=0.125)
-    assert h.core.workers.compute_seconds == 0.5
-    assert h.core.scheduler.num_steps == 1
+    assert h.core.state.workers.compute_seconds == 0.5
+    assert h.core.state.scheduling.num_steps == 1
 
 
 def test_progress_of_any_rank_is_progress() -> None:
@@ -258,10 +258,10 @@ def test_progress_of_any_rank_is_progress() -> None:
     for layers in (5, 6):
         h.now += 8
         h.rank_says(1, Progress(1, layers))
-        assert h.core.workers.health(h.now)[0]
+        assert h.core.state.workers.health(h.now)[0]
     h.now += 11
     h.rank_says(1, Progress(1, 6))
-    assert not h.core.workers.health(h.now)[0]
+    assert not h.core.state.workers.health(h.now)[0]
 
 
 # ---- the end of a group
@@ -277,7 +277,7 @@ def test_the_loss_of_any_rank_ends_all_and_requests_resume(rank: int) -> None:
     assert sorted(other for other, _ in h.ends) == [one for one in range(4) if one != rank]
     assert all(f"rank {rank} was lost" in reason for _, reason in h.ends)
     assert not h.ranks
-    assert h.core.counts.worker_deaths == 1
+    assert h.core.state.counts.worker_deaths == 1
     h.start_worker()
     h.run()
     assert all(finishes(request) == ["length"] for request in requests)
@@ -294,7 +294,7 @@ def test_what_a_dropped_rank_still_says_is_not_heard() -> None:
     h.core.worker_received(session, Fault("late", final=True), h.now)
     h.run()
     assert finishes(request) == ["length"]
-    assert h.core.counts.worker_deaths == 1
+    assert h.core.state.counts.worker_deaths == 1
 
 
 def test_a_second_session_of_a_rank_ends_the_group() -> None:
@@ -401,6 +401,6 @@ def test_the_live_view_counts_steps_and_losses_once() -> None:
 
 def test_a_simulation_takes_ranks_of_one_stage_for_one_worker() -> None:
     config = facts(tensor=4, num_kv_blocks=100).config
-    assert Simulation(config, Options()).replicas[0].core.workers.ready is not None
+    assert Simulation(config, SimulationOptions()).replicas[0].core.state.workers.ready is not None
     with pytest.raises(InvalidRequest, match="one stage"):
-        Simulation(facts(pipeline=2, num_kv_blocks=100).config, Options())
+        Simulation(facts(pipeline=2, num_kv_blocks=100).config, SimulationOptions())

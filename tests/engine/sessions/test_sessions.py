@@ -148,7 +148,7 @@ def test_an_internal_error_in_a_step_is_survived_and_repeated_ones_are_not(
     h.start_worker()
     request = h.submit(front, [1], n=2, max_tokens=9, ignore_eos=True)
     h.run_step()
-    scheduler = h.core.scheduler
+    scheduler = h.core.state.scheduling
     whole = scheduler.apply
 
     def half(result: Result) -> Any:
@@ -166,7 +166,7 @@ def test_an_internal_error_in_a_step_is_survived_and_repeated_ones_are_not(
     def never() -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(scheduler, "plan", never)
+    monkeypatch.setattr(h.core.scheduler, "plan", never)
     for _ in range(2):
         h.core.step(h.now)
     with pytest.raises(RuntimeError, match="3 internal errors"):
@@ -179,7 +179,7 @@ def test_a_block_that_was_lost_is_noticed_when_idle_and_found_again() -> None:
     front = h.connect()
     h.start_worker(20)
     request = h.submit(front, [1], max_tokens=3, ignore_eos=True)
-    pool = h.core.scheduler.pool
+    pool = h.core.state.scheduling.pool
     assert pool is not None
     lost = pool.take(1)
     effects = h.core.step(h.now)  # something runs: not the time to look
@@ -409,7 +409,7 @@ def test_a_request_that_kills_twice_fails_and_the_others_go_on() -> None:
     for _ in range(200):
         if h.plan is None:
             break
-        running = h.core.scheduler.running
+        running = h.core.state.scheduling.running
         if any(running[work.slot].request.prompt[0] == 3 for work in h.plan.work):
             kills += 1
             h.kill_worker()

@@ -13,7 +13,7 @@ from loadtest import long_simulation
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.kv.pool import BrokenState
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.prompts import _GREEDY as GREEDY
 from penstock_engine.simulate.report import SimulationReport, report_of
@@ -149,12 +149,12 @@ def test_broken_books_end_the_run() -> None:
     def spoiling() -> Any:
         for number, request in enumerate(trace):
             if number == 50:
-                pool = simulation.replicas[0].core.scheduler.pool
+                pool = simulation.replicas[0].core.state.scheduling.pool
                 assert pool is not None
                 pool.num_free -= 1
             yield request
 
-    with pytest.raises(BrokenBooks):
+    with pytest.raises(BrokenState):
         simulation.run(spoiling())
 
 

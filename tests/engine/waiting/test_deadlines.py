@@ -58,7 +58,7 @@ def test_what_runs_past_its_deadline_ends_and_frees_its_blocks(in_flight: int) -
     h.settle()
     assert finish_of(request) == "timeout"
     h.run()
-    pool = h.core.scheduler.pool
+    pool = h.core.state.scheduling.pool
     assert pool is not None
     assert pool.num_free == 20
 

@@ -48,9 +48,9 @@ def test_a_sequence_waits_until_its_grammar_is_ready() -> None:
     free = submit(h, front, None, max_tokens=3, ignore_eos=True)
     assert bound.accepted
     assert not bound.prepared
-    [sequence] = h.core.grammars.parked()
+    [sequence] = h.core.state.grammars.parked()
     assert sequence.state is SequenceState.WAITING_FOR_GRAMMAR
-    assert front.status is None or h.core.scheduler.queue.num_sequences == 0
+    assert front.status is None or h.core.state.scheduling.queue.num_sequences == 0
     h.run()
     assert terminal(free).finish == "length"
     assert bound.sequences[0].tokens == []
@@ -174,7 +174,7 @@ def test_a_worker_death_while_it_runs_has_the_grammar_compiled_again(steps: int)
         h.run_step()
     assert running.sequences[0].tokens
     h.kill_worker()
-    assert h.core.grammars.num_waiting == 1
+    assert h.core.state.grammars.num_waiting == 1
     h.compile_at_once = False
     h.start_worker()
     assert asked(h) == [1]

@@ -59,7 +59,7 @@ def test_it_ends_while_it_waits() -> None:
     h.settle()
     ends = [request.sequences[0].terminal for request in (aborted, late)]
     assert [end and end.finish for end in ends] == ["abort", "timeout"]
-    assert not h.core.remote_kv.num_waiting
+    assert not h.core.state.remote_kv.num_waiting
 
 
 def test_the_resumed_do_not_wait_and_neither_do_those_for_whom_there_is_no_room() -> None:
