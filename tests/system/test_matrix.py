@@ -172,7 +172,7 @@ def test_crowded(folder: Path, undisturbed, ways, numerics: Numerics) -> None:
         submit_crowd(system)
         system.run()
         assert results(system) == undisturbed(numerics), way
-        scheduler = system.core.scheduler
+        scheduler = system.core.state.scheduling
         assert mode is not None or scheduler.num_preemptions == 0
         assert scheduler.cache is not None
         preemptions += scheduler.num_preemptions
