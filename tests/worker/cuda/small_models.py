@@ -15,7 +15,7 @@ from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_memory import memory_of
+from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
