@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.to_worker import Copy
-from penstock_kernels.triton.attention.block_copies import copy_blocks, gather_blocks, scatter_blocks
+from penstock_kernels.triton.attention.block_copies import (
+    copy_blocks,
+    gather_blocks,
+    scatter_blocks,
+)
 from penstock_worker.batch.slots import PlanError
 
 STAGED_BLOCKS = 16

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig
-from penstock_worker.quantisation.interface import Product
 from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
+from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights import Weights
 
 FARTHEST = 128

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.reference import encoder as kernels
-from penstock_worker.quantisation.interface import Product
 from penstock_worker.pooling.encoder.ops import EncoderOps, EncoderStep
+from penstock_worker.quantisation.interface import Product
 
 
 class TiledProduct:
