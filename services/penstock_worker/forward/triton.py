@@ -41,7 +41,8 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
-from penstock_worker.weights import Weights, open_weights
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 
 LARGEST_HEAD = 256
 FP8_CAPABILITY = (8, 9)

@@ -19,7 +19,7 @@ from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models import model_class
 from penstock_worker.pooling.heads import Head, decoder_head
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 
 class DecoderBody:

@@ -38,7 +38,7 @@ from penstock_worker.pooling.recipe import (
     pooling_slots,
 )
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 
 class TritonHeadOps:

@@ -23,7 +23,7 @@ from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import TINY, tiny_files
 

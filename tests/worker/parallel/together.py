@@ -28,7 +28,7 @@ from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler import choose
 from penstock_worker.steps.host_runner import Observer, Runner
 from penstock_worker.steps.stage import StageRunner
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from penstock.model_config import EncoderConfig
 from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 FARTHEST = 128
 """Distance from which on MPNet's buckets are one."""
