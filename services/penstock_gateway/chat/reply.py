@@ -92,14 +92,14 @@ class ChatFormat:
         head: ReplyHead,
         tokenizer: Tokenizer,
         echo_options: EchoOptions,
-        prompt: list[int],
+        prompt_token_ids: list[int],
         echo: str,
         parsing: Parsing | None = None,
     ) -> None:
         self._head = head
         self._tokenizer = tokenizer
         self._echo_options = echo_options
-        self._prompt = prompt
+        self._prompt_token_ids = prompt_token_ids
         self._echo = echo
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
@@ -117,7 +117,7 @@ class ChatFormat:
         first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
         chunk = self._chunk([first], usage)
         if self._echo_options.token_ids:
-            chunk.prompt_token_ids = self._prompt
+            chunk.prompt_token_ids = self._prompt_token_ids
         append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
@@ -165,10 +165,10 @@ class ChatFormat:
         if self._echo_options.prompt_logprobs is not None:
             logprobs = self._source(0)
             reply.prompt_logprobs = self._echo_options.prompt(
-                self._tokenizer, self._prompt, logprobs
+                self._tokenizer, self._prompt_token_ids, logprobs
             )
         if self._echo_options.token_ids:
-            reply.prompt_token_ids = self._prompt
+            reply.prompt_token_ids = self._prompt_token_ids
         return encoder.encode(reply)
 
     def _choice(self, index: int, choice: ChoiceOutput) -> ChatChoice:

@@ -66,10 +66,11 @@ class TextCompletion(msgspec.Struct, tag_field="object", tag="text_completion"):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """text: what an echo begins with."""
+    """A prompt as the reply may show it."""
 
-    ids: list[int]
+    prompt_token_ids: list[int]
     text: str
+    """What an echo begins with."""
 
 
 class CompletionFormat:
@@ -152,7 +153,7 @@ class CompletionFormat:
             piece.token_ids = choice.token_ids
         if self._echo_options.prompt_logprobs is not None:
             at = index // self._n
-            ids = self._prompts[at].ids
+            ids = self._prompts[at].prompt_token_ids
             piece.prompt_logprobs = self._echo_options.prompt(
                 self._tokenizer, ids, self._source(at)
             )
@@ -164,11 +165,11 @@ class CompletionFormat:
         at = piece.index // self._n
         prompt = self._prompts[at]
         if self._echo_options.token_ids:
-            piece.prompt_token_ids = prompt.ids
+            piece.prompt_token_ids = prompt.prompt_token_ids
         if self._echo_options.echo:
             piece.text = prompt.text + piece.text
             if self._echo_options.logprobs:
-                self._add_logprobs(piece, prompt.ids, self._source(at))
+                self._add_logprobs(piece, prompt.prompt_token_ids, self._source(at))
 
     def _add_logprobs(
         self,

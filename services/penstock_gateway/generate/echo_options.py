@@ -42,12 +42,15 @@ class EchoOptions:
         )
 
     def prompt(
-        self, tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs | None] | None
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: list[int],
+        logprobs: list[TokenLogprobs | None] | None,
     ) -> PromptLogprobs | None:
         """The prompt's log-probabilities, where they were asked for and are there."""
         if self.prompt_logprobs is None or logprobs is None:
             return None
-        return prompt_logprobs(tokenizer, ids, logprobs, self.prompt_logprobs)
+        return prompt_logprobs(tokenizer, prompt_token_ids, logprobs, self.prompt_logprobs)
 
 
 def no_prompt_logprobs(prompt: int) -> None:

@@ -44,10 +44,12 @@ Fields = TypeVar("Fields", bound=RequestFields)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked request: one entry of params for each prompt, and how to write the reply."""
+    """A checked request, and how to write the reply."""
 
-    prompts: list[list[int]]
+    prompt_token_ids: list[list[int]]
+    """Of each prompt."""
     params: list[SamplingParams]
+    """Of each prompt."""
     reply: ReplyFormat
     structure: str | None = None
     """The request's field that says what the output must look like."""
@@ -55,7 +57,7 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        return sum(map(len, self.prompt_token_ids))
 
 
 class GenerateEndpoint(ABC, Generic[Fields]):
@@ -117,7 +119,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 found = await search_all(
                     job.search,
                     self._service.client,
-                    job.prompts,
+                    job.prompt_token_ids,
                     job.params,
                     name=recorder.name,
                     terms=terms,
@@ -179,7 +181,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
     async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
         return await GenerationBatch.submit(
             self._service.client,
-            job.prompts,
+            job.prompt_token_ids,
             job.params,
             name=recorder.name,
             terms=terms,

@@ -103,7 +103,7 @@ class Call:
                 pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
                 return await self._service.client.pool(
-                    given.ids, pooling, name=name, terms=self._terms
+                    given.prompt_token_ids, pooling, name=name, terms=self._terms
                 )
 
         first, self._number = self._number, self._number + len(inputs)

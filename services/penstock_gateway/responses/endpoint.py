@@ -52,7 +52,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         chat_request.check(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(chat, engine, use)
-        params = _params(request, chat, engine, len(prompt.ids))
+        params = _params(request, chat, engine, len(prompt.prompt_token_ids))
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
         parsing = parsing_of(
@@ -67,15 +67,15 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         structure = "text.format" if constrained else None
         if use.grammar() is not None:
             structure = "tool_choice"
-        return Job([prompt.ids], [with_grammar(params, use)], reply, structure)
+        return Job([prompt.prompt_token_ids], [with_grammar(params, use)], reply, structure)
 
 
 def _params(
-    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt: int
+    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt_tokens: int
 ) -> SamplingParams:
-    """prompt: tokens. Raises InvalidRequest."""
+    """Raises InvalidRequest."""
     max_tokens = room_for_output(
-        prompt,
+        prompt_tokens,
         request.max_output_tokens,
         None,
         engine.welcome.limits,

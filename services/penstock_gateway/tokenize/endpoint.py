@@ -116,11 +116,14 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give prompt or messages, one of them", param="prompt")
         if request.messages is None:
-            ids = await _of_prompt(request, engine)
+            prompt_token_ids = await _of_prompt(request, engine)
         else:
-            ids = await _of_messages(request, request.messages, engine)
-        texts = engine.text.tokenizer.token_names(ids) if request.return_token_strs else None
-        return TokenizeReply(len(ids), engine.welcome.limits.max_model_len, ids, texts)
+            prompt_token_ids = await _of_messages(request, request.messages, engine)
+        names = None
+        if request.return_token_strs:
+            names = engine.text.tokenizer.token_names(prompt_token_ids)
+        limit = engine.welcome.limits.max_model_len
+        return TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
 
 
 class Detokenize(TextEndpoint[DetokenizeRequest]):
@@ -165,7 +168,7 @@ async def _of_messages(
         add_special_tokens=request.add_special_tokens,
         variables=variables,
     )
-    return prompt.ids
+    return prompt.prompt_token_ids
 
 
 TOKENIZE = posting(
