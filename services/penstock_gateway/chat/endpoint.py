@@ -26,7 +26,12 @@ from penstock_gateway.request.structured_outputs import structure_field
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/chat/completions", "Answer a conversation", ChatRequest, ChatCompletion, streams=True
+    "/v1/chat/completions",
+    "Answer a conversation",
+    ChatRequest,
+    ChatCompletion,
+    streams=True,
+    traced_as="chat",
 )
 
 
@@ -104,8 +109,7 @@ def _last_words(request: ChatRequest) -> str:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
-    watches the connection, which a handler that returns a response can't."""
+    """The one route."""
     return [OPERATION.route(ChatCompletions(service))]
 
 

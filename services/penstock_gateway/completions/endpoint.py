@@ -29,7 +29,12 @@ from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/completions", "Continue prompts", CompletionRequest, TextCompletion, streams=True
+    "/v1/completions",
+    "Continue prompts",
+    CompletionRequest,
+    TextCompletion,
+    streams=True,
+    traced_as="text_completion",
 )
 
 
@@ -103,8 +108,7 @@ def _echoed(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
-    watches the connection, which a handler that returns a response can't."""
+    """The one route."""
     return [OPERATION.route(Completions(service))]
 
 

@@ -45,6 +45,7 @@ class Operation:
     media_type: of the reply, where it is not JSON.
     headers: request headers beside x-request-id that mean something here.
     counted: counts against an API key's requests a minute.
+    traced_as: gen_ai.operation.name of its traces, where OpenTelemetry has a word for it.
     described: is in the OpenAPI document; the files of the page are no part of the API.
     """
 
@@ -61,6 +62,7 @@ class Operation:
     headers: tuple[str, ...] = ()
     counted: bool = False
     described: bool = True
+    traced_as: str | None = None
 
     def route(self, endpoint: Callable[..., Any]) -> OperationRoute:
         """endpoint: an async function from Request to Response, or an ASGI application."""
@@ -106,6 +108,7 @@ def posting(
     tag: str = "generate",
     streams: bool = False,
     headers: tuple[str, ...] = GENERATING_HEADERS,
+    traced_as: str | None = None,
 ) -> Operation:
     """An endpoint that computes something for whoever posts a JSON body."""
     return Operation(
@@ -118,4 +121,5 @@ def posting(
         streams=streams,
         headers=headers,
         counted=True,
+        traced_as=traced_as,
     )

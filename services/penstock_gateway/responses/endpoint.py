@@ -21,7 +21,12 @@ from penstock_gateway.responses.request import ResponsesRequest, check
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/responses", "Answer a conversation, statelessly", ResponsesRequest, Response, streams=True
+    "/v1/responses",
+    "Answer a conversation, statelessly",
+    ResponsesRequest,
+    Response,
+    streams=True,
+    traced_as="chat",
 )
 
 
@@ -102,5 +107,5 @@ def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route; see chat_completions.routes."""
+    """The one route."""
     return [OPERATION.route(Responses(service))]

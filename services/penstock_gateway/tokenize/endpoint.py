@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -17,8 +17,7 @@ from penstock_gateway.chat.tools import Tool, tool_use
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.request.body import read_body
-from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode
@@ -79,23 +78,15 @@ _CHAT_ONLY = (
 )
 
 
-class TextEndpoint(ABC, Generic[Request]):
-    """An ASGI application for one path that asks the tokenizer only."""
+class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
+    """Asks the tokenizer only."""
 
-    request_type: type[Request]
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(self.request_type)
+    answers_while_leaving = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        body = await read_body(
-            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
-        )
-        request = decode(body, self._decoder)
-        engine = service.engine()
-        service.check_model(request.model)
+        request = await self.read(scope, receive)
+        engine = self._service.engine()
+        self._service.check_model(request.model)
         payload = await while_connected(self._answer(request, engine), receive)
         await send_json(send, 200, payload)
 
