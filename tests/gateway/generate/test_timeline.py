@@ -15,7 +15,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.protocol.to_frontend import SequenceTimeline
 from penstock_gateway.generate.timeline import LAST_WORD
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 ENGINE = SequenceTimeline(
     queue=0.05,
