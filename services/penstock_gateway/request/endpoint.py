@@ -13,7 +13,7 @@ from penstock_gateway.request.body import read_body
 from penstock_gateway.request.decoding import decode
 from penstock_gateway.service import Service
 
-Body = TypeVar("Body", bound=msgspec.Struct)
+Body = TypeVar("Body")
 
 
 class JsonEndpoint(ABC, Generic[Body]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -67,7 +67,15 @@ class DetokenizeReply(msgspec.Struct):
 MANY_TOKENS = 10_000
 """From which on detokenising goes to a thread."""
 
-Request = TypeVar("Request", TokenizeRequest, DetokenizeRequest)
+
+class NamesModel(Protocol):
+    """A body that may say for which model it is."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
+Request = TypeVar("Request", bound=NamesModel)
 _CHAT_ONLY = (
     "add_generation_prompt",
     "continue_final_message",
