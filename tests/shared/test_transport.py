@@ -19,7 +19,7 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.transport import session_server as module
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.numbering import Lane
+from penstock.transport.numbering import Numbering
 from penstock.transport.session_client import SessionClient
 from penstock.transport.session_server import DRAIN_LIMIT, FAREWELL, SessionServer
 from penstock.transport.wire import MAX_FRAMES, NO_BOOT, BadFrame, Kind, join, pack_header, split
@@ -445,7 +445,7 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
 
 
 def test_lane_numbers_and_gaps():
-    numbering = Lane(0.0, boot=BOOT, expected_boot=BOOT)
+    numbering = Numbering(0.0, boot=BOOT, expected_boot=BOOT)
     numbering.accept(NO_BOOT, 0, 1.0)
     numbering.accept(BOOT, 1, 2.0)
     with pytest.raises(BadFrame, match="message 3 came where 2 was due"):
