@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What one prompt's search gave. generated: tokens of all that was tried, as far as it is
-    counted.  cached: of the prompt, not computed."""
+    """What one prompt's search gave."""
 
     choices: list[ChoiceOutput]
     generated: int
+    """Tokens of all sequences that were tried; of a beam search, of the choices alone."""
     cached: int = 0
+    """Tokens of the prompt that were found in the KV cache."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 

@@ -18,18 +18,18 @@ PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
 
 @dataclass(frozen=True, slots=True)
 class EchoOptions:
-    """What the client has asked for.
-
-    logprobs: of the answer's tokens.  as_ids: tokens are written as token_id:5.  token_ids: ids of
-    prompt and answer.  prompt_logprobs: how many alternatives to show for each of the prompt's
-    tokens.  echo: the prompt comes before the answer.
-    """
+    """What the client wants to see of tokens."""
 
     logprobs: bool = False
+    """Log-probabilities of the answer's tokens."""
     as_ids: bool = False
+    """Tokens are written as token_id:5."""
     token_ids: bool = False
+    """The ids of prompt and answer."""
     prompt_logprobs: int | None = None
+    """How many alternatives to show for each of the prompt's tokens; None: no log-probabilities."""
     echo: bool = False
+    """The prompt comes before the answer."""
 
     @classmethod
     def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:

@@ -2,7 +2,7 @@
 
 Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three
 kinds: those that work; those without effect on the output, accepted as they come; and those that
-nothing does yet, accepted only at their neutral value (see neutral.py).
+nothing does yet, accepted only at their neutral value (see unsupported_fields.py).
 """
 
 from __future__ import annotations
