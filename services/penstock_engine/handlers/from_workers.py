@@ -25,7 +25,8 @@ from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import UnfitResult
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
 from penstock_engine.sessions.rank_faults import RankFaults

@@ -98,7 +98,7 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
         request, vectors = sequence.request, outcome.vectors
         if vectors is None or request.pooling is None or not vectors.is_sound():
             raise UnfitResult(f"slot {outcome.slot} gave no sound vectors")
-        expected = _shape(request.pooling, pooling, len(request.prompt))
+        expected = _shape(request.pooling, pooling, len(request.prompt_token_ids))
         if vectors.shape != expected:
             raise UnfitResult(
                 f"slot {outcome.slot} gave vectors of shape {vectors.shape}, not {expected}"

@@ -104,7 +104,7 @@ class FairShare(OneLine):
         kept_out: list[Sequence] = []
         for hand in hands:
             if hand.for_decodes < len(hand.decodes):
-                hand.decodes.sort(key=lambda sequence: sequence.last_work)
+                hand.decodes.sort(key=lambda sequence: sequence.progress.last_served)
             for sequence in hand.decodes[: hand.for_decodes]:
                 yield Turn(sequence, 1)
             kept_out += hand.decodes[hand.for_decodes :]
@@ -137,7 +137,7 @@ class FairShare(OneLine):
         for sequence in chunks:
             hand = self._hand(hands, sequence.request.tenant)
             hand.chunks.append(sequence)
-            hand.chunk += sequence.num_expected - sequence.num_scheduled
+            hand.chunk += sequence.progress.expected - sequence.progress.scheduled
         if fresh:
             for account in self.accounts.first_waiting(MOST_STARTING):
                 self._hand(hands, account.name).fresh = min(fresh, account.tokens_waiting)

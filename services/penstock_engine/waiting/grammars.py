@@ -16,7 +16,8 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.policies.admission import leaves_room
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
