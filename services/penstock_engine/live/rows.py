@@ -17,7 +17,7 @@ from penstock.protocol.live import (
     TenantView,
 )
 from penstock_engine.core import EngineCore
-from penstock_engine.policies.accounts import GENERATED_COST
+from penstock_engine.policies.fair_share.accounts import GENERATED_COST
 from penstock_engine.policies.policy import Standing
 from penstock_engine.request.request import Sequence
 

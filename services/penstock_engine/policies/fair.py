@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.policies.accounts import (
+from penstock_engine.policies.fair_share.accounts import (
     BLOCK_COST,
     GENERATED_COST,
     PROMPT_COST,
@@ -13,8 +13,8 @@ from penstock_engine.policies.accounts import (
     Account,
     Accounts,
 )
-from penstock_engine.policies.dealing import Hand, deal
-from penstock_engine.policies.fair_queue import FairQueue
+from penstock_engine.policies.fair_share.dealing import Hand, deal
+from penstock_engine.policies.fair_share.queue import FairQueue
 from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence as Items
 
-from penstock_engine.policies.accounts import GENERATED_COST, PROMPT_COST, Account
+from penstock_engine.policies.fair_share.accounts import GENERATED_COST, PROMPT_COST, Account
 from penstock_engine.request.request import Sequence
 
 HANDS = 32
