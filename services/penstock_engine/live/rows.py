@@ -17,7 +17,6 @@ from penstock.protocol.live import (
     TenantView,
 )
 from penstock_engine.core import EngineCore
-from penstock_engine.policies.fair_share.accounts import GENERATED_COST
 from penstock_engine.policies.policy import Standing
 from penstock_engine.request.request import Sequence
 
@@ -122,5 +121,5 @@ def _tenant(
         running=running,
         tokens=tokens,
         weight=None if standing is None else standing.weight,
-        debt=None if standing is None else round(standing.debt / GENERATED_COST, 1),
+        debt=None if standing is None else standing.debt,
     )
