@@ -60,8 +60,7 @@ class SchedulerState:
         self._moved: dict[Request, None] = {}
         """Requests with a sequence that has got or lost a slot lately."""
         self.cache: KVCache | None = None
-        self.num_released = 0
-        """Slots that became free so far, with their blocks."""
+        self.num_released = 0  # slots that became free so far, with their blocks
         self.num_preemptions = 0
         self.num_steps = 0
         self.budget = settings.max_num_batched_tokens
@@ -82,12 +81,9 @@ class SchedulerState:
 
     def _forget_worker(self) -> None:
         self.free_slots = list(range(self.max_num_seqs - 1, -1, -1))
-        self.released: list[int] = []
-        """Slots that the worker doesn't know yet to be free."""
-        self.last_step = 0
-        """Number of the latest step that was planned."""
-        self.last_was_alone = False
-        """Whether a suspect had that step to itself."""
+        self.released: list[int] = []  # slots that the worker doesn't know yet to be free
+        self.last_step = 0  # number of the latest step that was planned
+        self.last_was_alone = False  # a suspect had that step to itself
 
     # ---- what the core tells it
 
@@ -225,8 +221,10 @@ class SchedulerState:
                 sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
-        if step.alone and self.suspect is not None:
-            self._exonerate(self.suspect)
+        suspect = self.suspect if step.alone else None
+        if suspect is not None and suspect.progress.computed >= suspect.suspect_until:
+            FaultAttribution.passed(suspect)
+            self.suspect = None
         # Last: a step that can't be applied is still in flight when the books are built again.
         self.in_flight.popleft()
         self.num_steps += 1
@@ -237,11 +235,6 @@ class SchedulerState:
         progress = sequence.progress
         progress.defer(end)
         return progress.deferrals >= self.MAX_DEFERRALS + progress.replayed
-
-    def _exonerate(self, sequence: Sequence) -> None:
-        if sequence.progress.computed >= sequence.suspect_until:
-            FaultAttribution.passed(sequence)
-            self.suspect = None
 
     # ---- slots and blocks
 

@@ -14,10 +14,10 @@ from penstock.protocol.to_frontend import (
     Status,
     Welcome,
 )
-from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
 from penstock_engine.waiting.deadlines import Deadlines
+from penstock_engine.waiting.service_rate import OpenRequests
 
 Reply = Welcome | Accepted | Rejected | Prepared | Pooled
 

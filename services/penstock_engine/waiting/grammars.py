@@ -15,7 +15,6 @@ from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.policies.admission import leaves_room
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
@@ -24,6 +23,7 @@ from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.compile_order import CompileOrder
 from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage, digest_of
 from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.queue_bounds import leaves_room
 
 
 class GrammarManager:
