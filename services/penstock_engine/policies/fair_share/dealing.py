@@ -21,11 +21,7 @@ MOST_STARTING = 32
 
 
 class Hand:
-    """What one tenant wants of a step, and what it is dealt, in tokens.
-
-    decodes, chunks: its running sequences, one token behind and further.  chunk: tokens by which
-    the latter are behind.  fresh: tokens of what waits and might start.
-    """
+    """What one tenant wants of a step, and what it is dealt, in tokens."""
 
     __slots__ = (
         "account",
@@ -40,9 +36,10 @@ class Hand:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.decodes: list[Sequence] = []
-        self.chunks: list[Sequence] = []
-        self.chunk = self.fresh = 0
+        self.decodes: list[Sequence] = []  # running, one token behind
+        self.chunks: list[Sequence] = []  # running, further behind
+        self.chunk = 0  # tokens by which the chunks are behind
+        self.fresh = 0  # tokens of what waits and might start
         self.for_decodes = self.for_chunks = self.for_fresh = 0
 
     @property
