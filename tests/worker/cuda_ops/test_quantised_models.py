@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock_kernels.triton.linear.gguf_linear import gguf_rows
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward import Forward, choose
