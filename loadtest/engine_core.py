@@ -47,10 +47,10 @@ from penstock.protocol.from_frontend import Hello, OpenSequence, Submit  # noqa:
 from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello  # noqa: E402
 from penstock.protocol.to_worker import Plan  # noqa: E402
 from penstock_engine.core import EngineCore  # noqa: E402
-from penstock_engine.effects import Effects  # noqa: E402
 from penstock_engine.facts import EngineFacts  # noqa: E402
 from penstock_engine.kv.cache import KVCache  # noqa: E402
 from penstock_engine.kv.keys import root_key  # noqa: E402
+from penstock_engine.sessions.effects import Effects  # noqa: E402
 
 PROGRAM = "loadtest/engine_core.py"
 FRONTEND, WORKER = b"f" * 16, b"w" * 16

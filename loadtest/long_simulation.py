@@ -24,8 +24,8 @@ from loadtest.facts import now, run_facts
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics
-from penstock_engine.simulate.report import Report, as_text, report_of
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.report import SimulationReport, as_text, report_of
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 HOURS = 1000.0
@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> SimulationReport:
     requests = max(1, round(options.share * REQUESTS))
     trace = Synthetic(
         rate=REQUESTS / HOURS / 3600,
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> Report:
     )
     simulation = Simulation(
         config,
-        Options(
+        SimulationOptions(
             cost=COST,
             slo_ttft=5.0,
             slo_itl=0.25,

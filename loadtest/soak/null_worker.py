@@ -105,7 +105,8 @@ class NullWorker:
             del self._slots[number]
         for new in plan.admitted:
             self._slots[new.slot] = self._slot(new)
-        return Result(plan.step, [self._work(work) for work in plan.work])
+        slots = [self._work(work) for work in plan.work]
+        return Result(plan.step, slots, compute_seconds=self._pace)
 
     def _slot(self, new: NewSequence) -> Slot:
         if new.like is None:

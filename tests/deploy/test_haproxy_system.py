@@ -25,7 +25,7 @@ from loadtest.soak.words import text
 from tests.deploy.programs import certificate, needed
 from tests.system.serving import wait_until
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEP = 0.05
 PATH = "/v1/completions"

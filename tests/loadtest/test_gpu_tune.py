@@ -94,6 +94,7 @@ def run(
     return rows
 
 
+@pytest.mark.slow
 def test_the_whole_command_without_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.gpu.tune", str(tmp_path), "--dry"]
     done = subprocess.run(

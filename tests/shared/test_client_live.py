@@ -16,7 +16,7 @@ from penstock.protocol.from_frontend import Watch
 from penstock.protocol.to_frontend import Welcome
 from penstock.transport.events import Received
 from tests.engine.harness import Harness
-from tests.engine.test_live import shown
+from tests.engine.live.test_live import shown
 from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]

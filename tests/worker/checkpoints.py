@@ -14,7 +14,7 @@ from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 TINY = ModelConfig(
     architecture="llama",

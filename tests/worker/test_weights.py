@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
-from penstock_worker.weights import Weights, open_weights
 from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 
 pytestmark = pytest.mark.timeout(240)

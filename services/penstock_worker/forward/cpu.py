@@ -31,7 +31,7 @@ from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
 from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 _COMPUTED = frozenset(
     {

@@ -14,7 +14,7 @@ from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
 """By the dtype that all matrices are computed in."""

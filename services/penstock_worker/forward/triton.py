@@ -20,7 +20,7 @@ from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_memory import DeviceMemory, memory_of
+from penstock_worker.device.memory import DeviceMemory, memory_of
 from penstock_worker.dtype import (
     BESIDE_QUANTISED,
     CUDA,
@@ -35,13 +35,14 @@ from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.layers.ops import Ops
+from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
-from penstock_worker.surroundings import NO_C_COMPILER, c_compiler
-from penstock_worker.weights import Weights, open_weights
+from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 
 LARGEST_HEAD = 256
 FP8_CAPABILITY = (8, 9)

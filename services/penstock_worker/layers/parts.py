@@ -12,7 +12,7 @@ from penstock_worker.layers.ops import Ops
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 
 @dataclass(frozen=True)

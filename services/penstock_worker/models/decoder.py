@@ -23,7 +23,7 @@ from penstock_worker.layers.step import Step
 from penstock_worker.layers.vocabulary import Head, TokenEmbedding
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.families import ENCODERS
 from penstock.model_config import EncoderConfig
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights import Weights
+from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
 """[hidden] -> [labels], or [inputs, hidden] -> [inputs, labels]; float32."""

@@ -25,7 +25,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     return format, kind, draw(st.integers(1, 100)), unit * draw(st.integers(1, most))
 
 
-@settings(settings.get_profile("kernels"), max_examples=150)
+@settings(settings.get_profile("kernels"), max_examples=100)
 @given(
     matrix=matrices(),
     rows=st.integers(1, 40),

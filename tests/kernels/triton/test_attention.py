@@ -76,6 +76,7 @@ def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
     assert error(part, one, 30) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "reach", "dtype"),
     [
@@ -114,6 +115,7 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
 
 
+@pytest.mark.slow
 def test_more_tiles_than_partial_results_have_room_for(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_more_tiles_than_partial_results_have_room_for(
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 1, 64), (8, 2, 128)], ids=str)
 def test_the_tiles_that_serve(shape: tuple[int, int, int], device: torch.device) -> None:
     """Over a split's edge at 512; batch_invariant gives a chunk the bits of decode."""

@@ -96,6 +96,7 @@ def test_sums_in_parts(bias: bool, device: torch.device) -> None:
     check(ours, x, weight, 0.0, added)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
 def test_batch_invariant_rows_are_the_same_in_any_company(kind: str, device: torch.device) -> None:
     """No other tile and no other order of sums, however many rows there are."""

@@ -121,6 +121,7 @@ CUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUTS)
 def test_candidates_are_all_that_may_be_kept_and_few_more(name: str, device: torch.device) -> None:
     cuts, vocab = CUTS[name], 1500

@@ -1,4 +1,4 @@
-"""Writes the README's table of clients: `python -m tests.system.clients.readme`."""
+"""Writes the reference's table of clients: `python -m tests.system.clients.readme`."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ BEGIN = "<!-- clients: begin (python -m tests.system.clients.readme writes this)
 END = "<!-- clients: end -->"
 
 if __name__ == "__main__":
-    replace_section(ROOT / "README.md", BEGIN, END, table())
+    replace_section(ROOT / "docs/reference/clients.md", BEGIN, END, table())

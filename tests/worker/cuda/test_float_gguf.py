@@ -22,7 +22,7 @@ from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.triton_ops import JoinedProduct, LibraryProduct, TritonOps
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.cpu_model import CPUModel

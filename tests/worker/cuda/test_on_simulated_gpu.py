@@ -17,8 +17,8 @@ from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward.captures import CUDACaptures
 from penstock_worker.grammar import Grammars
-from penstock_worker.pending import OutOfDeviceMemory
 from penstock_worker.sampler.device import DeviceSampler
+from penstock_worker.steps.errors import OutOfDeviceMemory
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, COLLECTING, Even, Machine

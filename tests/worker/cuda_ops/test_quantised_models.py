@@ -22,9 +22,9 @@ from penstock_worker.models import model_class
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
-from penstock_worker.weights import open_weights
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.matrix import Matrix, Stacked
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.cpu_model import CPUModel
