@@ -15,7 +15,7 @@ from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.tiles import GGUF_FEW, GGUF_MANY, gguf_parts
 from penstock_worker.weights.repacking import LAYOUTS, repacked
 from penstock_worker.weights.stored import StoredTensor
-from tests.worker.test_weights import stored_bytes
+from tests.worker.weights.test_weights import stored_bytes
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -28,7 +28,7 @@ from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.cpu_model import CPUModel
-from tests.worker.test_weights import stored_bytes
+from tests.worker.weights.test_weights import stored_bytes
 
 pytestmark = pytest.mark.timeout(240)
 
