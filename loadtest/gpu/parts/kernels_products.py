@@ -20,7 +20,7 @@ from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS
+from penstock_worker.weights.repacking import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128

@@ -58,7 +58,7 @@ COMPARED = 64
 def decode(config: ModelConfig, sizes: Sizes) -> Setting:
     return Setting(
         f"attention_choice({config.head_dim}).few",
-        "_attend",
+        "attend",
         attention_choice(config.head_dim).few,
         {
             "rows": (16, 32),
@@ -80,7 +80,7 @@ def prefill(config: ModelConfig, sizes: Sizes) -> Setting:
     present = attention_choice(config.head_dim).many
     return Setting(
         f"attention_choice({config.head_dim}).many",
-        "_attend",
+        "attend",
         present,
         {
             "rows": (64, 128, 256),
@@ -99,7 +99,7 @@ def prefill(config: ModelConfig, sizes: Sizes) -> Setting:
 def invariant(config: ModelConfig, sizes: Sizes) -> Setting:
     return Setting(
         f"attention_choice({config.head_dim}, batch_invariant=True)",
-        "_attend",
+        "attend",
         attention_choice(config.head_dim, batch_invariant=True).few,
         {
             "rows": (16, 32, 64, 128),

@@ -18,11 +18,12 @@ from penstock_kernels.triton.linear import fp8_linear as fp8_module
 from penstock_kernels.triton.linear import weight_only as packed_module
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.dequantise import dequantise
-from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
 from penstock_kernels.triton.tiles import MatmulTiles
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS
+from penstock_worker.weights.repacking import LAYOUTS
 
 MATRIX = "gate, up"
 KINDS = ("Q4_K", "Q8_0")

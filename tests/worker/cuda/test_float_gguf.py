@@ -31,7 +31,7 @@ from tests.worker.cuda.simulated.machine import Machine
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.cuda_ops.test_quantised_models import greedy, opened
-from tests.worker.test_weights import write_gguf
+from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(120)
 
