@@ -104,6 +104,7 @@ def test_answers_are_those_of_safetensors(
     assert torch.equal(logits, true)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "dtype"), [(mixed, "Q8_0"), (few_quantised, "float16")])
 def test_a_mixed_file_answers_as_in_float32(tmp_path: Path, kinds: Kinds, dtype: str) -> None:
     tokens, logits = answer(gguf_file(tmp_path, kinds, dtype), "auto")

@@ -145,6 +145,7 @@ def test_files_come_through_pinned_buffers(tmp_path: Path) -> None:
             ahead(made).run(jobs()[:3])
 
 
+@pytest.mark.slow
 def test_numbers_are_the_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computed late, with buffers that are poison until they were written."""
     files = tiny_files(tmp_path, GROUPED)

@@ -14,6 +14,7 @@ import torch
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_workers_launches_compile_for_hopper(tmp_path: Path) -> None:
