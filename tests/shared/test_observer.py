@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import SamplingParams
+from penstock.client import EngineClient
 from penstock.client.beam_request import Outcome
 from penstock.client.observer import ObservedRequest, Observers, RequestObserver
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.protocol.common import TokenLogprobs
-from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from penstock.model_config import PoolingConfig
+from penstock.protocol.common import Pooling, TokenLogprobs, Vectors
+from penstock.protocol.to_frontend import Outputs, Pooled, SequenceOutput, Welcome
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine
+from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 
@@ -207,3 +210,30 @@ async def test_a_search_ends_as_one(engine, client):
         ("finished", "stop", 1),
         ("ended", 3, "stop"),
     ]
+
+
+class PoolingEngine(ScriptedEngine):
+    """Serves a model that makes a vector of two numbers."""
+
+    def welcome(self) -> Welcome:
+        pooling = PoolingConfig(mode="mean", normalize=False, size=2)
+        return msgspec.structs.replace(super().welcome(), pooling=pooling, pooling_tasks=("embed",))
+
+
+async def test_an_input_is_submitted_and_that_is_all(endpoint):
+    engine = PoolingEngine(endpoint)
+    engine.script = lambda submit: engine.send(Pooled(submit.request, Vectors((2,), bytes(8))))
+    client = EngineClient(endpoint, name="test", settings=FAST)
+    listener = Listener(keeps=True)
+    client.observe(listener)
+    await client.start()
+    await client.wait_connected(60)
+    try:
+        result = await client.pool(list(b"abc"), Pooling("embed"), name="p")
+        assert result.values() == [0.0, 0.0]
+        assert engine.submits[0].timeline
+        assert listener.heard == [("request", 3), "admit", ("submitted", 1)]
+        assert listener.facts.timing.complete
+    finally:
+        await client.close()
+        await engine.die()

@@ -84,13 +84,13 @@ def test_a_text_too_long_is_refused_or_cut(both: tuple[Ours, Any]) -> None:
         text_input("a b " * 30, None, ours, WELCOME, limit=None)
     with pytest.raises(InvalidRequest, match="has 4000 characters; at most 768"):
         text_input("a b " * 1000, None, ours, WELCOME, limit=None)
-    assert len(text_input("a b " * 1000, None, ours, WELCOME, limit=12).ids) == 12
+    assert len(text_input("a b " * 1000, None, ours, WELCOME, limit=12).prompt_token_ids) == 12
     with pytest.raises(InvalidRequest, match="lone surrogates"):
         text_input("\ud800", None, ours, WELCOME, limit=None)
 
 
 def test_token_ids_lose_their_first_ones() -> None:
-    assert ids_input(list(range(9)), WELCOME, limit=4).ids == [5, 6, 7, 8]
+    assert ids_input(list(range(9)), WELCOME, limit=4).prompt_token_ids == [5, 6, 7, 8]
     for ids, reason in (([], "is empty"), ([40_000], "not in the vocabulary"), ([1] * 13, "12")):
         with pytest.raises(InvalidRequest, match=reason):
             ids_input(ids, WELCOME, limit=None)
