@@ -56,7 +56,7 @@ def start_endless(engine: Engine) -> Submit:
     submit = helper.submit(helper.connect(), [1, 2, 3], max_tokens=4, ignore_eos=True).submit
     submit = msgspec.structs.replace(submit, request=7)
     engine.held = True
-    assert engine.front.link.send(submit)
+    assert engine.front.client.send(submit)
     engine.until(lambda: engine.front.take(Accepted))
     return submit
 
@@ -66,7 +66,7 @@ def test_a_draining_process_finishes_and_leaves(engine: Engine) -> None:
     assert engine.process is not None
     engine.process.send_signal(signal.SIGTERM)
     engine.until(engine.draining)
-    engine.front.link.send(msgspec.structs.replace(submit, request=8))
+    engine.front.client.send(msgspec.structs.replace(submit, request=8))
     refused = engine.until(lambda: engine.front.take(Rejected))
     assert (refused.request, refused.code) == (8, "unavailable")
     assert engine.process.poll() is None, "it waits for the open request"

@@ -46,14 +46,14 @@ class ResultHandler:
 
     def _apply(self, result: Result) -> None:
         """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
-        workers, frontends = self._state.workers, self._state.frontends
+        frontends, generated = self._state.frontends, 0
         limit = self._state.context_limit.tokens
         for sequence, outcome in self._state.scheduling.apply(result):
             if outcome.error is not None:
                 self._fail(sequence, outcome)
                 continue
             tokens = [] if outcome.token is None else [outcome.token]
-            workers.tokens_generated += len(tokens)
+            generated += len(tokens)
             logprobs = None if outcome.logprobs is None else [outcome.logprobs]
             prompt_logprobs = outcome.prompt_logprobs
             end = check_stop(sequence, limit)
@@ -81,6 +81,7 @@ class ResultHandler:
                 )
                 frontend.outputs.append(output)
             sequence.delivered = len(sequence.emitted)
+        self._state.workers.tokens_generated += generated
 
     def _fail(self, sequence: Sequence, outcome: SlotResult) -> None:
         self._finisher.end(

@@ -27,6 +27,6 @@ def check_stop(sequence: Sequence, max_len: int) -> tuple[SequenceState, int | N
             return SequenceState.FINISHED_STOPPED, None
         if last in request.stops:
             return SequenceState.FINISHED_STOPPED, last
-    if sequence.num_tokens >= min(sequence.most_tokens, max_len):
+    if sequence.progress.tokens >= min(sequence.most_tokens, max_len):
         return SequenceState.FINISHED_LENGTH, None
     return None

@@ -54,7 +54,7 @@ def test_what_a_process_recorded_replays(engine: Engine, signum: signal.Signals)
 def test_who_watches_is_no_part_of_a_recording(engine: Engine) -> None:
     process = engine.start()
     engine.until(engine.ready)
-    engine.front.link.send(Watch(20.0))
+    engine.front.client.send(Watch(20.0))
     first = engine.until(lambda: engine.front.take(Snapshot))
     for number in range(1, 5):
         run_one(engine, number)
