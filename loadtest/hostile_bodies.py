@@ -197,7 +197,7 @@ def report(facts: dict[str, Any], figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    from tests.system.serving import Server  # Starts and stops a real system.
+    from testing.serving import Server  # Starts and stops a real system.
 
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--streams", type=int, default=8)

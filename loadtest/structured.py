@@ -30,7 +30,7 @@ from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.prepare import load_manifest, prepare  # noqa: E402
 from penstock.protocol.common import Grammar  # noqa: E402
 from penstock_worker.grammar_text.compile import Library  # noqa: E402
-from tests import random_schemas  # noqa: E402
+from testing import random_schemas  # noqa: E402
 
 PROGRAM = "loadtest/structured.py"
 

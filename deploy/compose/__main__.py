@@ -100,7 +100,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
 
 def _check(system: System, url: str, report: Report, arguments: argparse.Namespace) -> None:
     from deploy.compose.check import Amount, Check
-    from loadtest.chaos.reading import Broken
+    from testing.streams.reading import Broken
 
     amount = Amount(
         streams=arguments.streams,

@@ -14,10 +14,10 @@ import msgspec
 
 from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
-from loadtest.chaos.fleet import Fleet
-from loadtest.chaos.mix import mix
 from loadtest.chaos.served import Served
 from loadtest.facts import now, run_facts
+from testing.streams.fleet import Fleet
+from testing.streams.mix import mix
 
 VICTIMS = ("worker 0", "engine")
 

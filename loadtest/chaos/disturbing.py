@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadtest.chaos.fleet import Fleet
+from testing.streams.fleet import Fleet
 
 RECOVERY_BOUND = 120.0
 """Seconds after which a fleet that stands still is lost."""

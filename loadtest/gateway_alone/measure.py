@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from loadtest.gateway_alone.board import Board
+from testing.board import Board
 
 PATIENCE = 300.0
 
@@ -43,9 +43,7 @@ def measure(
         shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
         pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
         with (
-            _running(
-                "-m", "loadtest.gateway_alone.null_engine", endpoint, str(page), *shape, *pace
-            ),
+            _running("-m", "testing.null_engine", endpoint, str(page), *shape, *pace),
             _gateway(endpoint, profile) as (gateway, port, ready_seconds),
         ):
             figures: dict[str, Any] = {"streams": streams, "ready_seconds": ready_seconds}

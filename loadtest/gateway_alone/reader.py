@@ -20,9 +20,9 @@ from typing import Any
 
 import uvloop
 
-from loadtest.gateway_alone.board import Board
-from loadtest.gateway_alone.null_engine import WORD_BYTES
 from penstock_gateway.process import raise_file_limit
+from testing.board import Board
+from testing.null_engine import WORD_BYTES
 
 _CONTENT = re.compile(rb'"content":"([^"]+)"')
 OPENING = 32

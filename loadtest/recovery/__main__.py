@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.facts import now, run_facts
-from loadtest.recovery.parts import (
+from loadtest.recovery.report import markdown, passed
+from loadtest.recovery.samples import Sample, recovery
+from testing.processes import (
     PATIENCE,
     Listening,
     Part,
@@ -35,8 +37,6 @@ from loadtest.recovery.parts import (
     model_with_context,
     worker,
 )
-from loadtest.recovery.report import markdown, passed
-from loadtest.recovery.samples import Sample, recovery
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 UNBOUNDED = ("--max-waiting-requests", "100000", "--max-waiting-tokens", "1000000000")

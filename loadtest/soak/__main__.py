@@ -28,8 +28,8 @@ from loadtest.facts import now, run_facts
 from loadtest.soak.client import Shape, Soak
 from loadtest.soak.memory import Memory
 from loadtest.soak.report import chart, markdown, passed
-from loadtest.soak.system import System, balanced
 from penstock_gateway.process import raise_file_limit
+from testing.system import System, balanced
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MOST_SEQUENCES = 4096

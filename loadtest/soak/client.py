@@ -12,7 +12,7 @@ from typing import Any
 import httptools
 import msgspec
 
-from loadtest.soak.words import text
+from testing.words import text
 
 OPENING = 50
 """New streams in a tenth of a second at most."""

@@ -38,7 +38,7 @@ def scripted(name: str, *flags: str) -> Server:
     return Server(
         name=name,
         command=lambda port: [
-            *(sys.executable, "-m", "loadtest.scripted_server", "--port", str(port), *flags)
+            *(sys.executable, "-m", "testing.scripted_server", "--port", str(port), *flags)
         ],
         ready_path="/ready",
         version="1",
@@ -213,7 +213,7 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
         found = [
             process
             for process in psutil.Process().children(recursive=True)
-            if "loadtest.scripted_server" in process.cmdline()
+            if "testing.scripted_server" in process.cmdline()
         ]
         deadline = time.monotonic() + 60  # the signal takes a moment
         while any(process.status() != psutil.STATUS_STOPPED for process in found):

@@ -11,7 +11,7 @@ import pytest
 from loadtest.soak.client import Shape, Soak
 from loadtest.soak.memory import Memory
 from loadtest.soak.report import passed
-from loadtest.soak.words import WORDS, text, word
+from testing.words import WORDS, text, word
 
 SEED, TOKENS = 0, 8
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

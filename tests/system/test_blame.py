@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.recovery.parts import Part, engine, front_end, worker
-from loadtest.soak.words import text
 from penstock.client.engine_client import EngineClient
 from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol.to_frontend import Status
 from penstock.sampling_params import SamplingParams
-from tests.system.serving import PATIENCE
+from testing.processes import Part, engine, front_end, worker
+from testing.serving import PATIENCE
+from testing.words import text
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.serve import curl_line
-from tests.system.serving import Server
+from testing.serving import Server
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -53,7 +53,7 @@ def engine_and_worker(
     back = f"ipc://{folder}/back"
     engine = [*PENSTOCK, "engine", "--model-dir", str(system.model_dir), *engine_flags]
     engine += ["--frontend-endpoint", system.engine, "--worker-endpoint", back]
-    worker = [sys.executable, "-m", "loadtest.soak.null_worker", back]
+    worker = [sys.executable, "-m", "testing.null_worker", back]
     worker += ["--model-dir", str(system.model_dir), "--step-seconds", str(step_seconds)]
     with (
         running(engine, folder / "engine.log", {}) as core,

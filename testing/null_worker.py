@@ -1,6 +1,6 @@
 """A worker that computes nothing: real sessions, and a step each `--step-seconds`.
 
-python -m loadtest.soak.null_worker ENDPOINT --model-dir DIR --step-seconds 0.5
+python -m testing.null_worker ENDPOINT --model-dir DIR --step-seconds 0.5
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import NoReturn
 import msgspec
 import zmq
 
-from loadtest.soak.words import token_ids, word
 from penstock.config.settings import TransportSettings
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol import PROTOCOL_VERSIONS
@@ -28,6 +27,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_client import SessionClient
+from testing.words import token_ids, word
 
 BLOCKS = 65_536
 LONGEST_WAIT = 0.1

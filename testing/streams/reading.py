@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from loadtest.chaos.mix import Request
+from testing.streams.mix import Request
 
 
 class Broken(Exception):

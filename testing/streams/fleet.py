@@ -9,8 +9,8 @@ from types import TracebackType
 
 import httpx
 
-from loadtest.chaos.mix import Request
-from loadtest.chaos.reading import Answer, Broken, Reading
+from testing.streams.mix import Request
+from testing.streams.reading import Answer, Broken, Reading
 
 TIMEOUT = 180.0
 """Seconds of silence in one stream that are too many."""

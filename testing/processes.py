@@ -143,7 +143,7 @@ def engine(folder: Path, model_dir: Path, flags: Sequence[str]) -> Part:
 
 
 def worker(folder: Path, model_dir: Path, step_seconds: float) -> Part:
-    command = [sys.executable, "-m", "loadtest.soak.null_worker", _back(folder)]
+    command = [sys.executable, "-m", "testing.null_worker", _back(folder)]
     command += ["--model-dir", str(model_dir), "--step-seconds", str(step_seconds)]
     return Part(command, folder / "worker.log")
 
