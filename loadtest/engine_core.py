@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 import msgspec  # noqa: E402
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.config.settings import (  # noqa: E402
     CacheSettings,

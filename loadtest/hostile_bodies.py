@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
+from loadtest.report.readme import README, markers, replace_section  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 
 PROGRAM = "loadtest/hostile_bodies.py"

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from loadtest.chaos.served import Served
-from loadtest.facts import machine_line, now, run_facts
+from loadtest.report.facts import machine_line, now, run_facts
 from penstock.bench.load.report import markdown_table
 
 RESULTS = Path(__file__).with_name("results")

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import now, run_facts
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics

@@ -26,8 +26,8 @@ if __name__ == "__main__":
 import torch  # noqa: E402
 
 from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity  # noqa: E402
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.errors import StartupError  # noqa: E402
 from penstock.machine import usable_cores  # noqa: E402

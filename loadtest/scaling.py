@@ -24,9 +24,9 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
 
 from loadtest.curves import SMOKE, Curves, Extent, measure, recipe_for  # noqa: E402
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
+from loadtest.report.readme import README, markers, replace_section  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.errors import StartupError  # noqa: E402
 from penstock.machine import usable_cores  # noqa: E402

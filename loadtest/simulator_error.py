@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from loadtest.facts import machine_line, now, run_facts
-from loadtest.readme import README, markers, replace_section
+from loadtest.report.facts import machine_line, now, run_facts
+from loadtest.report.readme import README, markers, replace_section
 from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig

@@ -23,8 +23,8 @@ if __name__ == "__main__":
 import jsonschema  # noqa: E402
 import psutil  # noqa: E402
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
+from loadtest.report.readme import README, markers, replace_section  # noqa: E402
 from penstock import LLM, SamplingParams, StructuredOutputs  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.prepare import load_manifest, prepare  # noqa: E402

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
+from loadtest.report.facts import machine_line, now, run_facts  # noqa: E402
 from penstock.bench.load.report import markdown_table  # noqa: E402
 from penstock.client import EngineClient  # noqa: E402
 from penstock.config.settings import TransportSettings  # noqa: E402

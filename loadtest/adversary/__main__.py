@@ -25,7 +25,7 @@ from loadtest.adversary.alice import Alice, Heard
 from loadtest.adversary.report import chart, markdown, passed, percentile
 from loadtest.adversary.watching import Memory, sessions_lost
 from loadtest.chaos.served import Served
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import now, run_facts
 from penstock.api_keys import entry, new_key
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"

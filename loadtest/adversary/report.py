@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 ALLOWED_RATIO = 3.0

@@ -15,7 +15,7 @@ import msgspec
 from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
 from loadtest.chaos.served import Served
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import now, run_facts
 from testing.streams.fleet import Fleet
 from testing.streams.mix import mix
 

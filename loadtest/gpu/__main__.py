@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu import plots
 from loadtest.gpu.job import FAILED, OUT_OF_TIME, part_file, write_json
 from loadtest.gpu.leaving import leave_at_signals
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
+from loadtest.report.facts import ROOT, now, run_facts
 from penstock.machine import version_of
 
 GRACE = 5.0

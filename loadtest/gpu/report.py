@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.gpu import figures
 from loadtest.gpu.cost import Limits
 from loadtest.gpu.figures import Row
 from loadtest.gpu.targets import outcomes
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 NONE = "–"

@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from loadtest.facts import now, run_facts, without_folders  # noqa: E402
 from loadtest.peers.cells import CELLS, SMOKE_CELLS  # noqa: E402
 from loadtest.peers.measure import Comparison, compare, to_dict  # noqa: E402
 from loadtest.peers.presentation import draw_chart, to_markdown, write_readme  # noqa: E402
@@ -28,7 +27,8 @@ from loadtest.peers.servers import (  # noqa: E402
     default_model,
     make_server,
 )
-from loadtest.readme import README  # noqa: E402
+from loadtest.report.facts import now, run_facts, without_folders  # noqa: E402
+from loadtest.report.readme import README  # noqa: E402
 
 PROGRAM = "loadtest/peers/compare.py"
 

@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from loadtest.facts import now, run_facts, without_folders  # noqa: E402
 from loadtest.peers.library.measure import Measurement, measure  # noqa: E402
 from loadtest.peers.library.report import draw_chart, to_markdown  # noqa: E402
 from loadtest.peers.library.systems import NAMES, make_system  # noqa: E402
 from loadtest.peers.library.work import SMOKE_WORK, WORK  # noqa: E402
 from loadtest.peers.servers import SetupError, default_model  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
+from loadtest.report.facts import now, run_facts, without_folders  # noqa: E402
+from loadtest.report.readme import README, markers, replace_section  # noqa: E402
 from loadtest.roofline.cost import ModelCost, model_cost  # noqa: E402
 
 PROGRAM = "loadtest/peers/inprocess.py"

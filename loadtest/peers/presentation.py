@@ -6,10 +6,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.peers.cells import Cell
 from loadtest.peers.measure import Comparison, Outcome, medians
-from loadtest.readme import markers, replace_section
+from loadtest.report.facts import machine_line
+from loadtest.report.readme import markers, replace_section
 from penstock.bench.load.report import markdown_table
 from penstock.bench.load.statistics import Summary
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import now, run_facts
 from loadtest.recovery.report import markdown, passed
 from loadtest.recovery.samples import Sample, recovery
+from loadtest.report.facts import now, run_facts
 from testing.processes import (
     PATIENCE,
     Listening,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 FIRST_WITHIN = 3.0

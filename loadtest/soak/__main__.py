@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 
 from deploy.local import NotThere
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import now, run_facts
 from loadtest.soak.client import Shape, Soak
 from loadtest.soak.memory import Memory
 from loadtest.soak.report import chart, markdown, passed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 ALLOWED_DRIFT = 0.02

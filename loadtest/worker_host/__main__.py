@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import now, run_facts
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.report import draw, report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
 from loadtest.worker_host.parts import PARTS
 from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
 from penstock.bench.load.report import markdown_table

@@ -18,7 +18,7 @@ from loadtest.peers.library.report import draw_chart, ratio, to_markdown
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
 from loadtest.peers.servers import SetupError
-from loadtest.readme import README
+from loadtest.report.readme import README
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadtest import scaling
 from loadtest.curves import SMOKE, Curves, Extent
-from loadtest.readme import README
+from loadtest.report.readme import README
 
 
 def test_small_points_of_the_real_model(tmp_path: Path) -> None:

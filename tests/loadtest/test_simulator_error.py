@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import simulator_error
-from loadtest.readme import README
+from loadtest.report.readme import README
 
 
 @pytest.mark.timeout(240)

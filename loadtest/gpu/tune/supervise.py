@@ -15,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu.__main__ import device, versions
 from loadtest.gpu.job import part_file, write_json
 from loadtest.gpu.leaving import leave_at_signals
@@ -25,6 +24,7 @@ from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.families import NAMES
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.tables import to_markdown
+from loadtest.report.facts import ROOT, now, run_facts
 from penstock.children import die_with_parent
 
 REPORT_SECONDS = 8.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.gpu import figures
 from loadtest.gpu.report import NONE, TRIAL, percent
 from loadtest.gpu.tune import advice
 from loadtest.gpu.tune.advice import TIMED, Row
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 SHOWN = 10

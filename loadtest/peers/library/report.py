@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.peers.library.measure import Measurement, Outcome
 from loadtest.peers.library.work import Work
+from loadtest.report.facts import machine_line
 from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
 from penstock.bench.load.report import markdown_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.readme import replace_section
+from loadtest.report.readme import replace_section
 from tests.system.clients.installed import ROOT, table
 
 BEGIN = "<!-- clients: begin (python -m tests.system.clients.readme writes this) -->"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-README = Path(__file__).with_name("README.md")
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def markers(name: str, command: str) -> tuple[str, str]:
