@@ -1,29 +1,77 @@
-"""The processes: engine core, null worker and front end, which can be killed and stopped."""
+"""Processes of a system one by one: started, killed, started again, and stopped."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
-from loadtest.recovery.samples import Outcome, Sample
+from deploy.local import answers, wait
 from penstock.prepare import prepare
 from penstock.prepare.folder import MANIFEST, load_manifest
 
 MODEL = "smollm2-135m"
-PATIENCE = 600.0
-LOOK = 0.02
+PENSTOCK = (sys.executable, "-m", "penstock")
 GRACE = 30.0
+
+
+class RestartableProcess:
+    """A process that can be killed and started again under the same command.
+
+    It is started at once and, where it is used in a `with` block, stopped at its end.
+    log: the file of what all of its lives say; None: nobody reads it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command, self._log = command, log or Path(os.devnull)
+        self._environment = {**os.environ, **(environment or {})}
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )
+
+    def wait_answers(self, url: str) -> None:
+        """Until a GET of the URL is a 200. Raises deploy.local.NotThere where it leaves first."""
+        wait(lambda: answers(url), self.process, self._log, pause=0.005)
+
+    def kill(self) -> None:
+        """At once, and gone when this returns."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> RestartableProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                self.kill()
 
 
 def model_with_context(folder: Path, tokens: int) -> Path:
@@ -39,113 +87,32 @@ def model_with_context(folder: Path, tokens: int) -> Path:
     return target
 
 
-class Part:
-    """A process that is started again under the same command. log: of all its lives."""
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self._command, self._log = command, log
-        self.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def kill(self) -> None:
-        """At once, and gone when this returns."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Part:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process.poll() is None:
-            os.kill(self.pid, signal.SIGCONT)
-            self._process.terminate()
-            try:
-                self._process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                self.kill()
+def engine(folder: Path, model_dir: Path, flags: Sequence[str]) -> RestartableProcess:
+    """An engine core whose sockets lie in `folder`, a short path."""
+    command = [*PENSTOCK, "engine", "--model-dir", str(model_dir), *flags]
+    command += ["--frontend-endpoint", front_end(folder), "--worker-endpoint", back(folder)]
+    return RestartableProcess(command, folder / "engine.log")
 
 
-class Listening:
-    """The front end's process, and what it has said so far. outcome: its last word."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.samples: list[Sample] = []
-        self.outcome: Outcome | None = None
-        self._decoder = msgspec.json.Decoder(Sample | Outcome)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def listen(self) -> None:
-        """Until it has no more to say."""
-        if self._process.stdout is None:
-            raise ValueError("the front end's words go elsewhere")
-        async for line in self._process.stdout:
-            said = self._decoder.decode(line)
-            if isinstance(said, Sample):
-                self.samples.append(said)
-            else:
-                self.outcome = said
-
-    async def until(self, condition: Callable[[Sample], bool], seconds: float = PATIENCE) -> bool:
-        """Waits for a sample, not heard yet, of which it holds. Whether one came in time, and
-        before the end."""
-        seen = len(self.samples)
-        deadline = time.monotonic() + seconds
-        while self.outcome is None and time.monotonic() < deadline:
-            if any(condition(sample) for sample in self.samples[seen:]):
-                return True
-            seen = len(self.samples)
-            await asyncio.sleep(LOOK)
-        return False
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    endpoint: str, requests: int, prompt_tokens: int, tokens: int
-) -> AsyncIterator[Listening]:
-    """A front end with so many requests."""
-    command = [sys.executable, "-m", "loadtest.recovery.front", endpoint]
-    command += ["--requests", str(requests), "--prompt-tokens", str(prompt_tokens)]
-    command += ["--tokens", str(tokens)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    front = Listening(process)
-    hearing = asyncio.create_task(front.listen())
-    try:
-        yield front
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await hearing
-
-
-def engine(folder: Path, model_dir: Path, flags: Sequence[str]) -> Part:
-    command = [sys.executable, "-m", "penstock", "engine", "--model-dir", str(model_dir), *flags]
-    command += ["--frontend-endpoint", front_end(folder), "--worker-endpoint", _back(folder)]
-    return Part(command, folder / "engine.log")
-
-
-def worker(folder: Path, model_dir: Path, step_seconds: float) -> Part:
-    command = [sys.executable, "-m", "testing.null_worker", _back(folder)]
+def worker(folder: Path, model_dir: Path, step_seconds: float) -> RestartableProcess:
+    """A null worker of that engine core."""
+    command = [sys.executable, "-m", "testing.null_worker", back(folder)]
     command += ["--model-dir", str(model_dir), "--step-seconds", str(step_seconds)]
-    return Part(command, folder / "worker.log")
+    return RestartableProcess(command, folder / "worker.log")
+
+
+def gateway(
+    endpoint: str,
+    port: int,
+    flags: Sequence[str] = (),
+    *,
+    log: Path | None = None,
+    python: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> RestartableProcess:
+    """A gateway of the engine core at `endpoint`. python: options of the interpreter."""
+    command = [sys.executable, *python, "-m", "penstock", "gateway", "--engine-endpoint", endpoint]
+    return RestartableProcess([*command, "--port", str(port), *flags], log, environment)
 
 
 def front_end(folder: Path) -> str:
@@ -153,5 +120,6 @@ def front_end(folder: Path) -> str:
     return f"ipc://{folder}/front"
 
 
-def _back(folder: Path) -> str:
+def back(folder: Path) -> str:
+    """Where workers reach it."""
     return f"ipc://{folder}/back"

@@ -14,8 +14,8 @@ import msgspec
 
 from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
-from loadtest.chaos.served import Served
 from loadtest.report.facts import now, run_facts
+from testing.serving import Server
 from testing.streams.fleet import Fleet
 from testing.streams.mix import mix
 
@@ -33,8 +33,8 @@ def main() -> int:
     parser.add_argument("serve", nargs="*", help="arguments for penstock serve, after --")
     arguments = parser.parse_args()
     started = now()
-    with Served(*arguments.serve) as served:
-        fleet, disturber = asyncio.run(run(served, arguments))
+    with Server(*arguments.serve) as server:
+        fleet, disturber = asyncio.run(run(server, arguments))
     print(report.table(disturber.blows, fleet.score))
     for wrong in fleet.score.wrong:
         print(wrong, file=sys.stderr)
@@ -45,10 +45,10 @@ def main() -> int:
     return 1 if fleet.score.wrong else 0
 
 
-async def run(served: Served, arguments: argparse.Namespace) -> tuple[Fleet, Disturber]:
+async def run(server: Server, arguments: argparse.Namespace) -> tuple[Fleet, Disturber]:
     """The whole of it, each victim in its turn."""
-    fleet = Fleet(served.url, mix(arguments.tokens))
-    disturber = Disturber(fleet, served.pid_of, arguments.seed)
+    fleet = Fleet(server.url, mix(arguments.tokens))
+    disturber = Disturber(fleet, lambda title: server.processes().get(title), arguments.seed)
     async with fleet:
         for victim in VICTIMS:
             await disturber.kill(victim, arguments.kills)

@@ -1,22 +1,30 @@
-"""Sections of loadtest/README.md that commands write."""
+"""Sections of loadtest/README.md that commands write: what stands between the two comments
+`NAME: begin …` and `NAME: end`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def markers(name: str, command: str) -> tuple[str, str]:
-    """The lines around the section `name`, which `command` writes."""
-    return f"<!-- {name}: begin (written by {command} --write-readme) -->", f"<!-- {name}: end -->"
+def section(readme: Path, name: str) -> str:
+    """What stands between the comments. Raises ValueError where they are missing."""
+    return _found(readme, name)[2].strip()
 
 
-def replace_section(readme: Path, begin: str, end: str, section: str) -> None:
-    """Replaces what stands between two lines. Raises ValueError where they are missing."""
-    text = readme.read_text()
-    before, found_begin, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found_begin or not found_end:
-        raise ValueError(f"{readme} has no lines {begin!r} and {end!r}")
-    readme.write_text(f"{before}{begin}\n\n{section.strip()}\n\n{end}{after}")
+def replace_section(readme: Path, name: str, text: str) -> None:
+    """Raises ValueError where the comments are missing."""
+    found = _found(readme, name)
+    between = f"{found[1]}\n\n{text.strip()}\n\n{found[3]}"
+    readme.write_text(found.string[: found.start()] + between + found.string[found.end() :])
+
+
+def _found(readme: Path, name: str) -> re.Match[str]:
+    """Begin, what is between, and end."""
+    pattern = rf"(<!-- {name}: begin[^>]*-->)(.*?)(<!-- {name}: end -->)"
+    found = re.search(pattern, readme.read_text(), re.DOTALL)
+    if found is None:
+        raise ValueError(f"{readme} has no lines `{name}: begin` and `{name}: end`")
+    return found
