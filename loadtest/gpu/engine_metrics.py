@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -49,10 +48,3 @@ def read(port: int) -> StepTimes:
     time.sleep(SETTLED)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
         return parse(reply.read().decode())
-
-
-def free_port() -> int:
-    """On loopback. Another may take it before it is used, which then is said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
