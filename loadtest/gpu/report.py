@@ -22,7 +22,7 @@ def to_markdown(document: dict[str, Any]) -> str:
     """document: results.json."""
     limit = figures.limits(document)
     sections = [
-        _head(document),
+        head(document),
         _parts(document),
         "" if document["dry"] else _targets(document),
         _limits(document),
@@ -41,7 +41,8 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f} %"
 
 
-def _head(document: dict[str, Any]) -> str:
+def head(document: dict[str, Any]) -> str:
+    """Command, machine, device, versions and charts, of any of the GPU's documents."""
     found = [f"{name} {value}" for name, value in document["versions"].items() if value]
     lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
     lines += [TRIAL] if document["dry"] else []

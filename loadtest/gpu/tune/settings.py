@@ -5,15 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from loadtest.gpu.timing import Work
-
-Tiles = Any
-"""A frozen dataclass of whole numbers: AttentionTiles, MatmulTiles, or what a module has made."""
+from loadtest.gpu.parts.cases import Case, Tiles
 
 
 @dataclass(frozen=True)
@@ -49,33 +42,6 @@ DRY = Sizes(
     sampled_rows=2,
     candidates=2,
 )
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A shape's tensors, on a device.
-
-    work: tiles to the call that is timed.  reference: what it should return, [..., values],
-    computed by other means; called once.  sample: the part of a result that reference has.
-    exact: of whole numbers, equal or wrong.
-    """
-
-    work: Callable[[Tiles], Work]
-    reference: Callable[[], Tensor]
-    sample: Callable[[Tensor], Tensor] = lambda result: result
-    exact: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """shape: for people.  size, flops: at least so many bytes and operations.  weight: of its
-    figure in a candidate's."""
-
-    shape: str
-    make: Callable[[torch.device], Bench]
-    size: float = 0.0
-    flops: float = 0.0
-    weight: int = 1
 
 
 @dataclass(frozen=True)
