@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 from tqdm import tqdm
 
-from deploy.local import free_port
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Report, parser
 from penstock.bench.load.report import markdown_table
@@ -57,7 +56,7 @@ def measure(model: str, repeat: int, requests: int) -> dict[str, Any]:
             core["ready_seconds"].append(asyncio.run(time_engine(model_dir)))
             bar.update()
         with engine(place, model_dir, ()) as system, worker(place, model_dir, 0.0):
-            with ready_gateway(front_end(place)):
+            with gateway(front_end(place)):
                 core["rss_ready_mib"] = rss_mib(system.pid)
             gateways = time_gateways(front_end(place), repeat, requests, bar)
             core["rss_after_mib"] = rss_mib(system.pid)
@@ -85,27 +84,16 @@ async def time_engine(model_dir: Path) -> float:
                 await client.close()
 
 
-@contextmanager
-def ready_gateway(endpoint: str) -> Iterator[tuple[int, str]]:
-    """Its pid and its URL, from when it is ready."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with gateway(endpoint, port) as process:
-        process.wait_answers(f"{url}/health/ready")
-        yield process.pid, url
-
-
 def time_gateways(endpoint: str, repeat: int, requests: int, bar: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {"ready_seconds": []}
     for number in range(repeat):
-        begun = time.perf_counter()
-        with ready_gateway(endpoint) as (pid, url):
-            figures["ready_seconds"].append(time.perf_counter() - begun)
-            figures["rss_ready_mib"] = rss_mib(pid)
+        with gateway(endpoint) as started:
+            figures["ready_seconds"].append(started.ready_s)
+            figures["rss_ready_mib"] = rss_mib(started.pid)
             if number == repeat - 1:
                 for _ in range(requests):
-                    chat(url)
-                figures["rss_after_mib"] = rss_mib(pid)
+                    chat(started.url)
+                figures["rss_after_mib"] = rss_mib(started.pid)
         bar.update()
     return figures
 

@@ -12,6 +12,10 @@ FIRST_ID, IDS = 1_000, 20_000
 """Token ids of prompts: ordinary tokens of the default model."""
 
 
+class Refused(RuntimeError):
+    """The answer's status is another than 200. Says which, and what the answer says."""
+
+
 def prompt_ids(count: int, salt: int) -> list[int]:
     """A prompt of so many tokens that begins like no other salt's."""
     return [FIRST_ID + (salt * 7919 + i * 31) % IDS for i in range(count)]
@@ -32,11 +36,12 @@ def connected(
 async def events(
     client: httpx.AsyncClient, body: dict[str, Any], path: str = "/v1/completions"
 ) -> AsyncIterator[dict[str, Any]]:
-    """The JSON events of one streamed answer. Raises RuntimeError for another status than 200, an
-    event that is an error, and an answer without its end."""
+    """The JSON events of one streamed answer. Raises Refused, and RuntimeError for an event that is
+    an error and for an answer without its end."""
     async with client.stream("POST", path, json={**body, "stream": True}) as response:
         if response.status_code != 200:
-            raise RuntimeError(f"{response.status_code}: {(await response.aread())[:300]!r}")
+            text = (await response.aread())[:300]
+            raise Refused(f"status {response.status_code}: {text!r}")
         async for line in response.aiter_lines():
             if line == "data: [DONE]":
                 return

@@ -44,7 +44,7 @@ PACE = 0.0002
 
 class NullEngine:
     """rate: tokens a second of all streams together; 0: as fast as they are read, with `window`
-    tokens of each stream on their way at most."""
+    tokens of each stream on their way at most.  group: streams in one step, at most."""
 
     def __init__(
         self,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from deploy.local import answers, wait
+from deploy.local import answers, free_port, wait
 from penstock.prepare import prepare
 from penstock.prepare.folder import MANIFEST, load_manifest
 
@@ -101,18 +104,38 @@ def worker(folder: Path, model_dir: Path, step_seconds: float) -> RestartablePro
     return RestartableProcess(command, folder / "worker.log")
 
 
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that is ready."""
+
+    pid: int
+    url: str
+    port: int
+    ready_s: float  # seconds from its start until it was
+
+
+@contextlib.contextmanager
 def gateway(
     endpoint: str,
-    port: int,
     flags: Sequence[str] = (),
     *,
+    address: str = "",
     log: Path | None = None,
     python: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> RestartableProcess:
-    """A gateway of the engine core at `endpoint`. python: options of the interpreter."""
+) -> Iterator[Gateway]:
+    """A gateway of the engine core at `endpoint`, from when it is ready.
+
+    address: HOST:PORT; empty: a free port of loopback.  python: options of the interpreter.
+    """
+    host, port = (address or f"127.0.0.1:{free_port()}").rsplit(":", 1)
     command = [sys.executable, *python, "-m", "penstock", "gateway", "--engine-endpoint", endpoint]
-    return RestartableProcess([*command, "--port", str(port), *flags], log, environment)
+    command += ["--host", host, "--port", port, *flags]
+    begun = time.perf_counter()
+    with RestartableProcess(command, log, environment) as process:
+        url = f"http://{host}:{port}"
+        process.wait_answers(f"{url}/health/ready")
+        yield Gateway(process.pid, url, int(port), time.perf_counter() - begun)
 
 
 def front_end(folder: Path) -> str:

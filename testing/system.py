@@ -24,11 +24,9 @@ class System:
     @contextlib.contextmanager
     def gateway(self, address: str, *, flags: Sequence[str] = ()) -> Iterator[int]:
         """One more gateway at HOST:PORT, from when it is ready; yields its pid."""
-        host, port = address.rsplit(":", 1)
-        log = self.folder / f"gateway-{port}.log"
+        log = self.folder / f"gateway-{address.rpartition(':')[2]}.log"
         endpoint = processes.front_end(self.folder)
-        with processes.gateway(endpoint, int(port), ["--host", host, *flags], log=log) as started:
-            started.wait_answers(f"http://{address}/health/ready")
+        with processes.gateway(endpoint, flags, address=address, log=log) as started:
             yield started.pid
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.report.facts import machine_line
+from loadtest.report.findings import listed, sections, verdict
 from penstock.bench.load.report import markdown_table
 
 LOST = ("session with the engine core ended", "session with the engine ended")
@@ -49,7 +50,6 @@ def passed(figures: dict[str, Any]) -> bool:
 
 def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
     """The whole file."""
-    found = faults(figures)
     words = (
         f"{figures['streams']} streams of alice's, {figures['quiet_seconds']:g} s alone and then "
         f"{figures['seconds']:g} s beside {figures['at_a_time']} requests at a time of mallory's "
@@ -57,17 +57,16 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         f"alone, {ALLOWED_RATIO:g} allowed; {figures['sessions_lost']} sessions lost, "
         f"{figures['restarts']} processes restarted."
     )
-    verdict = "All as it should be." if not found else "Not as it should be: " + "; ".join(found)
     parts = [
         machine_line(facts),
         words,
-        f"{verdict}.".replace("..", "."),
+        verdict(faults(figures)),
         _streams(figures),
         _memory(figures),
         _answers(figures["answers"]),
-        "".join(f"- {line}\n" for line in figures["beside"]["problems"] + figures["lost"]),
+        listed(figures["beside"]["problems"] + figures["lost"]),
     ]
-    return "\n\n".join(part for part in parts if part).rstrip() + "\n"
+    return sections(parts)
 
 
 def _streams(figures: dict[str, Any]) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 
 import psutil
 
-from deploy.local import free_port
 from testing.board import Board
-from testing.processes import RestartableProcess, gateway
+from testing.processes import RestartableProcess
 
 PATIENCE = 300.0
 QUIET = {"PENSTOCK_LOG_LEVEL": "error"}
@@ -38,18 +37,20 @@ def measure(
     tokens = max(8, round(seconds * rate / streams))
     shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
     pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
+    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
         null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape, *pace]
         with (
             RestartableProcess(null),
-            _gateway(endpoint, profile) as (process, port, ready_seconds),
+            gateway(endpoint, python=profiled, environment=QUIET) as started,
         ):
-            figures: dict[str, Any] = {"streams": streams, "ready_seconds": ready_seconds}
+            process = psutil.Process(started.pid)
+            figures: dict[str, Any] = {"streams": streams, "ready_seconds": started.ready_s}
             figures["ready_cpu_seconds"] = _cpu(process)
             figures["rss_ready_mib"] = _rss(process)
-            with _reader(str(port), str(page), *shape, "--path", path) as reader:
+            with _reader(str(started.port), str(page), *shape, "--path", path) as reader:
                 _wait(lambda: board.submitted == streams, reader)
                 time.sleep(0.5)
                 figures["rss_open_mib"] = _rss(process)
@@ -78,15 +79,6 @@ def _steady(
         "cpu_share": cpu / wall,
         "cpu_seconds_per_1000_tokens": 1000 * cpu / count,
     }
-
-
-@contextlib.contextmanager
-def _gateway(endpoint: str, profile: Path | None) -> Iterator[tuple[psutil.Process, int, float]]:
-    port, begun = free_port(), time.perf_counter()
-    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
-    with gateway(endpoint, port, python=profiled, environment=QUIET) as process:
-        process.wait_answers(f"http://127.0.0.1:{port}/health/ready")
-        yield psutil.Process(process.pid), port, time.perf_counter() - begun
 
 
 @contextlib.contextmanager

@@ -15,14 +15,13 @@ SETTLED = 0.3
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Since the engine core began. plan, apply: its own work, seconds.  compute: the worker's in
-    steps; dispatch: what steps took beyond that."""
+    """Steps since the engine core began, and seconds of them."""
 
     steps: int
-    plan: float
-    apply: float
-    compute: float
-    dispatch: float
+    plan: float  # of its own work
+    apply: float  # of its own work
+    compute: float  # of the worker's
+    dispatch: float  # that steps took beyond that
 
     def since(self, before: StepTimes) -> StepTimes:
         return StepTimes(

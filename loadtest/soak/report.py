@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadtest.report.facts import machine_line
+from loadtest.report.findings import listed, sections
 from penstock.bench.load.report import markdown_table
 
 ALLOWED_DRIFT = 0.02
@@ -38,8 +39,5 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         f"{figures['step_seconds']:g} s. Early and late: medians of the first minute after the "
         "warm-up and of the last one (of a short run: quarter)."
     )
-    losses = "".join(f"\n- {each}" for each in figures["losses"])
-    return (
-        f"{machine_line(facts)}\n\n{words}\n\n{markdown_table(head, rows)}\n{losses}\n".rstrip()
-        + "\n"
-    )
+    table = markdown_table(head, rows)
+    return sections([machine_line(facts), words, table, listed(figures["losses"])])

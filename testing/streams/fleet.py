@@ -18,11 +18,9 @@ TIMEOUT = 180.0
 
 @dataclass
 class Score:
-    """equal: streams whose answer was their twin's.  different, broken: what went wrong."""
-
-    equal: int = 0
-    different: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    equal: int = 0  # streams whose answer was their twin's
+    different: list[str] = field(default_factory=list)  # which, and how
+    broken: list[str] = field(default_factory=list)  # which, and why
 
     @property
     def wrong(self) -> list[str]:

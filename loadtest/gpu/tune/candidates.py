@@ -16,9 +16,7 @@ MODEL, DRY_MODEL = "Llama-3.1-8B", "tiny-llama"
 
 @dataclass(frozen=True)
 class Candidate:
-    """number: its place in the order."""
-
-    number: int
+    number: int  # its place in the order
     family: str
     setting: Setting
     tiles: Tiles

@@ -16,13 +16,10 @@ _HERE = "loadtest.gpu.tune"
 
 @dataclass(frozen=True)
 class Family:
-    """function: of the module, (config, sizes) to its Setting.  turns: candidates that are tried
-    of it in a round of all families."""
-
     name: str
     module: str
-    function: str
-    turns: int = 1
+    function: str  # of the module: (config, sizes) to its Setting
+    turns: int = 1  # candidates that are tried of it in a round of all families
 
 
 FAMILIES = (

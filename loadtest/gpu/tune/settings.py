@@ -11,12 +11,12 @@ from loadtest.gpu.parts.cases import Case, Tiles
 
 @dataclass(frozen=True)
 class Sizes:
-    """The shapes.  decode: (batch, context), chunks: (sequences, before, new) of attention.  Rows
-    of each kind of product.  The first of each counts most.  candidates: of each setting, at most.
-    """
+    """The shapes; the first of each counts most. Of products: how many rows."""
 
     decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 32_768), (8, 2048), (256, 1024))
+    """(batch, context) of attention."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (1, 6144, 2048))
+    """(sequences, before, new) of attention."""
     invariant_rows: tuple[int, ...] = (64, 1, 8, 256, 2048)
     packed_rows: tuple[int, ...] = (1, 8, 64)
     gguf_matrices: tuple[str, ...] = ("gate, up", "down")
@@ -25,7 +25,7 @@ class Sizes:
     fp8_rows: tuple[int, ...] = (64, 1, 256, 2048)
     rows: tuple[int, ...] = (64, 8192)
     sampled_rows: int = 64
-    candidates: int = 64
+    candidates: int = 64  # of each setting, at most
 
 
 GPU = Sizes()
@@ -46,19 +46,16 @@ DRY = Sizes(
 
 @dataclass(frozen=True)
 class Setting:
-    """name: what `tiles.py` calls it.  kernel: the one whose registers are told.  choices: values
-    of each field to try, in order.  others: whole candidates that differ in many fields at once.
-    sensible: whether a combination is worth trying.  moves: of a field, for people, what else a
-    change of it moves than this choice, or where it is decided."""
-
-    name: str
-    kernel: str
+    name: str  # what `tiles.py` calls it
+    kernel: str  # the one whose registers are told
     present: Tiles
-    choices: Mapping[str, tuple[int, ...]]
+    choices: Mapping[str, tuple[int, ...]]  # values of each field to try, in order
     cases: tuple[Case, ...]
-    others: tuple[Tiles, ...] = ()
+    others: tuple[Tiles, ...] = ()  # whole candidates that differ in many fields at once
     sensible: Callable[[Tiles], bool] = lambda tiles: True
+    """Whether a combination is worth trying."""
     moves: Mapping[str, str] = field(default_factory=dict)
+    """Of a field, for people: what else a change of it moves, or where it is decided."""
 
     def candidates(self, most: int) -> list[Tiles]:
         """The present choice, what differs from it in one field, others, what differs in two."""

@@ -18,7 +18,7 @@ from typing import Any
 from loadtest.gpu import plots
 from loadtest.gpu.__main__ import device, versions
 from loadtest.gpu.job import part_file, write_json
-from loadtest.gpu.leaving import leave_at_signals
+from loadtest.gpu.leaving import end_group, leave_at_signals
 from loadtest.gpu.report import TRIAL
 from loadtest.gpu.tune import advice, plot
 from loadtest.gpu.tune.ahead import compiled, over_file
@@ -154,17 +154,8 @@ class Measuring:
         return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        end(process)
+        end_group(process)
         self._running.remove(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """It and what it has started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def architecture() -> int:

@@ -43,12 +43,11 @@ class Outcome:
 
 @dataclass
 class Measurement:
-    """limits: one probe before each round, while nothing computed."""
-
     outcomes: list[Outcome]
     work: Sequence[Work]
     rounds_done: int = 0
     limits: list[Limits] = field(default_factory=list)
+    """By a probe before each round, while nothing computed."""
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
