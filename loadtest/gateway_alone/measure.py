@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from testing.board import Board
-from testing.processes import RestartableProcess
+from testing.processes import RestartableProcess, gateway
 
 PATIENCE = 300.0
 QUIET = {"PENSTOCK_LOG_LEVEL": "error"}
