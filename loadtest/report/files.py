@@ -54,6 +54,11 @@ class Report:
         self._arguments = list(sys.argv[1:] if arguments is None else arguments)
         self._started = now()
 
+    @classmethod
+    def at(cls, file: Path, program: str, arguments: Sequence[str] | None = None) -> Report:
+        """Of a command whose --output names the JSON file itself."""
+        return cls(file.stem, program, argparse.Namespace(output=file.parent), arguments)
+
     def facts(self, **more: Any) -> Facts:
         """Command, times, commit and machine, and what else is given."""
         return {**run_facts(self._program, self._arguments, self._started), **more}
