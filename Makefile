@@ -1,7 +1,9 @@
 # make serve   install what is missing, then start the whole system
-# make test    everything that CI runs
+# make check   lint, types, import rules, unit tests: minutes
+# make test    everything that CI runs: that, and whole systems, the page, clients, sanitizers
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
+# make docs    the documentation as a site, in build/site
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
@@ -11,7 +13,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test clients sanitize lint format clean
+.PHONY: help setup serve check test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -74,19 +76,12 @@ endef
 serve: setup
 	@exec $(BIN)/penstock serve $(MODEL) --port $(PORT) $(ARGS)
 
-# All steps run, whatever the first ones say; the summary comes last.
+# All steps run, whatever the first ones say; the summary comes last, with the time of each.
+check: setup
+	@$(BIN)/python -m tests.steps check $(PYTEST_ARGS)
+
 test: setup
-	@failed=; passed=; \
-	step() { name=$$1; shift; echo; echo "== $$name: $$*"; \
-	  if "$$@"; then passed="$$passed\n  ok      $$name"; else failed="$$failed\n  FAILED  $$name"; fi; }; \
-	step "ruff check" $(BIN)/ruff check .; \
-	step "ruff format" $(BIN)/ruff format --check .; \
-	step "mypy" $(BIN)/mypy; \
-	step "import-linter" $(BIN)/lint-imports; \
-	if [ -z "$$PENSTOCK_NO_CLIENTS" ]; then step "clients" $(MAKE) --no-print-directory clients; fi; \
-	step "pytest" $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS); \
-	step "sanitizers" $(BIN)/python -m tests.kernels.cpu.sanitize; \
-	echo; echo "== Summary"; echo -e "$$passed$$failed"; [ -z "$$failed" ]
+	@$(BIN)/python -m tests.steps test $(if $(PENSTOCK_NO_CLIENTS),--without-clients) $(PYTEST_ARGS)
 
 # All of them are pinned and none is resolved: that takes pip minutes.
 clients: setup
@@ -107,10 +102,15 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: docs
+# The site, in build/site; --strict fails for a link or anchor that leads nowhere.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/penstock config-table --update README.md
+	$(BIN)/penstock config-table --update docs/reference/settings.md
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \

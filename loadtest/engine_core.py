@@ -42,10 +42,10 @@ from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.facts import EngineFacts
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.keys import root_key
+from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.model import facts as simulated_facts
 
 PROGRAM = "loadtest/engine_core.py"

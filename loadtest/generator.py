@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.bench.load.arguments import add_arguments, options
 from penstock.bench.load.options import OptionError
-from penstock.bench.load.report import Report, to_markdown
+from penstock.bench.load.report import LoadReport, to_markdown
 from penstock.bench.load.run import run
 from penstock.bench.load.target import TargetError
 
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(path: Path, report: Report) -> None:
+def _write(path: Path, report: LoadReport) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
     print(f"written: {path}", file=sys.stderr)

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-from penstock.bench.load.options import Length, Options
+from penstock.bench.load.options import Length, LoadOptions
 from penstock.bench.load.run import run
 from penstock.machine import describe_machine
 
@@ -26,7 +26,7 @@ def measure(delay: str, streams: int, requests: int) -> dict[str, float]:
     command = [sys.executable, "-m", "testing.scripted_server", "--chunk-delay", delay]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            options = Options(
+            options = LoadOptions(
                 url=next(iter(server.stdout or ())).strip(),
                 concurrency=streams,
                 requests=requests,

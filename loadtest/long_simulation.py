@@ -23,11 +23,10 @@ import msgspec
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Report
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
-from penstock_engine.simulate import report as simulation_report
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics
-from penstock_engine.simulate.report import as_text, report_of
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.report import SimulationReport, as_text, report_of
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
 PROGRAM = "loadtest/long_simulation.py"
@@ -73,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(options: argparse.Namespace) -> simulation_report.Report:
+def run(options: argparse.Namespace) -> SimulationReport:
     requests = max(1, round(options.share * REQUESTS))
     trace = Synthetic(
         rate=REQUESTS / HOURS / 3600,
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> simulation_report.Report:
     )
     simulation = Simulation(
         config,
-        Options(
+        SimulationOptions(
             cost=COST,
             slo_ttft=5.0,
             slo_itl=0.25,

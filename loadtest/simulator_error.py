@@ -28,14 +28,14 @@ from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig
 from penstock_engine.record.framing import log_files
-from penstock_engine.record.replay import Recording, replay
+from penstock_engine.record.replay import RecordingFile, replay
 from penstock_engine.simulate.cost import FittedCost
 from penstock_engine.simulate.fit import fit_cost, measured_steps
-from penstock_engine.simulate.histogram import Histogram
+from penstock_engine.simulate.histogram import LatencyHistogram
 from penstock_engine.simulate.metrics import Slo
 from penstock_engine.simulate.recorded import Traffic
 from penstock_engine.simulate.report import Latency, latency, report_of
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 
@@ -132,7 +132,7 @@ async def real_run(model: str | None, folder: Path, trace: list[TraceRequest]) -
     """Serves the trace, recorded; what its front end saw."""
     settings: dict[str, Any] = {"record_dir": str(folder), "num_kv_blocks": BLOCKS}
     rng = random.Random(len(trace))
-    ttft, itl, e2e = Histogram(), Histogram(), Histogram()
+    ttft, itl, e2e = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
     tokens = 0
 
     async def one(llm: AsyncLLM, request: TraceRequest, prompt: list[int], begun: float) -> float:
@@ -180,13 +180,13 @@ def engine_figures(paths: list[Path]) -> Figures:
 def real_config(path: Path) -> EngineConfig:
     """As the recorded engine had it, its context length made explicit."""
     with open(path, "rb") as file:
-        facts = Recording(path, file).core.facts
+        facts = RecordingFile(path, file).core.state.facts
     model = msgspec.structs.replace(facts.config.model, max_model_len=facts.max_model_len)
     return msgspec.structs.replace(facts.config, model=model)
 
 
 def simulated(trace: list[TraceRequest], config: EngineConfig, fitted: FittedCost) -> Figures:
-    simulation = Simulation(config, Options(cost=fitted.cost))
+    simulation = Simulation(config, SimulationOptions(cost=fitted.cost))
     simulation.run(trace)
     report = report_of(simulation)
     rate = report.output_tokens / (report.seconds - trace[0].at)

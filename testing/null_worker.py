@@ -106,7 +106,8 @@ class NullWorker:
             now = time.monotonic()
             if self._plans and now >= self._due:
                 plan = self._plans.popleft()
-                self._link.send(Result(plan.step, self._answers.results(plan)))
+                slots = self._answers.results(plan)
+                self._link.send(Result(plan.step, slots, compute_seconds=self._pace))
                 self._due = now + self._pace
             wait = min(LONGEST_WAIT, self._link.wait_hint(now))
             if self._plans:

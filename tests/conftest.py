@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether this process is one of several that run tests (pytest -n)."""
 
 # Set before any library reads them, and handed on to the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -16,16 +19,35 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # 2 cores are shared by man
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-_CACHE = tempfile.mkdtemp(prefix="test-cache-")
-os.environ["XDG_CACHE_HOME"] = _CACHE
+if not _PARALLEL:  # The processes of pytest -n inherit the first one's: a model is prepared once.
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="test-cache-")
+_CACHE = os.environ["XDG_CACHE_HOME"]
 
 settings.register_profile(
     "penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("penstock")
 
+WHOLE_MODEL = frozenset(
+    {
+        "default_bfloat16",
+        "default_float32",
+        "default_folder",
+        "default_model",
+        "smollm2_in_transformers",
+        "transformers_model",
+    }
+)
+"""Fixtures that bring the default model's weights: what asks for one is slow."""
+SYSTEMS = Path(__file__).with_name("system")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="every combination, where a run without it takes some of each (marker long)",
+    )
     parser.addoption(
         "--chaos",
         choices=("short", "full", "long"),
@@ -55,8 +77,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache() -> Iterator[None]:
-    """The folder for prepared models and downloads: made above, gone at the end."""
-    yield
-    shutil.rmtree(_CACHE, ignore_errors=True)
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks as slow what reads the default model or starts a system, leaves out what is long, and
+    puts the files that take longest first: of several processes none gets such a one last."""
+    kept, long = [], []
+    for item in items:
+        if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
+            item.add_marker("slow")
+        left_out = item.get_closest_marker("long") and not config.getoption("--long")
+        (long if left_out else kept).append(item)
+    if long:
+        config.hook.pytest_deselected(items=long)
+    if _PARALLEL:
+        seconds: dict[Path, float] = {}
+        for item in kept:
+            bound = item.get_closest_marker("timeout")
+            most = max(seconds.get(item.path, 0.0), bound.args[0] if bound else 0.0)
+            seconds[item.path] = most
+        kept.sort(key=lambda item: -seconds[item.path])
+    items[:] = kept
+
+
+def pytest_unconfigure() -> None:
+    """The folder for prepared models and downloads goes with the process that made it."""
+    if not _PARALLEL:
+        shutil.rmtree(_CACHE, ignore_errors=True)

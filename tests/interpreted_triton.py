@@ -27,8 +27,10 @@ if DEVICE.type == "cpu":
 
         # The interpreter imports it at the first launch, and it looks at the variable too.
         importlib.import_module("triton.experimental.gluon")
-        for module in pkgutil.iter_modules(penstock_kernels.triton.__path__):
-            importlib.import_module(f"penstock_kernels.triton.{module.name}")
+        for module in pkgutil.walk_packages(
+            penstock_kernels.triton.__path__, "penstock_kernels.triton."
+        ):
+            importlib.import_module(module.name)
         from tests import ordered_product
 
         ordered_product.use_in_interpreter()

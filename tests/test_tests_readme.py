@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).resolve().parent
 SECTION = re.compile(r"^## (\w+)", re.MULTILINE)
 NAMED = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
@@ -26,7 +24,11 @@ def test_there_are_rows() -> None:
     assert len(named()) > 100
 
 
-@pytest.mark.parametrize(("file", "test"), sorted(set(named())), ids=lambda value: value)
-def test_the_test_exists(file: str, test: str) -> None:
-    source = (TESTS / file).read_text(encoding="utf-8")
-    assert re.search(rf"def {test}\(", source), f"{file} has no {test}"
+def test_the_tests_exist() -> None:
+    missing = []
+    for file, test in sorted(set(named())):
+        path = TESTS / file
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        if not re.search(rf"def {test}\(", source):
+            missing.append(f"{file} has no {test}")
+    assert missing == []

@@ -87,7 +87,7 @@ DRY = Extent(
     subset=1,
     shortest=2,
     longest=5,
-    tests=("tests/kernels/triton/test_numerics.py",),
+    tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),
     dry=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.bench.load.options import EndControl, Length, Options
+from penstock.bench.load.options import EndControl, Length, LoadOptions
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Cell:
     warmup_seconds: float = 5
     targets: tuple[Target, ...] = ()
 
-    def options(self, url: str, end_control: EndControl) -> Options:
-        return Options(
+    def options(self, url: str, end_control: EndControl) -> LoadOptions:
+        return LoadOptions(
             url=url,
             concurrency=self.streams,
             requests=self.requests,

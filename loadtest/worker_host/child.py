@@ -34,9 +34,8 @@ from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device import launch, runner
-from penstock_worker.device.runner import DeviceRunner
-from penstock_worker.device_memory import memory_of
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.device.memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.graphs import Buckets, DecodeGraphs
@@ -44,8 +43,9 @@ from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.sampler import device as sampling
 from penstock_worker.sampler.device import DeviceSampler
-from penstock_worker.slots import SlotBounds, Slots
-from penstock_worker.steps_in_flight import StepsInFlight
+from penstock_worker.steps import generate, launch
+from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.steps.in_flight import StepsInFlight
 
 WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ try:
 except ImportError:
     DecodeInputs = None
 try:
-    from penstock_worker.collector import keep
+    from penstock_worker.machine.gc_tuning import keep
 except ImportError:
     keep = gc.collect
 LAYOUT = ((DecodeGraphs, "_padded"), (HostStep, "on_device"), (DecodeInputs, "write"))
@@ -132,7 +132,7 @@ def make_runner(case: Case, launches: Launches) -> DeviceRunner:
 def watch(clock: Clock) -> None:
     """The same for any version of the worker."""
     clock.watch(Slots, "apply", "slots")
-    clock.watch(runner, "gather", "gather")
+    clock.watch(generate, "gather", "gather")
     for owner, name in LAYOUT:
         if owner is not None:
             clock.watch(owner, name, "layout")

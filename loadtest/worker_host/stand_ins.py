@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.rms_norm import rms_norm
+from penstock_kernels.triton.rowwise.rms_norm import rms_norm
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler.transfers import HostTransfers

@@ -1,33 +1,45 @@
-"""Proves the scheduler's books. Linear in everything: for tests, and after an internal error."""
+"""Checks a core's invariants. Linear in its whole state: for tests, and after an internal error."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock_engine.grammars import Grammars
-from penstock_engine.kv.pool import BrokenBooks
-from penstock_engine.remote_kv import RemoteKV
-from penstock_engine.request import Request, State
-from penstock_engine.scheduler import Scheduler
+from penstock_engine.core_state import CoreState
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.request.request import Request, SequenceState
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.waiting.grammars import GrammarManager
+from penstock_engine.waiting.remote_kv import RemoteKV
 
-_QUEUED = (State.WAITING, State.PREEMPTED)
+_QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
 
 
-def check(scheduler: Scheduler) -> None:
-    """Raises BrokenBooks unless slots, blocks, queue counts and states agree with each other."""
-    _check_holders(scheduler)
-    _check_queue(scheduler)
-    if scheduler.cache is not None:
-        holders = [*scheduler.running.values(), *scheduler.marked.values()]
-        scheduler.cache.check(s.table.blocks for s in holders if s.table is not None)
+def check(state: CoreState) -> None:
+    """Raises BrokenState where the parts of a core's state contradict one another."""
+    check_scheduling(state.scheduling)
+    check_requests(state.scheduling, state.grammars, state.remote_kv, state.frontends.requests())
+
+
+def check_scheduling(scheduling: SchedulerState) -> None:
+    """Raises BrokenState unless slots, blocks, queue counts and states agree with each
+    other."""
+    _check_holders(scheduling)
+    _check_queue(scheduling)
+    if scheduling.cache is not None:
+        holders = [*scheduling.running.values(), *scheduling.marked.values()]
+        scheduling.cache.check(s.table.blocks for s in holders if s.table is not None)
 
 
 def check_requests(
-    scheduler: Scheduler, grammars: Grammars, remote_kv: RemoteKV, requests: Iterable[Request]
+    scheduling: SchedulerState,
+    grammars: GrammarManager,
+    remote_kv: RemoteKV,
+    requests: Iterable[Request],
 ) -> None:
-    """Raises BrokenBooks unless each live sequence is queued, runs, or waits for its grammar or for
-    remote KV, and does only one of these; and unless each grammar has the holders it counts."""
+    """Raises BrokenState unless each live sequence is queued, runs, or waits for its grammar
+    or for remote KV, and does only one of these; and unless each grammar has the holders it
+    counts."""
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())
@@ -39,13 +51,13 @@ def check_requests(
         _demand(lives, f"request {request.name} is open, and all of it has ended")
         _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
         for sequence in alive:
-            runs = sequence.slot is not None and scheduler.running.get(sequence.slot) is sequence
+            runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
             where = f"sequence {sequence.index} of {request.name}"
             places = runs + bool(sequence.ticket) + (sequence in parked) + (sequence in awaiting)
             _demand(places == 1, f"{where} is in {places} places, not 1")
-            stays = sequence.state is State.WAITING_FOR_GRAMMAR
+            stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
             _demand(stays == (sequence in parked), f"{where} is {sequence.state.name}")
-            awaits = sequence.state is State.WAITING_FOR_REMOTE_KV
+            awaits = sequence.state is SequenceState.WAITING_FOR_REMOTE_KV
             _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
             _demand(
                 stays or awaits or grammars.is_ready(request),
@@ -54,18 +66,20 @@ def check_requests(
         if request.grammar is not None:
             holders[request.grammar] += 1
     grammars.check(holders)
-    held = len(scheduler.running) + scheduler.queue.num_sequences + len(parked) + len(awaiting)
-    _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
+    held = len(scheduling.running) + scheduling.queue.num_sequences + len(parked) + len(awaiting)
+    _demand(live == held, f"{live} sequences are live, the scheduling knows {held}")
 
 
-def _check_holders(scheduler: Scheduler) -> None:
-    slots = [*scheduler.running, *scheduler.marked, *scheduler.free_slots]
-    _demand(sorted(slots) == list(range(scheduler.max_num_seqs)), f"slots are {sorted(slots)}")
-    for slot, sequence in scheduler.leaving.items():
-        _demand(scheduler.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run")
-    for slot, sequence in [*scheduler.running.items(), *scheduler.marked.items()]:
+def _check_holders(scheduling: SchedulerState) -> None:
+    slots = [*scheduling.running, *scheduling.marked, *scheduling.free_slots]
+    _demand(sorted(slots) == list(range(scheduling.max_num_seqs)), f"slots are {sorted(slots)}")
+    for slot, sequence in scheduling.leaving.items():
+        _demand(
+            scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
+        )
+    for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
         where = f"slot {slot}"
-        _demand(scheduler.pool is not None, f"{where} is held without a worker")
+        _demand(scheduling.pool is not None, f"{where} is held without a worker")
         _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
         _demand(sequence.table is not None, f"{where} has no block table")
         capacity = sequence.table.capacity if sequence.table is not None else 0
@@ -75,16 +89,19 @@ def _check_holders(scheduler: Scheduler) -> None:
         _demand(not sequence.ticket, f"{where} is in the queue too")
         tokens = len(sequence.request.prompt) + len(sequence.emitted)
         _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
-        running = slot in scheduler.running
+        running = slot in scheduling.running
         ahead = sequence.num_expected - sequence.num_tokens
         expects = not running or 0 <= ahead <= sequence.in_flight
         _demand(expects, f"{where}: {ahead} tokens are expected of {sequence.in_flight} steps")
-        _demand((sequence.state is State.RUNNING) == running, f"{where} is {sequence.state.name}")
+        _demand(
+            (sequence.state is SequenceState.RUNNING) == running,
+            f"{where} is {sequence.state.name}",
+        )
         _demand(running or sequence.in_flight > 0, f"{where} is marked, but not in flight")
 
 
-def _check_queue(scheduler: Scheduler) -> None:
-    queue = scheduler.queue
+def _check_queue(scheduling: SchedulerState) -> None:
+    queue = scheduling.queue
     queued = queue.sequences()
     requests = {id(sequence.request): sequence.request for sequence in queued}
     _demand(queue.num_sequences == len(queued), f"{queue.num_sequences} of {len(queued)} queued")
@@ -105,4 +122,4 @@ def _check_queue(scheduler: Scheduler) -> None:
 
 def _demand(holds: bool, complaint: str) -> None:
     if not holds:
-        raise BrokenBooks(complaint)
+        raise BrokenState(complaint)

@@ -11,17 +11,13 @@ from penstock.protocol.from_frontend import FromFrontend
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_frontend import Status
 from penstock_engine import audit
-from penstock_engine.effects import Effects
+from penstock_engine.core_state import make_core_state
 from penstock_engine.facts import EngineFacts
-from penstock_engine.from_frontends import FromFrontends
-from penstock_engine.from_workers import FromWorkers
-from penstock_engine.frontends import Frontends
-from penstock_engine.grammars import Grammars
-from penstock_engine.metrics.counts import Counts
-from penstock_engine.pipeline import make_scheduler
-from penstock_engine.remote_kv import RemoteKV
-from penstock_engine.timeline import Clock
-from penstock_engine.workers import Workers
+from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.from_frontends import FromFrontends
+from penstock_engine.handlers.from_workers import FromWorkers
+from penstock_engine.scheduler.pipeline import make_scheduler
+from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
 
@@ -40,31 +36,11 @@ class EngineCore:
     """
 
     def __init__(self, facts: EngineFacts) -> None:
-        self.facts = facts
-        config = facts.config
-        self.scheduler = make_scheduler(facts)
-        self.frontends = Frontends()
-        self._effects = Effects()
-        self.workers = Workers(
-            config.parallel, facts.created, config.transport.progress_timeout, self._effects
-        )
-        self.counts = Counts()
-        self._clock = Clock()
-        self.grammars = Grammars(config.grammar, self.scheduler, self.workers)
-        self.remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
-        parts = (
-            facts,
-            self.scheduler,
-            self.frontends,
-            self.workers,
-            self.grammars,
-            self.remote_kv,
-            self.counts,
-            self._effects,
-            self._clock,
-        )
-        self._from_frontends = FromFrontends(*parts, after_error=self._audit)
-        self._from_workers = FromWorkers(*parts, after_error=self._rebuild)
+        self.state = make_core_state(facts)
+        self.scheduler = make_scheduler(self.state.scheduling, facts)
+        finisher = Finisher(self.state)
+        self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
+        self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
         self._last_health: tuple[bool, str] | None = None
         self._audited_step = 0
@@ -75,33 +51,33 @@ class EngineCore:
     # ---- what happened
 
     def frontend_opened(self, session: bytes, message: FromFrontend, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_frontends.opened(session, message)
         self._status_due = now
 
     def frontend_received(self, session: bytes, message: FromFrontend, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_frontends.received(session, message, now)
 
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_frontends.ended(session, reason)
 
     def drain(self, now: float) -> None:
         """From here on only what was accepted before is served; front ends are told."""
-        self._from_frontends.draining = True
+        self.state.draining = True
         self._status_due = now
 
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_workers.opened(session, message)
 
     def worker_received(self, session: bytes, message: FromWorker, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_workers.received(session, message, now)
 
     def worker_ended(self, session: bytes, reason: str, now: float) -> None:
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_workers.ended(session, reason)
 
     # ---- what is to be done
@@ -109,44 +85,44 @@ class EngineCore:
     @property
     def draining(self) -> bool:
         """Whether only what was accepted before is served."""
-        return self._from_frontends.draining
+        return self.state.draining
 
     @property
     def has_open_requests(self) -> bool:
         """Whether a front end still waits for the end of something."""
-        return next(self.frontends.requests(), None) is not None
+        return next(self.state.frontends.requests(), None) is not None
 
     @property
     def num_waiting(self) -> int:
         """Sequences that wait, for whatever it is."""
-        parked = self.grammars.num_waiting + self.remote_kv.num_waiting
-        return self.scheduler.queue.num_sequences + parked
+        parked = self.state.grammars.num_waiting + self.state.remote_kv.num_waiting
+        return self.state.scheduling.queue.num_sequences + parked
 
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
 
         Call it after every batch of events, and at `next_deadline` at the latest.
         """
-        self._clock.now = now
+        self.state.clock.now = now
         self._from_frontends.expire(now)
-        self._from_frontends.rate.observe(now, self.scheduler.queue)
-        if not self.scheduler.has_work:
-            self.workers.progressed(now)
+        self.state.service_rate.observe(now, self.state.scheduling.queue)
+        if not self.state.scheduling.has_work:
+            self.state.workers.progressed(now)
             self._audit_when_idle(now)
         self._from_workers.expire(now)
         self._from_workers.compile_grammars(now)
         self._plan()
-        self.frontends.moved(self.scheduler.take_moved())
-        self.frontends.flush(self._effects, self._due_status(now))
-        return self._effects.take()
+        self.state.frontends.moved(self.state.scheduling.take_moved())
+        self.state.frontends.flush(self.state.effects, self._due_status(now))
+        return self.state.effects.take()
 
     def next_deadline(self) -> float:
         """When `step` must be called again, even if nothing happens."""
         first = self._from_frontends.next_deadline()
         due = min(
             self._status_due,
-            self.grammars.next_deadline(),
-            self.remote_kv.next_deadline(),
+            self.state.grammars.next_deadline(),
+            self.state.remote_kv.next_deadline(),
             self._from_workers.next_deadline(),
         )
         return due if first is None else min(first, due)
@@ -156,20 +132,24 @@ class EngineCore:
             return
         try:
             while (plan := self.scheduler.plan()) is not None:
-                self._clock.planned()
-                self.workers.send(plan)
+                self.state.step_clock.planned()
+                self.state.workers.send(plan)
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
 
     def _due_status(self, now: float) -> Status | None:
         """At least every beat interval, and at once when readiness changes."""
-        health = self.workers.health(now)
+        health = self.state.workers.health(now)
         if now < self._status_due and health == self._last_health:
             return None
         self._last_health = health
-        self._status_due = now + self.facts.config.transport.beat_interval
-        scheduler, ready, pool = self.scheduler, self.workers.ready, self.scheduler.pool
+        self._status_due = now + self.state.facts.config.transport.beat_interval
+        scheduler, ready, pool = (
+            self.state.scheduling,
+            self.state.workers.ready,
+            self.state.scheduling.pool,
+        )
         return Status(
             ready=health[0],
             reason=health[1],
@@ -182,26 +162,24 @@ class EngineCore:
             steps=scheduler.num_steps,
             preemptions=scheduler.num_preemptions,
             blocks_cached=0 if scheduler.cache is None else scheduler.cache.num_cached,
-            compute_seconds=round(self.workers.compute_seconds, 6),
-            tokens_computed=self.workers.tokens_computed,
-            tokens_generated=self.workers.tokens_generated,
-            frontends=len(self.frontends),
-            workers=self.workers.num_ready,
+            compute_seconds=round(self.state.workers.compute_seconds, 6),
+            tokens_computed=self.state.workers.tokens_computed,
+            tokens_generated=self.state.workers.tokens_generated,
+            frontends=len(self.state.frontends),
+            workers=self.state.workers.num_ready,
             draining=self.draining,
         )
 
     # ---- internal errors
 
     def check(self) -> None:
-        """Proves all books. Raises BrokenBooks. Linear in everything that the core holds."""
-        audit.check(self.scheduler)
-        audit.check_requests(
-            self.scheduler, self.grammars, self.remote_kv, self.frontends.requests()
-        )
+        """Checks the invariants of the whole state, in time linear in its size. Raises
+        BrokenState."""
+        audit.check(self.state)
 
     def _audit_when_idle(self, now: float) -> None:
         """The cheap part of the books, once in a while, after something ran."""
-        pool, steps = self.scheduler.pool, self.scheduler.num_steps
+        pool, steps = self.state.scheduling.pool, self.state.scheduling.num_steps
         if pool is None or steps == self._audited_step or now < self._audit_due:
             return
         self._audited_step, self._audit_due = steps, now + IDLE_AUDIT_INTERVAL

@@ -13,8 +13,8 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import GrammarKind
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
+from penstock_engine.handlers.pooling import pooling_of, tasks_of
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.pooling import pooling_of, tasks_of
 
 BYTES_PER_ID = 5
 """Of a token id in msgpack, at most."""

@@ -27,10 +27,10 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.heartbeat import kept_alive
 from penstock.transport.session_server import SessionServer
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.live.view import LiveView
 from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
+from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
 
@@ -73,7 +73,7 @@ def main(
             frontends=frontend_endpoint,
             workers=worker_endpoint,
             boot=boot.hex(),
-            model=core.facts.model.name,
+            model=core.state.facts.model.name,
         )
         # Everything made so far lives as long as the process: the collector needn't look at it.
         gc.collect()
@@ -102,7 +102,7 @@ class Loop:
         self._shutdown_timeout = shutdown_timeout
         self._leave_at: float | None = None
         # Hubs want to be polled every beat interval; more often, silence is noticed sooner.
-        self._longest_wait = core.facts.config.transport.beat_interval / 4
+        self._longest_wait = core.state.facts.config.transport.beat_interval / 4
         self._poller = zmq.Poller()
         for waited in (frontends.socket, workers.socket, wakeup.fileno()):
             self._poller.register(waited, zmq.POLLIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -11,47 +11,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from penstock.client.observer import Observer, Observers
 from penstock.config.settings import GatewayConfig
-from penstock_gateway import docs, health, live, openapi, page, status, version
-from penstock_gateway.boundary import Boundary, not_found
-from penstock_gateway.cors import add_cors
-from penstock_gateway.counted_client import CountedClient
-from penstock_gateway.errors import HTTPError
+from penstock_gateway.endpoints import routes_of
+from penstock_gateway.http import openapi
+from penstock_gateway.http.boundary import Boundary, not_found
+from penstock_gateway.http.cors import add_cors
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.keys.access import Access
+from penstock_gateway.keys.observer import RateLimitObserver
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.metrics import endpoint as metrics
-from penstock_gateway.metrics.counts import Counts
-from penstock_gateway.openai import chat_completions, completions, models, responses, tokenize
-from penstock_gateway.operations import OperationRoute
-from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
+from penstock_gateway.metrics.observer import CountingObserver
 from penstock_gateway.service import Patience, Service
+from penstock_gateway.system import health
 from penstock_gateway.tracing.layer import TraceLayer
+from penstock_gateway.tracing.observer import TraceObserver
 from penstock_gateway.tracing.start import tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
-
-ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
-    chat_completions.routes,
-    completions.routes,
-    responses.routes,
-    tokenize.routes,
-    models.routes,
-    embeddings.routes,
-    pooling.routes,
-    score.routes,
-    rerank.routes,
-    classify.routes,
-    health.routes,
-    status.routes,
-    live.routes,
-    version.routes,
-    metrics.routes,
-    docs.routes,
-    page.routes,
-)
-"""Where all routes come from: a new endpoint is a line here."""
 
 
 def create_app(
@@ -66,22 +47,33 @@ def create_app(
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
-    ring, counts = KeyRing.of(config, gateways), Counts()
-    limits = None if ring is None else RateLimits(config.rate_limit_storage)
+    ring = KeyRing.of(config, gateways)
     service = Service(
-        CountedClient(client, counts, limits),
+        client,
         config,
         patience or Patience(),
         ring=ring,
-        limits=limits,
+        limits=None if ring is None else RateLimits(config.rate_limit_storage),
         tracing=tracing_of(config),
-        counts=counts,
     )
-    routes = [route for made_by in ENDPOINTS for route in made_by(service)]
+    client.observe(_observer(service))
+    routes = routes_of(service)
     routes.append(openapi.route([route.operation for route in routes]))
     app = _application(service, routes)
     add_cors(app, config)
     return app
+
+
+def _observer(service: Service) -> Observer:
+    """Everything that hears of the requests to engine cores. Limits come first: what they refuse is
+    not counted."""
+    observers: list[Observer] = []
+    if service.limits is not None:
+        observers.append(RateLimitObserver(service.limits))
+    observers.append(CountingObserver(service.counts))
+    if service.tracing is not None:
+        observers.append(TraceObserver())
+    return Observers(observers)
 
 
 def create_admin_app(service: Service) -> FastAPI:

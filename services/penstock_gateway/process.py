@@ -16,11 +16,11 @@ from penstock.client import EngineClient
 from penstock.config.settings import GatewayConfig, TransportSettings
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
-from penstock_gateway.admin import serving
 from penstock_gateway.app import create_app
-from penstock_gateway.openai.output_parsing import check_parsers
-from penstock_gateway.server import GatewayServer
+from penstock_gateway.chat.output_parsing import check_parsers
+from penstock_gateway.http.server import GatewayServer
 from penstock_gateway.service import Service
+from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
 

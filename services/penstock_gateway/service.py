@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from penstock.client.session import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
-from penstock_gateway.counted_client import CountedClient
-from penstock_gateway.errors import model_not_found
+from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
-from penstock_gateway.metrics.counts import Counts
+from penstock_gateway.metrics.counts import GatewayCounts
 
 if TYPE_CHECKING:
-    from penstock.client import ModelText
+    from penstock.client import EngineClient, ModelText
     from penstock.protocol.to_frontend import Status, Welcome
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -33,7 +32,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineInfo:
     """The engine core as a request finds it."""
 
     welcome: Welcome
@@ -46,23 +45,23 @@ class Service:
     are none.  tracing: None where it is off.  counts: what the client counts.
     open_requests: generations being answered.  draining: told to leave."""
 
-    client: CountedClient
+    client: EngineClient
     config: GatewayConfig
     patience: Patience = Patience()
     ring: KeyRing | None = None
     limits: RateLimits | None = None
     tracing: Tracing | None = None
-    counts: Counts = field(default_factory=Counts)
+    counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
     draining: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def engine(self) -> Engine:
+    def engine(self) -> EngineInfo:
         """Raises EngineUnavailable when there is no session, and was none a moment ago."""
         welcome, text = self.client.welcome, self.client.text
         if not self.client.takes_requests or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
-        return Engine(welcome, text)
+        return EngineInfo(welcome, text)
 
     def served(self) -> str | None:
         """The model's name, once it is known."""
@@ -74,7 +73,7 @@ class Service:
 
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
-        served: str = self.engine().welcome.model
+        served = self.engine().welcome.model
         if name is not None and name != served:
             raise model_not_found(name, served)
         current.get().check_model(served)

@@ -9,16 +9,19 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
+from penstock_worker.quantisation.registry import FORMATS
 
 
 @dataclass(frozen=True)
-class Formats:
-    """What a kind of device can do. dtypes, caches: by the names that settings have for them.
-    of_gguf: what auto makes of a GGUF file of these types, where that is another dtype."""
+class DeviceDtypes:
+    """What a kind of device computes in, by the names that settings have for it."""
 
     dtypes: Mapping[str, torch.dtype]
+    """Of weights and activations."""
     caches: Mapping[str, torch.dtype]
+    """Of keys and values."""
     of_gguf: Mapping[str, torch.dtype] = field(default_factory=dict)
+    """What auto makes of a GGUF file of these types, where that is another dtype."""
 
     def of_file(self, weights: WeightFiles) -> torch.dtype | None:
         """What auto computes a checkpoint in; None: it has a type that nothing is computed in."""
@@ -29,12 +32,12 @@ class Formats:
 
 _HOST_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-HOST = Formats(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
+HOST = DeviceDtypes(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
 """A CPU's."""
 
 _CUDA_DTYPES = {**_HOST_DTYPES, "float16": torch.float16}
 
-CUDA = Formats(
+CUDA = DeviceDtypes(
     _CUDA_DTYPES, {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn}, {"float16": torch.bfloat16}
 )
 """The Triton kernels'.  Who publishes safetensors in float16 has computed in it.  A GGUF file in
@@ -43,21 +46,21 @@ become what they were, but for those below 2**-17.  All GPUs that Triton support
 capability 8.0 and higher) have bfloat16 products."""
 
 
-def compute_dtype(requested: str, weights: WeightFiles, formats: Formats = HOST) -> torch.dtype:
+def compute_dtype(requested: str, weights: WeightFiles, device: DeviceDtypes = HOST) -> torch.dtype:
     """The dtype of weights, activations and, unless it has its own, the KV cache.
 
-    requested: a key of formats.dtypes, or auto.  auto keeps a checkpoint of one of these types as
-    it is (but for formats.of_gguf); any other (GGUF's quantised ones; float16 on a CPU) becomes
+    requested: a key of device.dtypes, or auto.  auto keeps a checkpoint of one of these types as
+    it is (but for device.of_gguf); any other (GGUF's quantised ones; float16 on a CPU) becomes
     float32, which holds its every value.  bfloat16 would be twice as fast, and doesn't hold them: a
     level times a float16 scale needs more bits.  float16 nearly does, but its range ends at 65,504,
     and the default model's activations reach 22,600: another's may well not fit.  Whoever knows his
     model asks for it.
     """
-    if requested in formats.dtypes:
-        return formats.dtypes[requested]
+    if requested in device.dtypes:
+        return device.dtypes[requested]
     if requested != "auto":
-        raise StartupError(f"dtype is {requested!r}; allowed are auto, {', '.join(formats.dtypes)}")
-    return formats.of_file(weights) or torch.float32
+        raise StartupError(f"dtype is {requested!r}; allowed are auto, {', '.join(device.dtypes)}")
+    return device.of_file(weights) or torch.float32
 
 
 BESIDE_QUANTISED = torch.bfloat16
@@ -65,17 +68,21 @@ BESIDE_QUANTISED = torch.bfloat16
 quantised ones. For few rows no quantised weight is rounded then, and their logits are float32.
 Measured in plain torch on the default model over 1,400 tokens, against float32 throughout, with
 activations and cache
-  in bfloat16: perplexity + 0.06 %, 98.6 % of the likeliest tokens the same, divergence 4.7e-4 nats;
+  in bfloat16: perplexity + 0.06 %, 98.6 % of the most likely tokens the same, divergence
+  4.7e-4 nats;
   in float32 but for what products take and the cache: - 0.01 %, 99.3 %, 1.1e-4.
 The second would have attention multiply without tensor cores, for a loss that is a tenth of what
 the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where many rows meet them
 (600 tokens, activations in float32): - 0.02 %, 99.7 %, 2.6e-5, so that costs less than either."""
 
 
-def stays_quantised(requested: str, weights: WeightFiles, formats: Formats) -> bool:
-    """Whether matrices stay as the file has them where a backend can do that: auto, of a GGUF file
-    of a quantised type. An explicit dtype means that type throughout."""
-    return requested == "auto" and weights.format == "gguf" and weights.dtype not in formats.dtypes
+def stays_quantised(requested: str, weights: WeightFiles) -> bool:
+    """Whether matrices stay as the file has them on a GPU: auto, of a GGUF file most of which is of
+    a type that its kernels multiply with. An explicit dtype means that type throughout."""
+    if requested != "auto" or weights.format != "gguf":
+        return False
+    form = FORMATS.get(weights.dtype)
+    return form is not None and form.kept is not None
 
 
 def may_keep(requested: str, weights: WeightFiles, computed: torch.dtype) -> bool:
@@ -84,12 +91,12 @@ def may_keep(requested: str, weights: WeightFiles, computed: torch.dtype) -> boo
     return requested == "auto" and weights.format == "gguf" and computed == BESIDE_QUANTISED
 
 
-def cache_dtype(requested: str, computed: torch.dtype, formats: Formats = HOST) -> torch.dtype:
-    """The dtype of stored keys and values. requested: a key of formats.caches, or auto."""
+def cache_dtype(requested: str, computed: torch.dtype, device: DeviceDtypes = HOST) -> torch.dtype:
+    """The dtype of stored keys and values. requested: a key of device.caches, or auto."""
     if requested == "auto":
         return computed
-    if requested not in formats.caches:
+    if requested not in device.caches:
         raise StartupError(
-            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(formats.caches)}"
+            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(device.caches)}"
         )
-    return formats.caches[requested]
+    return device.caches[requested]

@@ -23,21 +23,21 @@ from penstock.protocol.to_worker import (
     Stop,
     ToWorker,
 )
-from penstock_worker import collector
 from penstock_worker.engine_session import EngineSession, Heard
+from penstock_worker.machine import gc_tuning
+from penstock_worker.machine.numa import Placement
 from penstock_worker.metrics.counts import Counts
 from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.numa import Placement
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.report import report
-from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
-from penstock_worker.steps_in_flight import StepsInFlight
+from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
+from penstock_worker.steps.in_flight import StepsInFlight
 
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
-    from penstock_worker.loading import Loaded
+    from penstock_worker.loading.load import Loaded
 
 log = logs.get(__name__)
 
@@ -157,7 +157,7 @@ class Signals:
 
 def _preload() -> None:
     """Import torch and what is built on it while the session opens."""
-    import penstock_worker.loading  # noqa: F401
+    import penstock_worker.loading.load  # noqa: F401
 
 
 class Worker:
@@ -273,7 +273,7 @@ class Worker:
             self._loaded.runner.reset()
 
     def _set_up(self, session: int, setup: Setup) -> None:
-        from penstock_worker.loading import load, ready_again, same_model
+        from penstock_worker.loading.load import load, ready_again, same_model
 
         self._forget()
         self.counts.model = setup.served_name
@@ -284,10 +284,10 @@ class Worker:
         if self._loaded is None or not same_model(self._loaded, setup):
             if self.counts.sessions > 1:
                 self._drop()
-                collector.let_go()  # What was loaded before, even in part, must be free by now.
+                gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
-            collector.keep()
+            gc_tuning.keep()
             ready = self._loaded.ready
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes

@@ -12,8 +12,6 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the trained context.
@@ -34,7 +32,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
     """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
 
-    architecture: Architecture
+    architecture: str
+    """Of a family: a key of penstock.families.FAMILIES."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -54,9 +53,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """RMSNorm over each head of q and k before the rotary embedding (Qwen3)."""
 
 
-EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet"]
-
-
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
     """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
 
@@ -65,7 +61,8 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     relative_buckets: of MPNet's relative attention bias; 0 for none.
     """
 
-    family: EncoderFamily
+    family: str
+    """A key of penstock.families.ENCODERS."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int

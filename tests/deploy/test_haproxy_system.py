@@ -25,7 +25,7 @@ from testing.system import System, engine_and_worker
 from testing.words import text
 from tests.deploy.programs import certificate, needed
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEP = 0.05
 PATH = "/v1/completions"

@@ -94,7 +94,7 @@ class Harness:
 
     def _in_slots(self) -> set[tuple[bytes, int]]:
         """(session, number) of each open request of which some is in a slot."""
-        scheduler = self.core.scheduler
+        scheduler = self.core.state.scheduling
         held = [*scheduler.running.values(), *scheduler.marked.values()]
         return {(s.request.session, s.request.number) for s in held if not s.request.ended}
 
@@ -105,7 +105,7 @@ class Harness:
 
     def _check_accounts(self) -> None:
         """A tenant has an account for as long as it has sequences; nobody else has."""
-        scheduler = self.core.scheduler
+        scheduler = self.core.state.scheduling
         if not isinstance(scheduler.policy, FairShare):
             return
         live = Counter(s.request.tenant for s in scheduler.running.values())
@@ -139,15 +139,15 @@ class Harness:
             self._salts.check(message, self._asked)
             self.plans.append((message, [self._score(work.slot) for work in message.work]))
             for work in message.work:
-                request = self.core.scheduler.running[work.slot].request
+                request = self.core.state.scheduling.running[work.slot].request
                 assert request.deadline is None or request.deadline > self.now, "expired work"
 
     def _score(self, slot: int) -> SequenceScore:
-        return self._asked(slot).sequences[self.core.scheduler.running[slot].index]
+        return self._asked(slot).sequences[self.core.state.scheduling.running[slot].index]
 
     def _asked(self, slot: int) -> RequestScore:
         """The request that a running slot works on."""
-        request = self.core.scheduler.running[slot].request
+        request = self.core.state.scheduling.running[slot].request
         front = next(f for f in self.fronts if f.session == request.session)
         return front.requests[request.number]
 
@@ -355,7 +355,7 @@ class Harness:
         """Until nothing is left to do."""
         for _ in range(most):
             if self.run_step() is None:
-                assert not self.core.scheduler.has_work
+                assert not self.core.state.scheduling.has_work
                 return
         raise AssertionError(f"not done after {most} steps")
 

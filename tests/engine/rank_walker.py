@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.from_worker import Fault, Progress, Result
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 from tests.engine.rank_workers import RankHarness
 from tests.engine.walker import Choices, Walker, drawn_options
 
@@ -82,7 +82,7 @@ class RankWalker(Walker):
 
     def _several_in_flight(self) -> list[Sequence]:
         """Who is in several steps in flight, over stages."""
-        running = self.h.core.scheduler.running.values() if self.h.pipeline > 1 else ()
+        running = self.h.core.state.scheduling.running.values() if self.h.pipeline > 1 else ()
         return [sequence for sequence in running if sequence.in_flight > 1]
 
     def kill(self) -> None:
@@ -146,12 +146,12 @@ class RankWalker(Walker):
         rank = self._sound_rank()
         if rank is None:
             return
-        before = self.h.core.scheduler.budget
+        before = self.h.core.state.scheduling.budget
         halved = bool(self.h.plans) and before > max(64, self.h.facts.block_size)
         self.met["halved"] += halved
         self.met["halved late"] += halved and self._failing()
         self.h.accuses = not halved
         self.h.rank_says(rank, Fault("no memory", final=False, out_of_memory=True))
         self.h.accuses = True
-        assert (self.h.core.scheduler.budget < before) == halved
+        assert (self.h.core.state.scheduling.budget < before) == halved
         assert not self.h.ranks

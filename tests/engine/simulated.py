@@ -99,7 +99,9 @@ class Simulation:
     @property
     def bound(self) -> float:
         """Of a step's time, seconds."""
-        return self.fixed + self.each * self.core.facts.config.scheduler.max_num_batched_tokens
+        return (
+            self.fixed + self.each * self.core.state.facts.config.scheduler.max_num_batched_tokens
+        )
 
     def ask(
         self, at: float, tenant: str, prompt: int, output: int, again: Any = None, **terms: Any
@@ -170,8 +172,8 @@ class Simulation:
         tenants = {
             slot: sequence.request.tenant
             for slot, sequence in [
-                *self.core.scheduler.running.items(),
-                *self.core.scheduler.marked.items(),
+                *self.core.state.scheduling.running.items(),
+                *self.core.state.scheduling.marked.items(),
             ]
         }
         for slot in plan.released:

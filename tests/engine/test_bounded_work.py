@@ -10,12 +10,12 @@ import pytest
 from penstock.config.settings import LimitSettings
 from penstock.errors import StartupError
 from penstock.protocol.common import Grammar
-from penstock_engine import draft
-from penstock_engine.kv.reuse import Reuse
-from penstock_engine.request import Request
+from penstock_engine.request import step_builder
+from penstock_engine.request.request import Request
+from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from tests.engine.harness import Harness
+from tests.engine.sessions.test_sessions import end_of
 from tests.engine.small_facts import facts
-from tests.engine.test_sessions import end_of
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 6}
 
@@ -155,6 +155,30 @@ def test_an_aborted_request_leaves_nothing_behind_until_its_deadline(
     assert h.core.next_deadline() < h.now + 10
 
 
+def test_who_has_ended_is_gone_at_once_without_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prompt of 130,000 tokens is a megabyte, and some thousand requests fit between two looks of
+    the collector."""
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    mine = "ended, and to be forgotten"
+    monkeypatch.setattr(Harness, "name_of", lambda self: mine)
+    gc.collect()
+    gc.disable()
+    try:
+        done = h.submit(front, [1, 2, 3], n=2, **ENDLESS)
+        h.run()
+        h.abort(front, h.submit(front, [4, 5, 6]))
+        h.settle()
+        assert end_of(done, 1).finish == "length"
+        found = [each for each in gc.get_objects() if type(each) is Request and each.name == mine]
+        assert len(found) <= 1, "the newest may still be in the heap of those that wait"
+    finally:
+        gc.enable()
+
+
 def test_a_deadline_still_ends_what_others_were_aborted_around() -> None:
     h = Harness()
     front = h.connect()
@@ -179,11 +203,13 @@ def test_a_head_that_finds_no_room_is_not_matched_again_at_each_step(
     front = h.connect()
     h.start_worker()
     looks: list[object] = []
-    find = Reuse.find
+    find = PrefixReuse.find
     for at in (1, 2):
         h.submit(front, [at] * 6, tenant="a", max_tokens=40, ignore_eos=True)
     h.run_step()
-    monkeypatch.setattr(Reuse, "find", lambda self, head: (looks.append(head), find(self, head))[1])
+    monkeypatch.setattr(
+        PrefixReuse, "find", lambda self, head: (looks.append(head), find(self, head))[1]
+    )
     waiting = h.submit(front, [3] * 30, tenant="b", max_tokens=2, ignore_eos=True)
     for _ in range(25):
         h.run_step()
@@ -204,7 +230,7 @@ def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() ->
     assert end_of(first).finish == "stop"
     h.compile_at_once = False
     holder = h.submit(front, [1, 2, 3], grammar=grammar, remote_kv_ms=60_000, max_tokens=20)
-    assert h.core.remote_kv.num_waiting == 1
+    assert h.core.state.remote_kv.num_waiting == 1
     h.kill_worker()
     h.start_worker()
     h.now += 31
@@ -217,7 +243,7 @@ def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() ->
 def test_log_probabilities_of_prompts_have_a_bound_in_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MOST_TOLD", 30)
+    monkeypatch.setattr(step_builder, "MAX_PROMPT_LOGPROBS", 30)
     h = Harness(max_num_batched_tokens=256, max_model_len=128)
     front = h.connect()
     h.start_worker()

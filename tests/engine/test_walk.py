@@ -65,7 +65,7 @@ def test_long_histories_meet_what_they_are_for() -> None:
     for seed in range(20):
         walker = seeded_walk(seed, 1000)
         met += walker.met
-        preemptions += walker.h.core.scheduler.num_preemptions
+        preemptions += walker.h.core.state.scheduling.num_preemptions
         reused += walker.h.num_reused
         for front in walker.h.fronts + walker.h.gone:
             for request in front.requests.values():

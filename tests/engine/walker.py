@@ -137,7 +137,7 @@ class Walker:
         sometimes much later than it should."""
         if self.h.worker is not None and self.h.worker.asked:
             asked = list(self.h.worker.asked)
-            self.met["compiled for many"] += self.h.core.grammars.num_waiting > 1
+            self.met["compiled for many"] += self.h.core.state.grammars.num_waiting > 1
             self.h.compiles(asked[self.choose.whole(0, len(asked) - 1)])
 
     def _ends(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Walker:
     def kv_arrived(self) -> None:
         found = self._request()
         if found is not None:
-            self.met["remote KV"] += bool(self.h.core.remote_kv.num_waiting)
+            self.met["remote KV"] += bool(self.h.core.state.remote_kv.num_waiting)
             self.h.send(found[0], KVArrived(found[1].submit.request))
 
     def connect(self) -> None:
@@ -249,9 +249,9 @@ class Walker:
 
     def kill(self) -> None:
         if self.h.worker is not None:
-            running = self.h.core.scheduler.running.values()
+            running = self.h.core.state.scheduling.running.values()
             self.met["killed under a grammar"] += any(s.request.grammar for s in running)
-            halfway = (s.tells_prompt and s.prompt_told > 1 for s in running)
+            halfway = (s.reports_prompt and s.prompt_reported > 1 for s in running)
             self.met["killed in a prompt"] += any(halfway)
             self.met["killed while compiling"] += bool(self.h.worker.asked)
         self.h.kill_worker()
@@ -284,7 +284,7 @@ class Walker:
         self.h.settle()
         self.h.run()
         self.h.settle()
-        pool = self.h.core.scheduler.pool
+        pool = self.h.core.state.scheduling.pool
         assert pool is not None
         assert pool.num_free == pool.num_blocks
         for front in self.h.fronts:

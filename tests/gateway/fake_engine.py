@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +13,8 @@ from penstock.client import ModelText, SequenceDelta
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.engine_state import EngineState
 from penstock.client.live import LiveFeed
+from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
+from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import FinishReason, TokenLogprobs
@@ -88,15 +89,21 @@ class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
     cached_tokens = 0
-    timing = None
+    timing: RequestTiming | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
-    def __init__(self, steps: Iterable[Step], n: int) -> None:
+    def __init__(self, steps: Iterable[Step], n: int, observed: Unobserved = UNOBSERVED) -> None:
         self._steps = iter(steps)
         self._open = set(range(n))
+        self._observed = observed
         self.aborted = asyncio.Event()
+        observed.found_cached(self.cached_tokens)
 
-    def abort(self, *, linger: bool = False) -> None:
+    def abort(self) -> None:
+        self._observed.leave(self.release)
+        self.release()
+
+    def release(self) -> None:
         if self._open:
             self._open.clear()
             self.aborted.set()
@@ -112,6 +119,7 @@ class FakeGeneration:
             step = next(self._steps)
             if isinstance(step, Exception):
                 self._open.clear()
+                self._observed.fail()
                 raise step
             if isinstance(step, (int, float)):
                 await asyncio.sleep(step)
@@ -119,7 +127,9 @@ class FakeGeneration:
             await asyncio.sleep(0)
             self._open -= {d.index for d in step if d.finish_reason is not None}
             # A delta belongs to whoever takes it.
-            return [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
+            deltas = [msgspec.structs.replace(d, token_ids=list(d.token_ids)) for d in step]
+            self._observed.give(deltas)
+            return deltas
         raise StopAsyncIteration
 
 
@@ -144,6 +154,10 @@ class FakeEngineClient:
         self.searches: list[FakeSearch] = []
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
+        self._observer: Observer | None = None
+
+    def observe(self, observer: Observer) -> None:
+        self._observer = observer
 
     def status_age(self, now: float) -> float:
         return self.age if self.status is not None else float("inf")
@@ -173,55 +187,61 @@ class FakeEngineClient:
 
     async def submit(
         self,
-        prompt: list[int],
+        prompt_token_ids: list[int],
         params: SamplingParams,
         *,
         name: str,
         terms: Terms,
         timed: bool = False,
     ) -> FakeGeneration:
+        observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)
         terms.check_time()
         self.terms.append(terms)
         if self.refusal is not None and len(self.submitted) >= self.refuse_after:
             raise self.refusal
-        self.submitted.append((prompt, params, name))
-        generation = FakeGeneration(self.script(prompt, params), params.n)
+        self.submitted.append((prompt_token_ids, params, name))
+        generation = FakeGeneration(self.script(prompt_token_ids, params), params.n, observed)
+        self.begin(generation, params.n, timed=timed or observed.timed)
+        observed.accepted(generation.timing)
         self.generations.append(generation)
         return generation
 
+    def begin(self, generation: FakeGeneration, n: int, *, timed: bool) -> None:
+        """For fakes that have more to say of a generation."""
+
     async def search(
         self,
-        prompt: list[int],
+        prompt_token_ids: list[int],
         follow: Follow,
         *,
         beams: int,
         candidates: int,
         name: str,
         terms: Terms,
-        timed: bool = False,
     ) -> FakeSearch:
+        observed = await observe(self._observer, len(prompt_token_ids), beams)
         await asyncio.sleep(0)
-        self.searches.append(FakeSearch(follow, candidates))
+        observed.accepted(None)
+        self.searches.append(FakeSearch(follow, candidates, observed))
         return self.searches[-1]
 
 
 class FakeSearch:
     """A beam search that has ended already: A is the likeliest letter, whatever came before."""
 
-    timing = None
-    cached_tokens = 0
-
-    def __init__(self, follow: Follow, candidates: int) -> None:
+    def __init__(self, follow: Follow, candidates: int, observed: Unobserved) -> None:
         self.generated = 0
-        self.first_token = time.perf_counter()
+        observed.found_cached(0)
         self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
         entry = logprobs_of(ord("A"), candidates)
         step: NextStep = [[]]
         while not isinstance(step, str):
             self.generated += len(step)
+            observed.gain(len(step))
             step = follow([Outcome(entry, "length") for _ in step])
         self.done.set_result(step)
+        observed.end_search(step)
 
     def abort(self) -> None: ...
 

@@ -14,9 +14,9 @@ import uvicorn
 
 from penstock.config.settings import GatewayConfig
 from penstock.net import listener
-from penstock_gateway import http_protocol
 from penstock_gateway.app import create_app
-from penstock_gateway.server import GatewayServer
+from penstock_gateway.http import protocol as http_protocol
+from penstock_gateway.http.server import GatewayServer
 from penstock_gateway.service import Patience
 from tests.gateway.fake_engine import FakeEngineClient
 

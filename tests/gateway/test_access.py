@@ -14,11 +14,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+import penstock_gateway
 from penstock.config.settings import GatewayConfig
-from penstock_gateway import page
 from penstock_gateway.app import create_admin_app, create_app
+from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys import ring as ring_module
-from penstock_gateway.operations import Operation, OperationRoute
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ADMIN, ALICE, BOB, OTHER, UNKNOWN, bearer, key, write
 from tests.gateway.live import LiveGateway
@@ -26,7 +26,7 @@ from tests.gateway.live import LiveGateway
 pytestmark = pytest.mark.timeout(300)
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
-WEB = Path(page.__file__).parent / "web"
+WEB = Path(penstock_gateway.__file__).parent / "web"
 PAGE = {
     f"/{file.relative_to(WEB).as_posix()}"
     for file in WEB.rglob("*")

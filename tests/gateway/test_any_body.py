@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.operations import OperationRoute
+from penstock_gateway.http.operations import OperationRoute
 from tests.gateway.fake_engine import FakeEngineClient
 
 CHAT = "/v1/chat/completions"
@@ -75,7 +75,7 @@ def check(response: httpx.Response) -> None:
     assert len(error["message"]) < 4000
 
 
-quick = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

@@ -11,12 +11,12 @@ from msgspec import UNSET
 
 from penstock.client import SequenceDelta
 from penstock.sampling_params import SamplingParams
-from penstock_gateway.events import EventStream
-from penstock_gateway.http_protocol import Room
-from penstock_gateway.openai.chat_reply import ChatFormat
-from penstock_gateway.openai.completion_reply import CompletionFormat, Prompt
-from penstock_gateway.openai.reply import ReplyHead, UsageField, append_event
-from penstock_gateway.openai.shown import Shown
+from penstock_gateway.chat.reply import ChatFormat
+from penstock_gateway.completions.reply import CompletionFormat, Prompt
+from penstock_gateway.generate.echo_options import EchoOptions
+from penstock_gateway.generate.reply import ReplyHead, UsageField, append_event
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.protocol import Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
 from tests.gateway.live import LiveGateway
 
@@ -25,12 +25,12 @@ TEXTS = ["x", ' "quoted" \\ ', "\n\t\x00\x1f", "Übergrößenträger 👋", "</s
 
 
 def chat_format() -> ChatFormat:
-    return ChatFormat(HEAD, ByteTokenizer(), Shown(), [1], "")  # type: ignore[arg-type]
+    return ChatFormat(HEAD, ByteTokenizer(), EchoOptions(), [1], "")  # type: ignore[arg-type]
 
 
 def completion_format() -> CompletionFormat:
     prompts = [Prompt([1], "")]
-    return CompletionFormat(HEAD, ByteTokenizer(), Shown(), prompts, 4)  # type: ignore[arg-type]
+    return CompletionFormat(HEAD, ByteTokenizer(), EchoOptions(), prompts, 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("format_of", [chat_format, completion_format])

@@ -17,11 +17,11 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.from_frontend import FromFrontend, Watch
-from penstock_gateway.events import EventStream
+from penstock_gateway.http.events import EventStream
 from penstock_gateway.live.broadcast import MAX_WATCHERS, Watcher
 from penstock_gateway.live.endpoint import _stream
 from tests.engine.harness import Harness
-from tests.engine.test_live import shown
+from tests.engine.live.test_live import shown
 from tests.gateway.fake_engine import FakeEngineClient, welcome
 from tests.gateway.keyring import ADMIN, ALICE, bearer, key, write
 from tests.gateway.live import Connection, LiveGateway

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
 from penstock_gateway.app import create_app
-from penstock_gateway.openapi import operation_of
+from penstock_gateway.http.openapi import operation_of
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -11,7 +11,7 @@ import pytest
 
 import penstock_gateway
 from penstock.config.settings import GatewayConfig
-from penstock_gateway import page
+from penstock_gateway.system import page
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.live import LiveGateway
 from tests.gateway.test_access import ask

@@ -13,9 +13,7 @@ from penstock.client import SequenceDelta
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.to_frontend import SequenceTimeline
-from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
-from penstock_gateway.timeline import LAST_WORD
+from penstock_gateway.generate.timeline import LAST_WORD
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration
 from tests.gateway.live import LiveGateway
 
@@ -43,21 +41,11 @@ class TimedClient(FakeEngineClient):
 
     late = 0.0
 
-    async def submit(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        *,
-        name: str,
-        terms: Terms,
-        timed: bool = False,
-    ) -> FakeGeneration:
-        generation = await super().submit(prompt, params, name=name, terms=terms)
-        generation.timing = RequestTiming(params.n) if timed else None
+    def begin(self, generation: FakeGeneration, n: int, *, timed: bool) -> None:
+        generation.timing = RequestTiming(n) if timed else None
         if generation.timing is not None:
             generation.timing.submit()
-        generation._steps = self._play(generation, params.n)
-        return generation
+        generation._steps = self._play(generation, n)
 
     def _play(self, generation: FakeGeneration, n: int) -> Any:
         yield 0.2

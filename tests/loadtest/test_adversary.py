@@ -79,6 +79,7 @@ def test_percentiles() -> None:
     assert percentile([], 0.5) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_small_run(tmp_path: Path) -> None:
     try:

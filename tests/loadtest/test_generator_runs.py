@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.load.options import EndControl, Length, Options
+from penstock.bench.load.options import EndControl, Length, LoadOptions
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.runner import LoadRun
 from penstock.bench.load.statistics import Summary, summarise
@@ -22,7 +22,7 @@ async def load(server: ScriptedServer, **options: Any) -> tuple[Summary, list[Re
     options.setdefault("output_tokens", Length.parse("6"))
     options.setdefault("input_tokens", Length.parse("10"))
     options.setdefault("warmup", 0)
-    chosen = Options(url=server.url, **options)
+    chosen = LoadOptions(url=server.url, **options)
     run = LoadRun(Target.from_url(server.url), Workload(chosen, "scripted"), chosen)
     await run.warm_up()
     await run.measure()
@@ -71,7 +71,7 @@ async def test_closed_loop_holds_its_concurrency() -> None:
         return Script(first_delay=0.02)
 
     async with ScriptedServer(choose) as server:
-        options = Options(
+        options = LoadOptions(
             url=server.url, concurrency=5, requests=23, warmup=0, output_tokens=Length.parse("2")
         )
         run = LoadRun(Target.from_url(server.url), Workload(options, "scripted"), options, on_end)
@@ -96,7 +96,7 @@ async def test_open_loop_does_not_wait_for_answers() -> None:
 async def test_open_loop_counts_latency_from_the_intended_start() -> None:
     """A generator that is held up sends late; the lateness is part of every latency."""
     async with ScriptedServer() as server:
-        options = Options(
+        options = LoadOptions(
             url=server.url,
             rate=1000.0,
             arrivals="constant",

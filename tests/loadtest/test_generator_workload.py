@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from loadtest.generator import build_parser, main
-from penstock.bench.load.options import Length, OptionError, Options
+from penstock.bench.load.options import Length, LoadOptions, OptionError
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.words import WORDS
 from penstock.bench.load.workload import Workload, arrival_times
 
 
 def prompts(count: int, **options: Any) -> list[list[str]]:
-    workload = Workload(Options(**options), "m")
+    workload = Workload(LoadOptions(**options), "m")
     return [json.loads(workload.request(index).body)["prompt"].split() for index in range(count)]
 
 
 def test_the_same_seed_gives_the_same_bytes_in_any_order() -> None:
-    options = Options(output_tokens=Length.parse("uniform:1:99"), seed=3)
+    options = LoadOptions(output_tokens=Length.parse("uniform:1:99"), seed=3)
     first = [Workload(options, "m").request(index) for index in range(20)]
     second = [Workload(options, "m").request(index) for index in reversed(range(20))]
     assert first == second[::-1]
-    other = Workload(Options(output_tokens=Length.parse("uniform:1:99"), seed=4), "m")
+    other = Workload(LoadOptions(output_tokens=Length.parse("uniform:1:99"), seed=4), "m")
     assert first[0].body != other.request(0).body
 
 
@@ -67,13 +67,13 @@ def test_bad_lengths_are_refused(text: str) -> None:
 
 
 def test_poisson_arrivals_have_the_rate_and_its_spread() -> None:
-    times = list(itertools.islice(arrival_times(Options(rate=50.0, seed=1)), 20_000))
+    times = list(itertools.islice(arrival_times(LoadOptions(rate=50.0, seed=1)), 20_000))
     gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
     mean = sum(gaps) / len(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
     assert mean == pytest.approx(1 / 50, rel=0.03)
     assert variance == pytest.approx(1 / 50**2, rel=0.1)  # an exponential's is its mean squared
-    assert times == list(itertools.islice(arrival_times(Options(rate=50.0, seed=1)), 20_000))
+    assert times == list(itertools.islice(arrival_times(LoadOptions(rate=50.0, seed=1)), 20_000))
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_poisson_arrivals_have_the_rate_and_its_spread() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        Options(**options)
+        LoadOptions(**options)
 
 
 def test_flags_make_the_default_options() -> None:
     flags = vars(build_parser().parse_args([]))
     for extra in ("output", "no_progress", "api_key_env"):
         flags.pop(extra)
-    assert Options(**flags) == Options()
+    assert LoadOptions(**flags) == LoadOptions()
 
 
 def test_urls() -> None:

@@ -69,6 +69,7 @@ def test_transformers_reads_the_same_shape(name: str, tmp_path: Path) -> None:
     assert hub_config(MODELS[name])["head_dim"] == model.config.head_dim
 
 
+@pytest.mark.slow
 def test_a_part_drives_a_real_runner_and_leaves_its_figures(tmp_path: Path) -> None:
     output = tmp_path / "out"
     packages = [str(ROOT / each) for each in ("shared", "services", "kernels")]

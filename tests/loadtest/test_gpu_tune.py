@@ -25,7 +25,7 @@ from loadtest.gpu.tune.ahead import compiled, take
 from loadtest.gpu.tune.candidates import Candidate, ordered
 from loadtest.gpu.tune.families import NAMES, Family, settings
 from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.products import GroupedTiles, parts_of
+from loadtest.gpu.tune.products import GGUFTiles, parts_of
 from loadtest.gpu.tune.settings import DRY, Setting
 from loadtest.gpu.tune.supervise import gathered
 from loadtest.gpu.tune.sweep import Sweep
@@ -95,6 +95,7 @@ def run(
     return rows
 
 
+@pytest.mark.slow
 def test_the_whole_command_without_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.gpu.tune", str(tmp_path), "--dry"]
     done = subprocess.run(
@@ -339,24 +340,24 @@ def test_what_a_setting_moves_are_fields_of_its_tiles() -> None:
     told = {each.name.split("(")[0]: each.moves for _, each in chosen}
     assert "KEY_SPLIT" in told["attention_choice"]["split"]
     assert "layer_norm" in told["row_warps"]["warps"]
-    assert "grouped_parts" in told["GROUPED_FEW"]["parts"]
+    assert "gguf_parts" in told["GGUF_FEW"]["parts"]
 
 
 def test_gguf_tiles_are_timed_with_the_cut_that_they_would_have() -> None:
     def cut(name: str, rows: int, *, own: int, columns: int, parts: int = 0) -> int:
-        tiles = GroupedTiles(own, columns, 32, 4, 3, parts)
+        tiles = GGUFTiles(own, columns, 32, 4, 3, parts)
         return parts_of(name, tiles, rows, outputs=14_336, inputs=4096)
 
     # 224 programs of 64 columns, 448 of 32, 112 of 128.
     wanted = {32: 2, 64: 4, 128: 8}
     for columns, parts in wanted.items():
-        assert cut("GROUPED_FEW", 1, own=16, columns=columns) == parts
-        # GROUPED_FEW's columns count for it too.
-        assert cut("GROUPED_MANY", 32, own=64, columns=columns) == wanted[64]
-    assert cut("GROUPED_MANY", 64, own=32, columns=64) == 1
-    assert cut("GROUPED_MANY", 128, own=64, columns=64) == 1
-    assert cut("GROUPED_MANY", 128, own=128, columns=64) == wanted[64]
-    assert cut("GROUPED_MANY", 128, own=64, columns=64, parts=8) == 8
+        assert cut("GGUF_FEW", 1, own=16, columns=columns) == parts
+        # GGUF_FEW's columns count for it too.
+        assert cut("GGUF_MANY", 32, own=64, columns=columns) == wanted[64]
+    assert cut("GGUF_MANY", 64, own=32, columns=64) == 1
+    assert cut("GGUF_MANY", 128, own=64, columns=64) == 1
+    assert cut("GGUF_MANY", 128, own=128, columns=64) == wanted[64]
+    assert cut("GGUF_MANY", 128, own=64, columns=64, parts=8) == 8
 
 
 def test_the_report_has_every_figure() -> None:

@@ -10,6 +10,7 @@ import pytest
 from loadtest import routing
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_small_run(tmp_path: Path) -> None:
     assert routing.main(["--smoke", "--output", str(tmp_path)]) == 0

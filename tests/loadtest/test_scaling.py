@@ -13,6 +13,7 @@ from loadtest.curves import SMOKE, Curves, Extent
 from loadtest.report.readme import README, section
 
 
+@pytest.mark.slow
 def test_small_points_of_the_real_model(tmp_path: Path) -> None:
     try:
         importlib.import_module("penstock_kernels.cpu.library").load()

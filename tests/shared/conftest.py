@@ -52,7 +52,7 @@ async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
     """Speaks the real protocol from a script."""
     engine = ScriptedEngine(endpoint)
     yield engine
-    if not engine.hub.socket.closed:
+    if not engine.server.socket.closed:
         await engine.die()
 
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from penstock.cli.conversation import Conversation
+from penstock.cli.conversation import ChatHistory
 from penstock.cli.status import _table
-from penstock.cli.system_state import State, bar
+from penstock.cli.system_state import SystemReport, bar
 from penstock.cli.terminal import Style, clip, counted, duration, printable
 from penstock.cli.top_view import History, frame, sparkline
 
@@ -25,7 +25,7 @@ class Address:
     url = "http://127.0.0.1:8000"
 
 
-def state(**fields: object) -> State:
+def state(**fields: object) -> SystemReport:
     engine = {
         "running": 3,
         "waiting": 1,
@@ -43,7 +43,7 @@ def state(**fields: object) -> State:
     }
     gateway = {"pid": 7, "connected": True, "open_requests": 4, "draining": False, "uptime": 70.0}
     raw = {"ready": True, "reason": "", "model": "m", "boot": "b", "engine": engine}
-    return State({**raw, "status_age": 0.0, "gateway": gateway})
+    return SystemReport({**raw, "status_age": 0.0, "gateway": gateway})
 
 
 def test_rates_are_between_two_words_of_the_engine_core() -> None:
@@ -101,7 +101,7 @@ def test_status_says_it_in_words(monkeypatch) -> None:
     several = state()
     several.raw["engines"] = [{"ready": True}, {"ready": False}]
     assert "2 engine cores (1 ready), 1 worker, 2 front ends" in _table(Address(), several)
-    down = State({"ready": False, "reason": "the worker is loading the model"})
+    down = SystemReport({"ready": False, "reason": "the worker is loading the model"})
     assert "not ready: the worker is loading the model" in _table(Address(), down)
 
 
@@ -135,7 +135,7 @@ def test_small_things() -> None:
 
 
 def test_a_conversation_and_its_files(tmp_path) -> None:
-    talk = Conversation("Be short.")
+    talk = ChatHistory("Be short.")
     talk.ask("Hello")
     talk.answered("Hi.")
     talk.ask("Again")

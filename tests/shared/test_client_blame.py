@@ -91,7 +91,7 @@ async def lives(endpoint: str, engine: ScriptedEngine) -> AsyncIterator[list[Scr
     lives = [engine]
     yield lives
     for each in lives[1:]:
-        if not each.hub.socket.closed:
+        if not each.server.socket.closed:
             await each.die()
 
 

@@ -61,7 +61,7 @@ async def test_half_a_character_survives_the_engine(engine, client, endpoint):
 
 async def test_a_lost_session_alone_is_no_death(engine, client):
     await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="again")
-    engine.hub.end(engine.session, "for the test")
+    engine.server.end(engine.session, "for the test")
     await until(lambda: len(engine.submits) == 2)
     assert engine.submits[1].deaths == 0
 
@@ -144,7 +144,7 @@ async def test_an_absent_seed_is_drawn_and_kept_when_resumed(engine, client):
     await client.submit(list(b"x"), SamplingParams(max_tokens=9), name="two")
     seeds = [submit.sampling.seed for submit in engine.submits]
     assert seeds[0] != seeds[1]
-    engine.hub.end(engine.session, "for the test")
+    engine.server.end(engine.session, "for the test")
     await until(lambda: len(engine.submits) == 4)
     assert [submit.sampling.seed for submit in engine.submits[2:]] == seeds
 

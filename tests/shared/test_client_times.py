@@ -63,7 +63,7 @@ async def test_who_waits_for_an_account_only_is_not_submitted_again(engine, clie
     engine.text(engine.submits[0], "END")
     await collect(generation)
     other = await client.submit(list(b"y"), SamplingParams(max_tokens=50), name="o", timed=True)
-    engine.hub.end(engine.session, "for the test")
+    engine.server.end(engine.session, "for the test")
     await until(lambda: len(engine.submits) == 3)
     assert engine.submits[2].name == "o"
     assert other.timing.submitted > other.timing.begun
@@ -79,7 +79,7 @@ async def test_terms_travel_and_what_is_left_of_the_time_goes_down(engine, clien
         list(b"x"), SamplingParams(max_tokens=50), name="t", terms=terms
     )
     await asyncio.sleep(0.1)
-    engine.hub.end(engine.session, "for the test")
+    engine.server.end(engine.session, "for the test")
     await until(lambda: len(engine.submits) == 2)
     first, second = engine.submits
     assert (first.tenant, first.priority) == (second.tenant, second.priority) == ("t", -3)

@@ -1,4 +1,4 @@
-"""Flags, files and the README's table say what the configuration tree says."""
+"""Flags, files and the reference's table say what the configuration tree says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.config.tree import Leaf, leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
 
-README = Path(__file__).parents[2] / "README.md"
+SETTINGS = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 LEAVES = leaves(ServeConfig)
 
 
@@ -146,6 +146,6 @@ def test_keywords_reach_any_depth_and_unknown_ones_are_refused() -> None:
         replace_settings(EngineConfig(), {"max_num_seqs": 0})
 
 
-def test_the_readmes_table_is_current() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_references_table_is_current() -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
     assert updated(text) == text, "run `make format`"

@@ -65,7 +65,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     if scene.client is not None:
         await scene.client.close()
     for engine in scene.engines:
-        if not engine.hub.socket.closed:
+        if not engine.server.socket.closed:
             await engine.die()
 
 
@@ -111,7 +111,7 @@ async def test_an_engine_that_drained_is_left_without_a_death(scene):
     await until(lambda: client.engines[1].status.running == 1000)
     await client.submit(list(b"y"), LONG, name="new")
     assert (len(first.submits), len(second.submits)) == (1, 1)
-    first.hub.close()
+    first.server.close()
     first._task.cancel()
     await until(lambda: len(second.submits) == 2)
     assert second.submits[1].deaths == 0
@@ -270,7 +270,7 @@ async def test_limits_are_those_that_all_keep(scene):
     limits = first.welcome().limits
     small = msgspec.structs.replace(limits, max_model_len=50, grammar_kinds=("lark", "regex"))
     second.welcome = lambda: msgspec.structs.replace(welcome(), limits=small)
-    second.hub.end(second.session, "for the test")
+    second.server.end(second.session, "for the test")
     await until(lambda: client.welcome.limits.max_model_len == 50)
     assert set(client.welcome.limits.grammar_kinds) == {"regex", "lark"}
     assert client.welcome.boot in {first.boot.hex(), second.boot.hex()}

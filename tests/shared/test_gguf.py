@@ -198,7 +198,7 @@ def test_missing_file(tmp_path: Path) -> None:
         GGUFFile(tmp_path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_damage_never_gives_another_error(
     tmp_path_factory: pytest.TempPathFactory, written: Path, data: st.DataObject

@@ -22,7 +22,7 @@ from penstock.parsing import (
 )
 from penstock.parsing.events import merged
 from penstock.parsing.forced import NamedCall, RequiredCalls
-from penstock.parsing.json_scanner import JsonScanner, State
+from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser
 
 TOOLS = ("get_weather", "add")
@@ -85,7 +85,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=TEXTS, data=st.data())
 @pytest.mark.parametrize("name", MAKERS)
 def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
@@ -96,7 +96,7 @@ def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
     assert parse(name, *text) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_is_lost(name: str, text: str) -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_lost(name: str, text: str) -> None:
     assert len(letters) <= len(text) + len("add")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     value=st.recursive(
         st.none()
@@ -237,7 +237,7 @@ def test_what_is_held_back_is_bounded(name: str, endless: str) -> None:
     assert pushed - got < 70_000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.text(st.sampled_from('{}[]",:\\ntrue1-.eE0u "a'), max_size=24))
 @example('{"a": -0.0e+1}')
 @example('{"a": 01}')
@@ -246,7 +246,7 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
     scanner = JsonScanner()
     read = 0
     for letter in text:
-        if scanner.state in (State.DONE, State.BROKEN):
+        if scanner.state in (ScanState.DONE, ScanState.BROKEN):
             break
         scanner.step(letter)
         read += 1
@@ -256,8 +256,8 @@ def test_the_scanner_agrees_with_python(text: str) -> None:
     except (ValueError, ZeroDivisionError):
         valid = False
     if valid:
-        assert scanner.state is State.DONE
-    elif scanner.state is State.DONE:
+        assert scanner.state is ScanState.DONE
+    elif scanner.state is ScanState.DONE:
         json.loads(text[:read])
 
 
@@ -269,7 +269,7 @@ def test_the_scanner_follows_every_beginning() -> None:
         scanner = JsonScanner()
         for letter in text[: chance.randrange(len(text))]:
             scanner.step(letter)
-            assert scanner.state not in (State.BROKEN, State.DONE)
+            assert scanner.state not in (ScanState.BROKEN, ScanState.DONE)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,17 @@ def test_another_format_version_is_not_used(
         load_manifest(old)
 
 
+def test_a_manifest_of_an_unknown_family(tmp_path: Path, model: Path) -> None:
+    """As a later release may have written it."""
+    folder = prepare(str(model), cache_dir=tmp_path)
+    manifest = folder / "manifest.json"
+    text = manifest.read_text()
+    assert '"architecture": "llama"' in text
+    manifest.write_text(text.replace('"architecture": "llama"', '"architecture": "llama9"'))
+    with pytest.raises(UnsupportedModel, match="the family 'llama9' is not served"):
+        load_manifest(folder)
+
+
 def test_several_processes_at_once(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     code = (

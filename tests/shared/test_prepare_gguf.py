@@ -135,7 +135,7 @@ WORDS = st.text(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=WORDS)
 @pytest.mark.parametrize("name", LLAMA_CPP)
 def test_words_as_llama_cpp_defines_them(name: str, text: str) -> None:

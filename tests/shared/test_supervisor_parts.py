@@ -29,8 +29,8 @@ from penstock.net import listener
 from penstock.supervisor import shares
 from penstock.supervisor.child import ChildSpec, start
 from penstock.supervisor.gpus import devices_of_workers, visible_gpus
-from penstock.supervisor.replicas import Endpoints, make_replicas
-from penstock.supervisor.report import Report
+from penstock.supervisor.replicas import EngineAddresses, make_replicas
+from penstock.supervisor.report import StartupReport
 from penstock.supervisor.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
 from penstock.supervisor.shares import share
 
@@ -104,7 +104,7 @@ def test_urls() -> None:
 
 def test_a_report_is_one_json_line_and_only_the_first_counts() -> None:
     reading, writing = os.pipe()
-    report = Report(writing)
+    report = StartupReport(writing)
     report.send_error('no "such" model')
     report.send_ready()
     os.close(writing)
@@ -114,7 +114,7 @@ def test_a_report_is_one_json_line_and_only_the_first_counts() -> None:
 
 async def test_the_end_of_the_reports_reader_is_noticed() -> None:
     reading, writing = os.pipe()
-    report, gone = Report(writing), asyncio.Event()
+    report, gone = StartupReport(writing), asyncio.Event()
     report.watch(gone.set)
     await asyncio.sleep(0.05)
     assert not gone.is_set()
@@ -126,7 +126,7 @@ async def test_the_end_of_the_reports_reader_is_noticed() -> None:
 
 def test_a_report_needs_an_open_descriptor() -> None:
     with pytest.raises(InvalidRequest, match="--report-fd 987"):
-        Report(987)
+        StartupReport(987)
 
 
 def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_ranks_share_what_their_engine_core_has(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_engine_cores_have_places_of_their_own(tmp_path: Path) -> None:
-    runtime, default = RuntimeDir.create(tmp_path), Endpoints()
+    runtime, default = RuntimeDir.create(tmp_path), EngineAddresses()
     try:
         [one] = make_replicas(ServeConfig(), runtime, tmp_path, default, 7.0)
         assert (one.engine.name, [each.name for each in one.workers]) == ("engine", ["worker 0"])
@@ -193,14 +193,17 @@ def test_engine_cores_have_places_of_their_own(tmp_path: Path) -> None:
         names = [(each.engine.name, *(one.name for one in each.workers)) for each in two]
         assert names == [("engine 0", "worker 0"), ("engine 1", "worker 1")]
         assert len({each.frontends for each in two}) == 2
-        places = Endpoints("ipc:///a,ipc:///b", "ipc:///c,ipc:///d")
+        places = EngineAddresses("ipc:///a,ipc:///b", "ipc:///c,ipc:///d")
         given = make_replicas(config, runtime, tmp_path, places, 7.0)
         assert [each.frontends for each in given] == ["ipc:///a", "ipc:///b"]
         assert [told(each.workers[0], "--engine-endpoint") for each in given] == [
             "ipc:///c",
             "ipc:///d",
         ]
-        for wrong, flag in ((Endpoints("ipc:///a"), "frontend"), (Endpoints(None, "a"), "worker")):
+        for wrong, flag in (
+            (EngineAddresses("ipc:///a"), "frontend"),
+            (EngineAddresses(None, "a"), "worker"),
+        ):
             with pytest.raises(StartupError, match=f"--{flag}-endpoint has 1 places, --data-para"):
                 make_replicas(config, runtime, tmp_path, wrong, 7.0)
     finally:
@@ -214,12 +217,12 @@ def test_each_rank_is_a_worker_of_its_engine_core(tmp_path: Path) -> None:
         parallel=ParallelSettings(tensor_parallel_size=2, pipeline_parallel_size=2),
     )
     try:
-        [one] = make_replicas(ServeConfig(engine=engine), runtime, tmp_path, Endpoints(), 7.0)
+        [one] = make_replicas(ServeConfig(engine=engine), runtime, tmp_path, EngineAddresses(), 7.0)
         assert [each.name for each in one.workers] == [f"worker {rank}" for rank in range(4)]
         assert [told(each, "--rank") for each in one.workers] == ["0", "1", "2", "3"]
         assert len({told(each, "--engine-endpoint") for each in one.workers}) == 1
         config = ServeConfig(engine=engine, data_parallel_size=2)
-        _, second = make_replicas(config, runtime, tmp_path, Endpoints(), 7.0)
+        _, second = make_replicas(config, runtime, tmp_path, EngineAddresses(), 7.0)
         assert [each.name for each in second.workers] == [f"worker {n}" for n in range(4, 8)]
         assert [told(each, "--rank") for each in second.workers] == ["0", "1", "2", "3"]
         assert [told(each, "--index") for each in second.workers] == ["4", "5", "6", "7"]
@@ -240,7 +243,7 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_p
     engine = EngineConfig(parallel=ParallelSettings(tensor_parallel_size=2))
     try:
         config = ServeConfig(engine=engine, data_parallel_size=2)
-        replicas = make_replicas(config, runtime, tmp_path, Endpoints(), 7.0)
+        replicas = make_replicas(config, runtime, tmp_path, EngineAddresses(), 7.0)
         seen = [dict(spec.environment) for each in replicas for spec in each.workers]
         assert seen == [{"CUDA_VISIBLE_DEVICES": name} for name in ("3", "GPU-5f", "1", "7")]
     finally:

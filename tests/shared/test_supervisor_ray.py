@@ -26,7 +26,7 @@ from penstock.supervisor.ray.reach import (
     dialled_endpoint,
     worker_transport,
 )
-from penstock.supervisor.replicas import Endpoints, make_replicas
+from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.runtime_dir import RuntimeDir
 
 HERE, ELSEWHERE = "10.0.0.1", "10.0.0.2"
@@ -61,7 +61,7 @@ def test_one_process_holds_the_ranks_of_an_engine_core(
     runtime = RuntimeDir.create(tmp_path)
     try:
         config = ServeConfig(engine=engine, executor="ray", data_parallel_size=2)
-        replicas = make_replicas(config, runtime, tmp_path, Endpoints(), 7.0)
+        replicas = make_replicas(config, runtime, tmp_path, EngineAddresses(), 7.0)
         assert [[one.name for one in each.workers] for each in replicas] == [["ray 0"], ["ray 1"]]
         parser = BY_NAME["ray-workers"].parser()
         for each in replicas:
@@ -80,7 +80,7 @@ def test_without_ray_there_is_one_clear_line(
     runtime = RuntimeDir.create(tmp_path)
     try:
         with pytest.raises(StartupError, match=r"pip install 'penstock\[ray\]'"):
-            make_replicas(ServeConfig(executor="ray"), runtime, tmp_path, Endpoints(), 7.0)
+            make_replicas(ServeConfig(executor="ray"), runtime, tmp_path, EngineAddresses(), 7.0)
     finally:
         runtime.remove()
     wanted = Wanted(EngineConfig(), "ipc:///x", str(tmp_path), lambda: True)

@@ -174,7 +174,7 @@ def _special_ids_in(template: ChatTemplate, ids: list[int]) -> list[int]:
     return [token for token in ids if token in template._tokenizer.special_ids]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(messages=_conversations(HOSTILE_TEXT))
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_messages_cannot_forge_special_tokens(name: str, messages: list[dict]) -> None:
@@ -187,7 +187,7 @@ def test_messages_cannot_forge_special_tokens(name: str, messages: list[dict]) -
     assert ours._tokenizer.decode(ids, skip_special_tokens=False) == ours.render(messages)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parts=st.lists(HOSTILE_TEXT, min_size=1, max_size=5))
 def test_parts_that_the_template_joins_cannot_forge_them_either(parts: list[str]) -> None:
     ours, _ = _PAIRS.get("parts") or _PAIRS.setdefault("parts", _pair(_chatml_backend(), PARTS))
@@ -207,7 +207,7 @@ def test_a_message_cannot_complete_what_the_template_writes_beside_it(text: str)
     assert ours._tokenizer.decode(ids) == f"<|{text.strip()}end|>"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(messages=_conversations(HOSTILE_TEXT))
 @pytest.mark.parametrize("kind", ["", "first", "always", "strips"])
 def test_forging_is_vain_with_bos_too(kind: str, messages: list[dict]) -> None:
@@ -217,7 +217,7 @@ def test_forging_is_vain_with_bos_too(kind: str, messages: list[dict]) -> None:
     assert _special_ids_in(ours, ids) == _special_ids_in(ours, expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     messages=_conversations(
         st.lists(

@@ -19,10 +19,18 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.transport import session_server as module
 from penstock.transport.events import Ended, Event, Opened, Received
-from penstock.transport.numbering import Lane
+from penstock.transport.numbering import Numbering
 from penstock.transport.session_client import SessionClient
 from penstock.transport.session_server import DRAIN_LIMIT, FAREWELL, SessionServer
-from penstock.transport.wire import MAX_FRAMES, NO_BOOT, BadFrame, Kind, join, pack_header, split
+from penstock.transport.wire import (
+    MAX_FRAMES,
+    NO_BOOT,
+    BadFrame,
+    FrameKind,
+    join,
+    pack_header,
+    split,
+)
 
 pytestmark = pytest.mark.timeout(240)
 BOOT = b"boot-one"
@@ -188,19 +196,21 @@ def raw_dealer(context: zmq.Context, endpoint: str) -> zmq.Socket:
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, b"\x01" + os.urandom(15))
     dealer.connect(endpoint)
-    dealer.send_multipart([pack_header(NO_BOOT, Kind.DATA, 0), msgspec.msgpack.encode(["hello"])])
+    dealer.send_multipart(
+        [pack_header(NO_BOOT, FrameKind.DATA, 0), msgspec.msgpack.encode(["hello"])]
+    )
     return dealer
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        [pack_header(BOOT, Kind.DATA, 2), msgspec.msgpack.encode(["a gap"])],
-        [pack_header(BOOT, Kind.DATA, 1), b"\xc1 not msgpack"],
-        [pack_header(BOOT, Kind.DATA, 1), msgspec.msgpack.encode({"of": "another type"})],
-        [pack_header(b"boot-two", Kind.DATA, 1), msgspec.msgpack.encode(["other boot"])],
-        [pack_header(NO_BOOT, Kind.DATA, 1), msgspec.msgpack.encode(["no boot"])],
-        [pack_header(BOOT, Kind.DATA, 1)],
+        [pack_header(BOOT, FrameKind.DATA, 2), msgspec.msgpack.encode(["a gap"])],
+        [pack_header(BOOT, FrameKind.DATA, 1), b"\xc1 not msgpack"],
+        [pack_header(BOOT, FrameKind.DATA, 1), msgspec.msgpack.encode({"of": "another type"})],
+        [pack_header(b"boot-two", FrameKind.DATA, 1), msgspec.msgpack.encode(["other boot"])],
+        [pack_header(NO_BOOT, FrameKind.DATA, 1), msgspec.msgpack.encode(["no boot"])],
+        [pack_header(BOOT, FrameKind.DATA, 1)],
         [b"short", b"x"],
         [b"x" * 17, b"x"],
         [b"x"] * 200,
@@ -217,19 +227,19 @@ def test_an_unsound_frame_ends_the_session_on_both_sides(context, endpoint, part
     kinds = []
     while dealer.poll(30_000):
         kinds.append(dealer.recv_multipart()[0][8])
-        if kinds[-1] == Kind.BYE:
+        if kinds[-1] == FrameKind.BYE:
             break
-    assert kinds[-1] == Kind.BYE
+    assert kinds[-1] == FrameKind.BYE
 
 
-@pytest.mark.parametrize("kind", [Kind.DATA, Kind.BEAT])
+@pytest.mark.parametrize("kind", [FrameKind.DATA, FrameKind.BEAT])
 def test_a_stranger_is_told_that_it_has_no_session(context, endpoint, kind):
     wire = Wire(context, endpoint)
     dealer = context.socket(zmq.DEALER)
     dealer.connect(endpoint)
     dealer.send_multipart([pack_header(BOOT, kind, 7), b"\x90"])
     pump(wire, None, lambda _: dealer.poll(0) != 0)
-    assert dealer.recv_multipart()[0][8] == Kind.BYE
+    assert dealer.recv_multipart()[0][8] == FrameKind.BYE
     assert wire.events == []
 
 
@@ -354,7 +364,7 @@ def test_a_connection_that_breaks_under_unread_messages_only_ends_the_session(en
     "parts", [[], [b""], [b"payload"], [b"", b"x" * 70_000, b"z"], [b"p"] * (MAX_FRAMES - 1)]
 )
 def test_parts_that_travel_as_one_come_apart_again(parts):
-    header = pack_header(BOOT, Kind.DATA, 3)
+    header = pack_header(BOOT, FrameKind.DATA, 3)
     joined = join(header, parts)
     assert split(joined) == [header, *parts]
     if parts:
@@ -365,7 +375,7 @@ def test_parts_that_travel_as_one_come_apart_again(parts):
 
 def test_a_message_of_too_many_parts_is_refused():
     with pytest.raises(BadFrame, match="told from each other"):
-        split(join(pack_header(BOOT, Kind.DATA, 3), [b""] * MAX_FRAMES))
+        split(join(pack_header(BOOT, FrameKind.DATA, 3), [b""] * MAX_FRAMES))
 
 
 @pytest.mark.parametrize(
@@ -445,7 +455,7 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
 
 
 def test_lane_numbers_and_gaps():
-    numbering = Lane(0.0, boot=BOOT, expected_boot=BOOT)
+    numbering = Numbering(0.0, boot=BOOT, expected_boot=BOOT)
     numbering.accept(NO_BOOT, 0, 1.0)
     numbering.accept(BOOT, 1, 2.0)
     with pytest.raises(BadFrame, match="message 3 came where 2 was due"):

@@ -18,7 +18,7 @@ from penstock.transport import heartbeat
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.heartbeat import Heartbeat
 from penstock.transport.inbound import DRAIN_LIMIT, INBOX_BYTES
-from penstock.transport.wire import NO_BOOT, Kind, pack_header
+from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
 from tests.shared.test_transport import PATIENT, Clock, Wire, make_link, opened, pump
 
 pytestmark = pytest.mark.timeout(240)
@@ -157,7 +157,7 @@ def test_a_goodbye_is_told_after_what_was_said_before_it(context, endpoint):
     for number in range(5):
         assert client.send([number])
     # What is unread when a connection goes may be lost, so it stays.
-    client.socket.send_multipart([pack_header(NO_BOOT, Kind.BYE, 0), b"enough"])
+    client.socket.send_multipart([pack_header(NO_BOOT, FrameKind.BYE, 0), b"enough"])
     wait_until(
         lambda: wire.server.keep_alive(time.monotonic() + 1) and len(wire.server._inbox) == 6
     )

@@ -26,7 +26,7 @@ from penstock.protocol.to_frontend import Outputs, ToFrontend
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
-from penstock_worker.loading import Loaded, load
+from penstock_worker.loading.load import Loaded, load
 
 FRONT, WORKER = b"front", b"worker"
 

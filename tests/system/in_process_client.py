@@ -39,7 +39,7 @@ class _Link:
         return False
 
     def wait_hint(self, now: float) -> float:
-        return 0.0 if self._system.core.scheduler.has_work else 0.01
+        return 0.0 if self._system.core.state.scheduling.has_work else 0.01
 
     def end(self, reason: str) -> None:
         raise AssertionError(reason)

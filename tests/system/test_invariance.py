@@ -113,15 +113,17 @@ TIGHT = {
 
 
 def pairs(ways: dict[str, list[Way]]) -> list:
+    """Every way with one type of its backend, in turn; with the others too if --long."""
     return [
         pytest.param(
             numerics,
             way,
             id=f"{numerics.backend} {numerics.dtype}, {way.num_blocks} blocks of "
             f"{way.block_size}, budget {way.budget}, {way.threads} threads",
+            marks=[] if (place + turn) % 2 else [pytest.mark.long],
         )
-        for numerics in NUMERICS
-        for way in ways[numerics.backend]
+        for turn, numerics in enumerate(NUMERICS)
+        for place, way in enumerate(ways[numerics.backend])
     ]
 
 
@@ -130,7 +132,7 @@ def test_the_same_among_32_others(folder, alone, numerics, way):
     system = System(folder, numerics, way)
     submit_all(system, others=32)
     system.run()
-    assert system.core.scheduler.num_preemptions == 0
+    assert system.core.state.scheduling.num_preemptions == 0
     assert result(system) == alone(numerics)
 
 
@@ -148,7 +150,7 @@ def test_the_same_when_preempted(folder, alone, numerics, way):
 def watch_preemptions(system: System) -> set[int]:
     """Fills with the numbers of requests that lose their blocks while they run."""
     seen: set[int] = set()
-    queue = system.core.scheduler.queue
+    queue = system.core.state.scheduling.queue
     push = queue.push
 
     def noting(sequence):

@@ -1,7 +1,8 @@
 """Every way of running, on a tiny real model: the same tokens, and logprobs bit for bit.
 
 {prefix cache on, off} x {chunks of 16, 64, whole} x {preempted and recomputed, or swapped, or not
-preempted} x {pipelined, step by step} x {alone, crowded}, for every backend and KV type.
+preempted} x {pipelined, step by step} x {alone, crowded}, for every backend and KV type: every pair
+of these, and every combination with --long.
 """
 
 from __future__ import annotations
@@ -126,15 +127,38 @@ def undisturbed(folder: Path) -> Callable[[Numerics], Results]:
     return run
 
 
-def ways() -> list[tuple[bool, int, PreemptionMode | None, int]]:
-    modes: list[PreemptionMode | None] = ["recompute", "swap", None]
-    return list(itertools.product((True, False), (16, 64, 2048), modes, (1, 2)))
+CACHING = (True, False)
+BUDGETS = (16, 64, 2048)
+MODES: tuple[PreemptionMode | None, ...] = ("recompute", "swap", None)
+STEPS = (1, 2)
+
+
+@pytest.fixture
+def ways(request: pytest.FixtureRequest) -> list[tuple[bool, int, PreemptionMode | None, int]]:
+    """A third of them, in which each value meets each value of the others; all with --long."""
+    every = request.config.getoption("--long")
+    return [
+        (caching, budget, mode, steps)
+        for caching, budget, mode, steps in itertools.product(CACHING, BUDGETS, MODES, STEPS)
+        if every or (caching + BUDGETS.index(budget) + MODES.index(mode) + steps) % 3 == 0
+    ]
+
+
+@pytest.fixture
+def unhurried_ways(request: pytest.FixtureRequest) -> list[tuple[bool, int, int]]:
+    """Those without preemption: half of them, or all with --long."""
+    every = request.config.getoption("--long")
+    return [
+        (caching, budget, steps)
+        for caching, budget, steps in itertools.product(CACHING, BUDGETS, STEPS)
+        if every or (caching + BUDGETS.index(budget) + steps) % 2
+    ]
 
 
 @pytest.mark.parametrize("numerics", NUMERICS, ids=str)
-def test_crowded(folder: Path, undisturbed, numerics: Numerics) -> None:
+def test_crowded(folder: Path, undisturbed, ways, numerics: Numerics) -> None:
     preemptions = swaps = reused = 0
-    for caching, budget, mode, steps in ways():
+    for caching, budget, mode, steps in ways:
         way = Way(
             BLOCK,
             budget,
@@ -148,7 +172,7 @@ def test_crowded(folder: Path, undisturbed, numerics: Numerics) -> None:
         submit_crowd(system)
         system.run()
         assert results(system) == undisturbed(numerics), way
-        scheduler = system.core.scheduler
+        scheduler = system.core.state.scheduling
         assert mode is not None or scheduler.num_preemptions == 0
         assert scheduler.cache is not None
         preemptions += scheduler.num_preemptions
@@ -187,9 +211,9 @@ def test_what_is_compared_is_what_was_asked_for(undisturbed) -> None:
 
 
 @pytest.mark.parametrize("numerics", NUMERICS, ids=str)
-def test_alone_and_again(folder: Path, undisturbed, numerics: Numerics) -> None:
+def test_alone_and_again(folder: Path, undisturbed, unhurried_ways, numerics: Numerics) -> None:
     """One after the other in one system, twice: the second time most is in the cache."""
-    for caching, budget, _, steps in ways()[::3]:
+    for caching, budget, steps in unhurried_ways:
         way = Way(BLOCK, budget, 64, prefix_caching=caching, steps=steps)
         system = System(folder, numerics, way)
         for _ in range(2):

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock.prepare.fields import Fields
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 TINY = ModelConfig(
     architecture="llama",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,13 +57,20 @@ def default_tokenizer(default_folder: Path, default_model: PreparedModel) -> Tok
 @pytest.fixture(scope="session")
 def transformers_model(default_model: PreparedModel) -> Any:
     """The default model in float32 by transformers' own GGUF reader and dequantisation: nothing of
-    ours takes part."""
+    ours takes part. That takes long, so processes that test side by side do it once."""
     import transformers
 
     (file,) = map(Path, default_model.weights.files)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        str(file.parent), gguf_file=file.name, dtype=torch.float32
-    )
+    kept = Path(os.environ["XDG_CACHE_HOME"]) / "transformers-default"
+    with open(f"{kept}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                str(file.parent), gguf_file=file.name, dtype=torch.float32
+            )
+            model.save_pretrained(f"{kept}.part")
+            os.rename(f"{kept}.part", kept)
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(kept), dtype=torch.float32)
     return model.eval()
 
 

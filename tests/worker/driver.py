@@ -12,12 +12,12 @@ from penstock.protocol.common import TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import Grammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Observer, Runner
 from penstock_worker.sampler import choose
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.steps.host_runner import Observer, Runner
 from tests.worker.cpu_model import CPUModel
 
 GREEDY = TokenSampling(0, temperature=0.0, logprobs=3)

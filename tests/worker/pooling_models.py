@@ -17,7 +17,7 @@ from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.from_worker import FromWorker, Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
 from penstock_engine.facts import EngineFacts
-from penstock_worker.loading import Loaded, load
+from penstock_worker.loading.load import Loaded, load
 from tests.system.in_process import recode
 
 VOCAB = 99

@@ -23,7 +23,7 @@ def completing(words: list[tuple[int, ...]], output: list[int]) -> frozenset[int
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(words=words_of_few_ids, output=st.lists(ids, max_size=40))
 def test_what_it_bans_completes_a_word(words: list[tuple[int, ...]], output: list[int]) -> None:
     automaton = BadWords(words)

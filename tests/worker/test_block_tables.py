@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from penstock_worker.block_tables import BlockTables, write_tables
+from penstock_worker.batch.block_tables import BlockTables, write_tables
 
 
 def test_against_lists() -> None:

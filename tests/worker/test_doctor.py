@@ -12,9 +12,9 @@ import pytest
 
 from penstock.cli.main import main
 from penstock_kernels.cpu import library
-from penstock_worker import surroundings
-from penstock_worker.doctor import examine
-from penstock_worker.surroundings import Advice
+from penstock_worker.machine import environment_checks
+from penstock_worker.machine.doctor import examine
+from penstock_worker.machine.environment_checks import Advice
 
 
 def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,21 +30,21 @@ def test_gpus_are_named_and_none_is_no_fault(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Advice, match="the CPU serves"):
-        surroundings.gpu()
+        environment_checks.gpu()
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
     program.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(program))
-    assert surroundings.gpu() == "NVIDIA H200, 143771 MiB"
+    assert environment_checks.gpu() == "NVIDIA H200, 143771 MiB"
 
 
 def test_a_triton_that_cannot_be_loaded_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert re.match(r"\d+\.\d+", surroundings.triton())
+    assert re.match(r"\d+\.\d+", environment_checks.triton())
     monkeypatch.setenv("CC", "the-compiler")
-    assert surroundings.triton().endswith("with the-compiler")
+    assert environment_checks.triton().endswith("with the-compiler")
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(Advice, match=r"penstock\[cuda\]"):
-        surroundings.triton()
+        environment_checks.triton()
 
 
 def test_missing_kernels_are_explained(

@@ -10,10 +10,10 @@ import torch
 
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar import Grammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner
-from penstock_worker.slots import PlanError
+from penstock_worker.steps.host_runner import Runner
 from tests.worker.checkpoints import TINY
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
 from tests.worker.grammar_tools import EVEN, Evens, compile_now

@@ -10,7 +10,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel, WeightFiles
-from penstock_kernels.cpu.matrix import Kind
+from penstock_kernels.cpu.matrix import MatrixKind
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.parity import run_with_logits
@@ -64,8 +64,8 @@ def test_which_matrices_become_int8(tmp_path: Path, tied: bool) -> None:
     layer = decoder.layers[1]
     for matrix in (layer.query, layer.key, layer.value, layer.output, layer.gate, layer.up,
                    layer.down, decoder.head):  # fmt: skip
-        assert matrix.struct.kind == Kind.S8H
-    assert decoder.embedding.struct.kind == (Kind.S8H if tied else Kind.F32)
+        assert matrix.struct.kind == MatrixKind.S8H
+    assert decoder.embedding.struct.kind == (MatrixKind.S8H if tied else MatrixKind.F32)
 
 
 def test_a_plain_gguf_file_becomes_what_safetensors_become(tmp_path: Path) -> None:

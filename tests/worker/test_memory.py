@@ -9,8 +9,8 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
-from penstock_worker import cgroup, cpu, memory
 from penstock_worker.dtype import compute_dtype
+from penstock_worker.machine import cgroup, cpu, memory
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.numa import NODES, Placement, describe, nodes, parse_cpulist
+from penstock_worker.machine.numa import NODES, Placement, describe, nodes, parse_cpulist
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -22,8 +22,8 @@ CHILD = """
 import json, os, sys, threading
 from pathlib import Path
 from penstock import logs
-from penstock_worker import numa
-from penstock_worker.cpu import usable_threads
+from penstock_worker.machine import numa
+from penstock_worker.machine.cpu import usable_threads
 
 logs.setup("child")
 root, node, refuse = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "refuse"

@@ -26,6 +26,27 @@ def prompts(default_tokenizer: Tokenizer) -> list[list[int]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def short(prompts: list[list[int]]) -> list[list[int]]:
+    found = [prompt for prompt in prompts if len(prompt) < 100]
+    assert len(found) >= 20
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_short_prompts_and_16_greedy_tokens(
+    default_float32: DecoderModel,
+    default_model: PreparedModel,
+    transformers_model: Any,
+    short: list[list[int]],
+) -> None:
+    """What the two long ones do, with less of everything."""
+    kernels = CPUModel(default_model.config, default_model.weights, "float32")
+    for model in (default_float32, kernels):
+        assert compare(model, transformers_model, short, 16) >= len(short) * 8
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_prompts_and_64_greedy_tokens(
     default_float32: DecoderModel, transformers_model: Any, prompts: list[list[int]]
@@ -39,6 +60,7 @@ def test_prompts_and_64_greedy_tokens(
     assert compared >= len(prompts) * WANTED // 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_same_on_cpu_kernels(
     default_model: PreparedModel, transformers_model: Any, prompts: list[list[int]]

@@ -109,7 +109,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, TokenSampling, list[int], list[i
     return logits, sampling, draw(small), draw(small)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(case=cases(), name=st.sampled_from(["cpu", "reference"]))
 def test_any_rules_against_the_slow_sampler(
     case: tuple[np.ndarray, TokenSampling, list[int], list[int]], name: str
@@ -138,7 +138,7 @@ def test_any_rules_against_the_slow_sampler(
         assert choice.logprobs.top_ids == true.topk(3).indices.tolist()
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(case=cases())
 def test_both_samplers_choose_the_same_token(
     case: tuple[np.ndarray, TokenSampling, list[int], list[int]],

@@ -8,12 +8,12 @@ import torch
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner
-from penstock_worker.slots import PlanError
-from penstock_worker.steps import deal
+from penstock_worker.steps.attempts import deal
+from penstock_worker.steps.host_runner import Runner
 from tests.worker.driver import GREEDY, make_runner
 
 pytestmark = pytest.mark.timeout(240)

@@ -9,10 +9,10 @@ import torch
 from penstock.protocol.common import Adjustments, Pooling, TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.grammar import Grammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner
-from penstock_worker.slots import PlanError, SlotBounds, Slots
+from penstock_worker.steps.host_runner import Runner
 from tests.worker.driver import make_runner
 from tests.worker.grammar_tools import EVEN, Evens, compile_now
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, Stop
-from penstock_worker import steps_in_flight as module
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.pending import Executed
-from penstock_worker.steps_in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight
+from penstock_worker.steps import in_flight as module
+from penstock_worker.steps.errors import Executed
+from penstock_worker.steps.in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight
 
 
 class Session:

@@ -13,28 +13,29 @@ from safetensors.torch import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
-from penstock_worker.weights import Weights, open_weights
-from penstock_worker.weights.formats import FORMATS
+from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 
 pytestmark = pytest.mark.timeout(240)
 
 QUANTISED = [name for name in FORMATS if name.startswith("Q")]
-K_QUANTS = ["Q4_K", "Q5_K", "Q6_K"]
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""Where the blocks of the types that the package can't quantise hold their float16 numbers."""
 
 
 def stored_bytes(kind: str, elements: int) -> np.ndarray:
     """Bytes of random values in that format; of random blocks where the package can't quantise."""
     rng = np.random.default_rng(17)
-    if kind not in K_QUANTS:
+    if kind not in HALVES:
         values = rng.standard_normal(elements).astype(np.float32)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind]).view(np.uint8).ravel()
     stored = FORMATS[kind]
     blocks = rng.integers(0, 256, (elements // stored.elements, stored.bytes), dtype=np.uint8)
-    halves = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind]
-    for at in halves:
+    for at in HALVES[kind]:
         scales = rng.standard_normal(len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
     return blocks.ravel()

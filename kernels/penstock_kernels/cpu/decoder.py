@@ -10,7 +10,7 @@ import numpy as np
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.memory import Scratch, zeroed
-from penstock_kernels.cpu.structs import Batch, Layer, Model
+from penstock_kernels.cpu.structs import PkBatch, PkLayer, PkModel
 
 PAGE = 16
 """Tokens per page of the cache; a KV block is a whole number of pages."""
@@ -21,11 +21,14 @@ MAX_HEAD_DIM = 1024
 
 @dataclass(frozen=True)
 class CacheKind:
-    """number: in csrc/types.h.  value_bytes: of each.  scale_bytes: of each head's vector."""
+    """How the KV cache stores numbers."""
 
     number: int
+    """PkCache in csrc/types.h."""
     value_bytes: int
+    """Of each number."""
     scale_bytes: int = 0
+    """Of each head's vector."""
 
 
 CACHE_KINDS = {
@@ -37,8 +40,8 @@ CACHE_KINDS = {
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of a model. block_size: tokens per KV block."""
+class DecoderShape:
+    """Sizes of a model."""
 
     hidden: int
     inner: int
@@ -47,6 +50,7 @@ class Shape:
     head_dim: int
     vocab: int
     block_size: int
+    """Tokens per KV block."""
     eps: float
 
     def obstacle(self) -> str | None:
@@ -72,7 +76,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Norm weights are float32 vectors; query_norm and key_norm are [head_dim] or None."""
+    """Weights of a layer. Norms are float32 vectors."""
 
     query: PackedMatrix
     key: PackedMatrix
@@ -84,41 +88,46 @@ class LayerWeights:
     attention_norm: np.ndarray
     feed_forward_norm: np.ndarray
     query_norm: np.ndarray | None = None
+    """[head_dim]; None: queries aren't normalised."""
     key_norm: np.ndarray | None = None
+    """[head_dim]; None: keys aren't normalised."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """Rows of one step, sequence by sequence. All int32 and contiguous.
-
-    tokens: [rows].  first_row: [sequences + 1].  starts: [sequences] tokens computed before.
-    tables: the sequences' physical blocks, joined.  first_block: [sequences], where each begins.
-    """
+class DecoderStep:
+    """Rows of one step, sequence by sequence. All int32 and contiguous."""
 
     tokens: np.ndarray
+    """[rows]."""
     first_row: np.ndarray
+    """[sequences + 1]: each sequence's first row, and the number of rows."""
     starts: np.ndarray
+    """[sequences]: tokens computed before."""
     tables: np.ndarray
+    """Physical blocks of all sequences, one after the other."""
     first_block: np.ndarray
+    """[sequences]: where each sequence's blocks begin in tables."""
 
 
 @dataclass
 class Decoder:
-    """Weights, KV cache and scratch of one model.
+    """Weights, KV cache and scratch memory of one model.
 
-    cosines, sines: [positions, head_dim / 2] float32.  cache: a key of CACHE_KINDS.
     Raises ValueError for a shape with an obstacle, MemoryError when there is no room.
     """
 
-    shape: Shape
+    shape: DecoderShape
     layers: list[LayerWeights]
     embedding: PackedMatrix
     head: PackedMatrix
     norm: np.ndarray
     cosines: np.ndarray
+    """[positions, head_dim / 2] float32."""
     sines: np.ndarray
+    """[positions, head_dim / 2] float32."""
     num_blocks: int
     cache: str
+    """A key of CACHE_KINDS."""
     threads: int
     _scratch: Scratch = field(default_factory=Scratch)
 
@@ -130,7 +139,7 @@ class Decoder:
         self._cancelled = np.zeros(1, dtype=np.int32)
         half = self.shape.block_bytes(self.cache, 1) * self.num_blocks // 2
         self._caches = [(zeroed(half), zeroed(half)) for _ in self.layers]
-        self._structs = (Layer * len(self.layers))(
+        self._structs = (PkLayer * len(self.layers))(
             *(_layer(w, c) for w, c in zip(self.layers, self._caches, strict=True))
         )
         self._model = self._describe()
@@ -153,13 +162,13 @@ class Decoder:
         """Views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
         return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
 
-    def logits(self, step: Step, rows: np.ndarray) -> np.ndarray:
+    def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns logits of some rows.
 
         rows: [n] int32 -> [n, vocab] float32.  A row's bits depend on its sequence alone.
         """
         out = np.empty((len(rows), self.shape.vocab), dtype=np.float32)
-        batch = Batch(
+        batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
             num_wanted=len(rows),
@@ -179,9 +188,9 @@ class Decoder:
         library.pk_forward(model, given, work)
         return out
 
-    def _describe(self) -> Model:
+    def _describe(self) -> PkModel:
         shape = self.shape
-        return Model(
+        return PkModel(
             hidden=shape.hidden,
             inner=shape.inner,
             heads=shape.heads,
@@ -202,11 +211,11 @@ class Decoder:
         )
 
 
-def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> Layer:
+def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> PkLayer:
     def address(vector: np.ndarray | None) -> int | None:
         return None if vector is None else int(vector.ctypes.data)
 
-    return Layer(
+    return PkLayer(
         query=weights.query.struct,
         key=weights.key.struct,
         value=weights.value.struct,

@@ -21,22 +21,22 @@ _NO_BIASES = np.zeros(0, np.float64)
 
 
 class Edit(NamedTuple):
-    """First biased, then penalised, each rounded to float32; a logit never gets infinite.
-
-    biases: what is added to the logits of biased_ids.  seen_ids: that the prompt or the output
-    holds, each once; seen_counts: how often the output does.  repetition: divides the positive
-    logits of all these, and multiplies the others.  frequency: is taken off as often as the output
-    holds the id; presence: once, where it does.
-    biased_ids, seen_ids, seen_counts: int32; biases: float64.
-    """
+    """Biases, then penalties, each rounded to float32; a logit never becomes infinite."""
 
     biased_ids: np.ndarray = _NO_IDS
+    """int32."""
     biases: np.ndarray = _NO_BIASES
+    """float64, added to the logits of biased_ids."""
     seen_ids: np.ndarray = _NO_IDS
+    """int32: ids that the prompt or the output holds, each once."""
     seen_counts: np.ndarray = _NO_IDS
+    """int32: how often the output holds each of seen_ids."""
     presence: float = 0.0
+    """Subtracted once where the output holds the id."""
     frequency: float = 0.0
+    """Subtracted as often as the output holds the id."""
     repetition: float = 1.0
+    """Divides the positive logits of seen_ids, and multiplies their others."""
 
 
 @dataclass(frozen=True)

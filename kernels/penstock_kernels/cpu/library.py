@@ -8,7 +8,7 @@ import os
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
-from penstock_kernels.cpu.structs import Batch, Matrix, Model, Sampling
+from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkModel, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
@@ -25,12 +25,12 @@ _SIGNATURES = {
         c_int,
         [c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_void_p, c_int],
     ),
-    "pk_product_bytes": (c_size_t, [POINTER(Matrix), c_int]),
-    "pk_product": (None, [POINTER(Matrix), c_void_p, c_int, c_void_p, c_int, c_void_p]),
-    "pk_forward_bytes": (c_size_t, [POINTER(Model), POINTER(Batch)]),
-    "pk_forward": (None, [POINTER(Model), POINTER(Batch), c_void_p]),
-    "pk_sample_bytes": (c_size_t, [POINTER(Sampling)]),
-    "pk_sample": (None, [POINTER(Sampling), c_void_p]),
+    "pk_product_bytes": (c_size_t, [POINTER(PkMatrix), c_int]),
+    "pk_product": (None, [POINTER(PkMatrix), c_void_p, c_int, c_void_p, c_int, c_void_p]),
+    "pk_forward_bytes": (c_size_t, [POINTER(PkModel), POINTER(PkBatch)]),
+    "pk_forward": (None, [POINTER(PkModel), POINTER(PkBatch), c_void_p]),
+    "pk_sample_bytes": (c_size_t, [POINTER(PkSampling)]),
+    "pk_sample": (None, [POINTER(PkSampling), c_void_p]),
     "pk_uniform": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
 }
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Arena, Scratch, zeroed
-from penstock_kernels.cpu.structs import Matrix
+from penstock_kernels.cpu.structs import PkMatrix
 
 
-class Kind(enum.IntEnum):
+class MatrixKind(enum.IntEnum):
     """How a packed matrix stores its values (csrc/types.h)."""
 
     F32 = 0
@@ -26,47 +26,49 @@ class Kind(enum.IntEnum):
     S8W16 = 7
 
 
+@dataclass(frozen=True)
+class SourceFormat:
+    """A format that checkpoints store matrices in, as the library unpacks it."""
+
+    number: int
+    """PkSource in csrc/interface.h."""
+    elements: int
+    """Values of a block. Rows are whole blocks."""
+    bytes: int
+    """Size of a block."""
+    kind: MatrixKind
+    """Keeps the values as they are."""
+
+
 SOURCES = {
-    "F32": 0,
-    "F16": 1,
-    "BF16": 2,
-    "Q4_0": 3,
-    "Q4_1": 4,
-    "Q5_0": 5,
-    "Q5_1": 6,
-    "Q8_0": 7,
-    "Q4_K": 8,
-    "Q5_K": 9,
-    "Q6_K": 10,
+    "F32": SourceFormat(0, 1, 4, MatrixKind.F32),
+    "F16": SourceFormat(1, 1, 2, MatrixKind.F32),
+    "BF16": SourceFormat(2, 1, 2, MatrixKind.BF16),
+    "Q4_0": SourceFormat(3, 32, 18, MatrixKind.U4H),
+    "Q4_1": SourceFormat(4, 32, 20, MatrixKind.U4H),
+    "Q5_0": SourceFormat(5, 32, 22, MatrixKind.U8H),
+    "Q5_1": SourceFormat(6, 32, 24, MatrixKind.U8H),
+    "Q8_0": SourceFormat(7, 32, 34, MatrixKind.S8H),
+    "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4W),
+    "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
+    "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
 }
-"""Formats that can be packed, by the checkpoints' own names."""
+"""By the checkpoints' own names."""
 
-OWN_KIND = {
-    "F32": Kind.F32,
-    "F16": Kind.F32,
-    "BF16": Kind.BF16,
-    "Q4_0": Kind.U4H,
-    "Q4_1": Kind.U4H,
-    "Q5_0": Kind.U8H,
-    "Q5_1": Kind.U8H,
-    "Q8_0": Kind.S8H,
-    "Q4_K": Kind.U4W,
-    "Q5_K": Kind.U8W,
-    "Q6_K": Kind.S8W16,
-}
-"""The kind that keeps a format's values as they are."""
-
-PLAIN = ("F32", "F16", "BF16")
+PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 """Formats of plain numbers: they can become F32, BF16 or S8H (int8 in groups of 32)."""
 
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """struct: for the kernels; valid as long as this object lives."""
+    """A matrix in the kernels' own layout."""
 
-    struct: Matrix
+    struct: PkMatrix
+    """What the kernels read; valid as long as this object lives."""
     tiles: np.ndarray
+    """uint8, 64-byte aligned."""
     bias: np.ndarray | None
+    """[outputs, rounded up to 16] float32."""
 
     @property
     def size(self) -> int:
@@ -79,7 +81,7 @@ def pack(
     data: np.ndarray,
     shape: tuple[int, int],
     *,
-    kind: Kind | None = None,
+    kind: MatrixKind | None = None,
     order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     threads: int = 1,
@@ -88,8 +90,8 @@ def pack(
     """Packs a whole matrix.
 
     source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
-    shape: (outputs, inputs).  kind: default OWN_KIND's.  order: [outputs] int32, where each source
-    row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
+    shape: (outputs, inputs).  kind: default the source's own.  order: [outputs] int32, where each
+    source row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
     Raises ValueError where source, kind and width don't fit together, data has another size, or
     order is no permutation.
     """
@@ -106,12 +108,12 @@ def pack(
     if bias is not None and np.shape(bias) != (outputs,):
         raise ValueError(f"bias has shape {np.shape(bias)}; ({outputs},) is needed")
     _check_threads(threads)
-    kind = OWN_KIND[source] if kind is None else kind
+    kind = SOURCES[source].kind if kind is None else kind
     library = load()
     size = library.pk_matrix_bytes(kind, outputs, inputs)
     tiles = zeroed(size) if arena is None else arena.take(size)
     packed = library.pk_pack(
-        SOURCES[source],
+        SOURCES[source].number,
         data.ctypes.data,
         outputs,
         inputs,
@@ -127,7 +129,7 @@ def pack(
     if bias is not None:
         padded = np.zeros(-(-outputs // 16) * 16, dtype=np.float32)
         padded[:outputs] = bias
-    struct = Matrix(
+    struct = PkMatrix(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )
     return PackedMatrix(struct, tiles, padded)
@@ -145,27 +147,13 @@ def _check_threads(threads: int) -> None:
         raise ValueError(f"threads must be at least 1, not {threads}")
 
 
-_BLOCKS = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q5_0": (32, 22),
-    "Q5_1": (32, 24),
-    "Q8_0": (32, 34),
-    "Q4_K": (256, 144),
-    "Q5_K": (256, 176),
-    "Q6_K": (256, 210),
-}
-"""(values, bytes) of a block."""
-
-
 def _row_bytes(source: str, inputs: int) -> int:
-    values, size = _BLOCKS[source]
-    if inputs % values:
-        raise ValueError(f"rows of {source} hold a multiple of {values} values, not {inputs}")
-    return inputs // values * size
+    block = SOURCES[source]
+    if inputs % block.elements:
+        raise ValueError(
+            f"rows of {source} hold a multiple of {block.elements} values, not {inputs}"
+        )
+    return inputs // block.elements * block.bytes
 
 
 def product(

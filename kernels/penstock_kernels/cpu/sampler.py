@@ -12,7 +12,7 @@ import numpy as np
 from penstock_kernels.cpu.edits import Edit, pack
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
-from penstock_kernels.cpu.structs import Sampling
+from penstock_kernels.cpu.structs import PkSampling
 
 NO_LOGPROBS = -1
 DRAW = np.dtype(
@@ -29,38 +29,39 @@ NOT_GIVEN = NOT_EDITED = -1
 
 
 class Row(NamedTuple):
-    """How one row's token is chosen.
-
-    temperature: 0 takes the likeliest.  top_k: 0 is off.  top_p: in (0, 1], 1 is off.  min_p: 0 is
-    off.  draw: in [0, 1).  held_back: ids that can't be chosen unless no other is left; those
-    beyond the vocabulary mean nothing.  logprobs: the number of alternatives, or None.
-    edit: of the logits, before the temperature.  given: the token, where it is known and only its
-    log-probability is wanted.
-    """
+    """How one row's token is chosen."""
 
     temperature: float = 1.0
+    """0 takes the most likely token."""
     top_k: int = 0
+    """0: off."""
     top_p: float = 1.0
+    """In (0, 1]; 1: off."""
     min_p: float = 0.0
+    """0: off."""
     draw: float = 0.0
+    """In [0, 1)."""
     held_back: Sequence[int] | np.ndarray = ()
+    """Ids that can't be chosen unless no other is left; those beyond the vocabulary mean
+    nothing."""
     logprobs: int | None = None
+    """Number of alternatives whose log-probabilities are wanted; None: no log-probabilities."""
     edit: Edit | None = None
+    """Changes the logits, before the temperature."""
     given: int | None = None
+    """The token, where it is known and only its log-probability is wanted."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """tokens: [rows]; -1 for a row with a logit that isn't a finite number.
-
-    logprobs: [rows] float32, of the tokens, where they were asked for and the row is finite.
-    alternatives: per row, (ids, log-probabilities) of the likeliest, equal ones by lower id.
-    Log-probabilities are of the raw logits, before any cut.
-    """
+    """What was chosen. Log-probabilities are of the raw logits, before any cut."""
 
     tokens: np.ndarray
+    """[rows]; -1 for a row with a logit that isn't a finite number."""
     logprobs: np.ndarray
+    """[rows] float32, of the tokens, where they were asked for and the row is finite."""
     alternatives: list[tuple[np.ndarray, np.ndarray]]
+    """For each row, (ids, log-probabilities) of the most likely tokens, equal ones by lower id."""
 
 
 def sample(
@@ -98,7 +99,7 @@ def sample(
     )
     if not len(rows):
         return sampled
-    batch = Sampling(
+    batch = PkSampling(
         rows=len(rows),
         vocab=vocab,
         threads=threads,

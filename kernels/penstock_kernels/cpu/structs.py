@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_float, c_int32, c_void_p
 
 
-class Matrix(ctypes.Structure):
+class PkMatrix(ctypes.Structure):
     """PkMatrix: packed weights. tiles: 64-byte aligned; bias: float32 or null."""
 
     _fields_ = (
@@ -19,17 +19,17 @@ class Matrix(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
+class PkLayer(ctypes.Structure):
     """PkLayer: one decoder layer's weights and its part of the KV cache."""
 
     _fields_ = (
-        ("query", Matrix),
-        ("key", Matrix),
-        ("value", Matrix),
-        ("output", Matrix),
-        ("gate", Matrix),
-        ("up", Matrix),
-        ("down", Matrix),
+        ("query", PkMatrix),
+        ("key", PkMatrix),
+        ("value", PkMatrix),
+        ("output", PkMatrix),
+        ("gate", PkMatrix),
+        ("up", PkMatrix),
+        ("down", PkMatrix),
         ("attention_norm", c_void_p),
         ("feed_forward_norm", c_void_p),
         ("query_norm", c_void_p),
@@ -39,7 +39,7 @@ class Layer(ctypes.Structure):
     )
 
 
-class Model(ctypes.Structure):
+class PkModel(ctypes.Structure):
     """PkModel: everything that a forward pass reads."""
 
     _fields_ = (
@@ -55,16 +55,16 @@ class Model(ctypes.Structure):
         ("threads", c_int32),
         ("eps", c_float),
         ("reserved", c_float),
-        ("layers", ctypes.POINTER(Layer)),
-        ("embedding", Matrix),
-        ("head", Matrix),
+        ("layers", ctypes.POINTER(PkLayer)),
+        ("embedding", PkMatrix),
+        ("head", PkMatrix),
         ("norm", c_void_p),
         ("cosines", c_void_p),
         ("sines", c_void_p),
     )
 
 
-class Batch(ctypes.Structure):
+class PkBatch(ctypes.Structure):
     """PkBatch: one step."""
 
     _fields_ = (
@@ -84,7 +84,7 @@ class Batch(ctypes.Structure):
     )
 
 
-class Sampling(ctypes.Structure):
+class PkSampling(ctypes.Structure):
     """PkSampling: rows whose tokens are to be chosen."""
 
     _fields_ = (

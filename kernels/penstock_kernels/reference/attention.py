@@ -52,23 +52,22 @@ _LOWEST = -1e30
 
 @dataclass(frozen=True)
 class TileGroup:
-    """Query tiles computed together, those with most splits first.
-
-    rows: [tiles, tile_queries] int64, rows of the query tensor; padding repeats a real row.
-    out_places, out_rows: [n] int64; place in the flattened rows -> row of the output.
-    split_tiles: for each split, how many of the tiles reach it (a prefix, by the order).
-    pair_tiles: [pairs] int64, the pairs split by split.
-    slots: [pairs, KEY_SPLIT] int64, where each key lies in the cache.
-    hidden: [pairs, tile_queries, 1, KEY_SPLIT] bool, keys that a query may not see.
-    """
+    """Query tiles that are computed together, those with most splits first."""
 
     rows: Tensor
+    """[tiles, tile_queries] int64: rows of the query tensor; padding repeats a real row."""
     out_places: Tensor
+    """[n] int64: places in the flattened rows."""
     out_rows: Tensor
+    """[n] int64: the row of the output that each place goes to."""
     split_tiles: list[int]
+    """For each split, how many of the tiles reach it (a prefix, by their order)."""
     pair_tiles: Tensor
+    """[pairs] int64: the pairs of tile and split, split by split."""
     slots: Tensor
+    """[pairs, KEY_SPLIT] int64: where each key lies in the cache."""
     hidden: Tensor
+    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys that a query may not see."""
 
 
 @dataclass(frozen=True)

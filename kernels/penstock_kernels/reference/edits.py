@@ -13,11 +13,12 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class Edits:
-    """biases: by token id.  counts: how often the output holds each id that prompt or output
-    hold.  See penstock_kernels.cpu.edits.Edit for the rest."""
+    """Biases and penalties of a row. See penstock_kernels.cpu.edits.Edit for the penalties."""
 
     biases: Mapping[int, float] = field(default_factory=dict)
+    """By token id."""
     counts: Mapping[int, int] = field(default_factory=dict)
+    """How often the output holds each id that the prompt or the output holds."""
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0

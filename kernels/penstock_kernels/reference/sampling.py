@@ -14,12 +14,16 @@ _NUCLEUS_GUESSES = (64, 1024)
 
 
 class SamplingCuts(NamedTuple):
-    """temperature: above 0.  top_k: 0 is off.  top_p: in (0, 1], 1 is off.  min_p: 0 is off."""
+    """What narrows a row's distribution."""
 
     temperature: float = 1.0
+    """Above 0."""
     top_k: int = 0
+    """0: off."""
     top_p: float = 1.0
+    """In (0, 1]; 1: off."""
     min_p: float = 0.0
+    """0: off."""
 
 
 def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:

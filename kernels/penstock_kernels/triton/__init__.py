@@ -6,18 +6,20 @@ while serving.  How each op keeps it:
 
 - a row (or a head of one) is reduced by one program, whole, with one block shape: norms, sampling,
   log-probabilities, FP8 scales;
-- matrix products go through K in order, tile by tile, with no split of K (`linear`, `weight_only`,
-  `fp8_linear`); a row's place in its tile doesn't matter to a tensor core;
+- matrix products go through K in order, tile by tile (`linear/`); `gguf_linear` alone splits K for
+  few rows, in fixed parts that are added in order; a row's place in its tile doesn't matter to a
+  tensor core;
 - attention reduces keys in fixed splits by token position, each in fixed tiles, and folds splits
-  together in order with spelt-out fused multiply-adds: decode and prefill alike (`attention.py`);
+  together in order with spelt-out fused multiply-adds: decode and prefill alike
+  (`attention/paged.py`);
 - an encoder's input is attended to by programs that each go through its keys, and pooled by
   programs that each go through its rows, in fixed tiles from its first token on
-  (`encoder_attention.py`, `pool_rows.py`);
+  (`attention/encoder.py`, `rowwise/pool_rows.py`);
 - no float is ever added atomically.
 
 Every op takes tensors of one CUDA device, launches on the current stream, never waits for the
 device and reads none of its values on the host (so that CUDA graphs can capture it), unless its
 docstring says otherwise.  With TRITON_INTERPRET=1 in the environment before triton is imported, the
-same code runs on CPU tensors in Triton's interpreter: slow, for tests (`numerics.py` has the few
+same code runs on CPU tensors in Triton's interpreter: slow, for tests (`rounding.py` has the few
 lines that differ).  Importing this package needs triton but no CUDA.
 """

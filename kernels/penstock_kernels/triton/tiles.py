@@ -27,11 +27,12 @@ SAMPLING_WARPS = 16
 
 @dataclass(frozen=True)
 class PartTiles:
-    """Of kernels with a program for each part of a row. part: elements that it goes through, a
-    multiple of block.  block: that it reads at once, at least one for each thread."""
+    """Sizes of kernels that have a program for each part of a row."""
 
     part: int
+    """Elements that a program goes through, a multiple of block."""
     block: int
+    """Elements that it reads at once, at least one for each thread."""
     warps: int
 
     def parts(self, size: int) -> int:
@@ -48,11 +49,11 @@ SAMPLING_TILES = PartTiles(SAMPLING_PART, SAMPLING_BLOCK, SAMPLING_WARPS)
 EDIT_BLOCK = 2048
 EDIT_WARPS = 4
 
-LIKELIEST_BLOCK = 2048
+ARGMAX_BLOCK = 2048
 """Logits that a program of `likeliest` reads at once."""
-LIKELIEST_PART = 8192
+ARGMAX_PART = 8192
 """Logits of a row that one program goes through."""
-LIKELIEST_WARPS = 8
+ARGMAX_WARPS = 8
 
 UNPACK_BLOCK = 2048
 """Weights of an output that one program of `dequantise` writes."""
@@ -83,26 +84,31 @@ def row_warps(block: int) -> int:
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """rows: (query, head) pairs of a query tile, a power of two and at least 16.  keys: per inner
-    tile.  split: keys per split, a multiple of `keys`.  Bits depend on all three."""
+    """Sizes of an attention kernel. Bits depend on rows, keys and split."""
 
     rows: int
+    """(query, head) pairs of a query tile, a power of two and at least 16."""
     keys: int
+    """Per inner tile."""
     split: int
+    """Keys per split, a multiple of `keys`."""
     warps: int
     stages: int
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """few: for sequences with at most split_queries new tokens (decode), a program for each split
-    of the keys.  many: for longer chunks, a program for all splits of a query tile.
+    """Tiles by how many new tokens a sequence has.
 
-    A query's bits are the same in both where their tiles are equal in rows, keys, split and warps.
+    A query's bits are the same in both where their tiles are equal in rows, keys, split and
+    warps.
     """
 
     few: AttentionTiles
+    """For sequences with at most split_queries new tokens (decode): a program for each split of
+    the keys."""
     many: AttentionTiles
+    """For longer chunks: a program for all splits of a query tile."""
     split_queries: int = 16
 
 
@@ -143,11 +149,14 @@ def encoder_tiles(head_dim: int, dtype: torch.dtype) -> AttentionTiles:
 
 @dataclass(frozen=True)
 class MatmulTiles:
-    """rows x columns of the output per program, `inner` inputs at a time."""
+    """Sizes of a matrix product's programs."""
 
     rows: int
+    """Of the output, per program."""
     columns: int
+    """Of the output, per program."""
     inner: int
+    """Inputs that are multiplied at a time."""
     warps: int
     stages: int
 
@@ -163,10 +172,10 @@ Hopper tensor core's product, 64 columns still give a matrix of 4,096 outputs 64
 WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once for each 16 rows.  inner is the scales' group instead."""
 
-GROUPED_FEW = MatmulTiles(16, 64, 32, 4, 3)
+GGUF_FEW = MatmulTiles(16, 64, 32, 4, 3)
 """Weights as GGUF has them: four times 64 outputs and 32 inputs, 4 to 8 KiB, on their way in each
 stage."""
-GROUPED_MANY = MatmulTiles(64, 64, 32, 4, 2)
+GGUF_MANY = MatmulTiles(64, 64, 32, 4, 2)
 """A weight is decoded once for each 64 rows; 128 would spill registers where a group has 16."""
 
 _PROGRAMS = 512
@@ -175,10 +184,10 @@ _LEAST_PART = 16
 """Groups of 32 inputs that a part has at least."""
 
 
-def grouped_parts(outputs: int, inputs: int, columns: int = GROUPED_FEW.columns) -> int:
+def gguf_parts(outputs: int, inputs: int, columns: int = GGUF_FEW.columns) -> int:
     """Into how many parts a sum over the inputs is cut where there are few rows: 1, 2, 4 or 8.
-    columns: instead of GROUPED_FEW's, for measuring."""
-    programs, groups = -(-outputs // columns), inputs // GROUPED_FEW.inner
+    columns: instead of GGUF_FEW's, for measuring."""
+    programs, groups = -(-outputs // columns), inputs // GGUF_FEW.inner
     parts = 1
     while parts < 8 and parts * programs < _PROGRAMS and groups >= 2 * parts * _LEAST_PART:
         parts *= 2
@@ -189,6 +198,6 @@ PART_BLOCK = 1024
 PART_WARPS = 4
 
 UNPACK_TILE = 512
-"""Numbers of a row that one program of `grouped_rows` writes."""
+"""Numbers of a row that one program of `gguf_rows` writes."""
 
 FP8 = MatmulTiles(64, 64, 128, 4, 3)

@@ -16,8 +16,8 @@ from loadtest.gpu.parts.cases import Bench, Case, drawn, time_cases
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.attention import paged_attention
-from penstock_kernels.triton.attention_plan import AttentionPlan, plan_attention
+from penstock_kernels.triton.attention.paged import paged_attention
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 
 BLOCK = 16
@@ -137,7 +137,7 @@ class Shape:
             for _ in range(2)
         ]
 
-    def plan(self, tiles: AttentionTiles | None, device: torch.device) -> AttentionPlan:
+    def plan(self, tiles: AttentionTiles | None, device: torch.device) -> DeviceAttentionPlan:
         """Every sequence's blocks lie scattered, as in a pool that has been used.  None: tiles as
         the worker has them."""
         choice = attention_choice(self.config.head_dim, batch_invariant=self.invariant)
@@ -194,7 +194,7 @@ def attended(
     return torch.einsum("kgrt,ktd->rkgd", weights, value).flatten(1, 2)
 
 
-def weightless(plan: AttentionPlan, device: torch.device) -> AttentionPlan:
+def weightless(plan: DeviceAttentionPlan, device: torch.device) -> DeviceAttentionPlan:
     """The plan with tensors that have shapes only, for compiling."""
     lists = {
         name: tiles

@@ -15,13 +15,13 @@ from loadtest.gpu.job import Job, absent
 from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn, time_cases
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton import fp8_linear, weight_only
-from penstock_kernels.triton.dequantise import dequantise
-from penstock_kernels.triton.grouped import grouped_linear, grouped_rows
-from penstock_kernels.triton.grouped_weights import GROUP as GGUF_GROUP
-from penstock_kernels.triton.grouped_weights import GroupedWeights, empty
-from penstock_kernels.triton.linear import linear
-from penstock_worker.weights.grouped import LAYOUTS
+from penstock_kernels.triton.linear import fp8_linear, weight_only
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.dequantise import dequantise
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
+from penstock_worker.quantisation.gguf.repacking import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128
@@ -171,7 +171,7 @@ def gguf(
 ) -> Load:
     """A GGUF file's weights of that type.
 
-    keywords: tiles, rows, outputs and inputs to the keywords of `grouped_linear`.
+    keywords: tiles, rows, outputs and inputs to the keywords of `gguf_linear`.
     """
 
     @cache
@@ -180,14 +180,14 @@ def gguf(
 
         def multiply(x: Tensor, tiles: Tiles) -> Tensor:
             own = keywords(tiles, len(x), outputs, inputs) if keywords and tiles else {}
-            return grouped_linear(x, weights, **own)
+            return gguf_linear(x, weights, **own)
 
-        return Weights(multiply, lambda x: x.float() @ grouped_rows(weights, None, torch.float32).T)
+        return Weights(multiply, lambda x: x.float() @ gguf_rows(weights, None, torch.float32).T)
 
     return load
 
 
-def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GroupedWeights:
+def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
     """Random levels; scales and minima of a few sizes."""
     layout = LAYOUTS[kind]
     if inputs % layout.unit:

@@ -16,7 +16,9 @@ from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels import reference
 from penstock_kernels.reference.sampling import SamplingCuts
-from penstock_kernels.triton import block_copies, gated, rms_norm, rope_write, sampling
+from penstock_kernels.triton.attention import block_copies, rope_write
+from penstock_kernels.triton.rowwise import gated, rms_norm
+from penstock_kernels.triton.sampling import sample
 from penstock_kernels.triton.tiles import PartTiles
 
 BLOCK = 16
@@ -139,13 +141,13 @@ def rotation(config: ModelConfig, rows: int) -> Case:
     )
 
 
-def asking(rows: int, cuts: SamplingCuts, device: torch.device) -> sampling.SamplingRows:
+def asking(rows: int, cuts: SamplingCuts, device: torch.device) -> sample.SamplingRows:
     """Rows that ask for the same, each with a seed of its own."""
 
     def filled(value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((rows,), value, dtype=dtype, device=device)
 
-    return sampling.SamplingRows(
+    return sample.SamplingRows(
         temperature=filled(cuts.temperature, torch.float64),
         top_k=filled(cuts.top_k, torch.int32),
         top_p=filled(cuts.top_p, torch.float64),
@@ -166,7 +168,7 @@ def draw(config: ModelConfig, rows: int, kind: str) -> Case:
 
         def work(tiles: PartTiles | None) -> Work:
             own = {} if tiles is None else {"tiles": tiles}
-            return lambda: sampling.sample_rows(logits, asked, cuts=cuts.top_p < 1.0, **own)
+            return lambda: sample.sample_rows(logits, asked, cuts=cuts.top_p < 1.0, **own)
 
         return Bench(
             work,

@@ -18,7 +18,7 @@ from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.to_worker import Setup
 
-FORWARD, RUNNER = "penstock_worker.forward.triton", "penstock_worker.device"
+FORWARD, RUNNER = "penstock_worker.forward.triton", "penstock_worker.steps.runner"
 BLOCK = 16
 PROFILED_BATCH = 64
 PROFILED_STEPS = 16
@@ -51,7 +51,7 @@ def choose_backend(job: Job) -> str:
 
 
 def measure(job: Job, folder: Path, config: ModelConfig, mode: Mode, backend: str) -> None:
-    from penstock_worker.loading import load
+    from penstock_worker.loading.load import load
 
     extent = job.extent
     loaded = load(setup(extent, folder, mode, backend, job.device.type))

@@ -34,7 +34,7 @@ FAMILIES = (
     Family("gate", f"{_HERE}.rows", "gate"),
     Family("rms-norm", f"{_HERE}.rows", "norm"),
     Family("sampling", f"{_HERE}.rows", "sampled"),
-    Family("likeliest", f"{_HERE}.rows", "greedy"),
+    Family("argmax", f"{_HERE}.rows", "greedy"),
 )
 NAMES = tuple(family.name for family in FAMILIES)
 

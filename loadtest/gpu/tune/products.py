@@ -83,17 +83,17 @@ def fp8_weights(config: ModelConfig, sizes: Sizes) -> Setting:
 
 
 _PARTS = (
-    "parts is no field of a constant: `grouped_parts` decides it, for GROUPED_FEW and GROUPED_MANY "
+    "parts is no field of a constant: `gguf_parts` decides it, for GGUF_FEW and GGUF_MANY "
     "alike; 0 is what it says"
 )
 MOVES = {
-    "GROUPED_FEW": {
-        "rows": "rows is up to how many rows GROUPED_FEW is taken, and the batch-invariant mode "
+    "GGUF_FEW": {
+        "rows": "rows is up to how many rows GGUF_FEW is taken, and the batch-invariant mode "
         "takes it for any",
-        "columns": "columns is what `grouped_parts` counts programs by, for GROUPED_MANY too",
+        "columns": "columns is what `gguf_parts` counts programs by, for GGUF_MANY too",
         "parts": _PARTS,
     },
-    "GROUPED_MANY": {
+    "GGUF_MANY": {
         "rows": "rows is up to how many rows sums are cut into parts",
         "parts": _PARTS,
     },
@@ -101,7 +101,7 @@ MOVES = {
 
 
 @dataclass(frozen=True)
-class GroupedTiles:
+class GGUFTiles:
     """MatmulTiles, and into how many parts the sum over the inputs is cut; 0: as many as it would
     be, were these tiles the present choice."""
 
@@ -118,19 +118,19 @@ class GroupedTiles:
 
 
 def gguf_few(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped(config, sizes, "GROUPED_FEW", (16, 32), sizes.few_rows)
+    return gguf_setting(config, sizes, "GGUF_FEW", (16, 32), sizes.few_rows)
 
 
 def gguf_many(config: ModelConfig, sizes: Sizes) -> Setting:
-    return grouped(config, sizes, "GROUPED_MANY", (32, 64, 128), sizes.many_rows)
+    return gguf_setting(config, sizes, "GGUF_MANY", (32, 64, 128), sizes.many_rows)
 
 
-def grouped(
+def gguf_setting(
     config: ModelConfig, sizes: Sizes, name: str, heights: tuple[int, ...], rows: tuple[int, ...]
 ) -> Setting:
     """Of the down projection too, which has few outputs and many inputs."""
 
-    def keywords(tiles: GroupedTiles, rows: int, outputs: int, inputs: int) -> dict[str, Tiles]:
+    def keywords(tiles: GGUFTiles, rows: int, outputs: int, inputs: int) -> dict[str, Tiles]:
         return {
             "tiles": tiles.tiles,
             "parts": parts_of(name, tiles, rows, outputs, inputs),
@@ -154,8 +154,8 @@ def grouped(
     }
     return Setting(
         name,
-        "_grouped_product",
-        GroupedTiles(now.rows, now.columns, now.inner, now.warps, now.stages, 0),
+        "_gguf_product",
+        GGUFTiles(now.rows, now.columns, now.inner, now.warps, now.stages, 0),
         choices,
         tuple(cases),
         sensible=sensible,
@@ -163,13 +163,13 @@ def grouped(
     )
 
 
-def parts_of(name: str, tiles: GroupedTiles, rows: int, outputs: int, inputs: int) -> int:
-    """As `grouped_linear` would choose them, were these tiles what `name` is."""
+def parts_of(name: str, tiles: GGUFTiles, rows: int, outputs: int, inputs: int) -> int:
+    """As `gguf_linear` would choose them, were these tiles what `name` is."""
     if tiles.parts:
         return tiles.parts
-    many = tiles.rows if name == "GROUPED_MANY" else present.GROUPED_MANY.rows
-    columns = tiles.columns if name == "GROUPED_FEW" else present.GROUPED_FEW.columns
-    return present.grouped_parts(outputs, inputs, columns) if rows <= many else 1
+    many = tiles.rows if name == "GGUF_MANY" else present.GGUF_MANY.rows
+    columns = tiles.columns if name == "GGUF_FEW" else present.GGUF_FEW.columns
+    return present.gguf_parts(outputs, inputs, columns) if rows <= many else 1
 
 
 def products(

@@ -12,7 +12,7 @@ from loadtest.gpu.parts.kernels_rows import chosen
 from loadtest.gpu.tune.settings import Setting, Sizes
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton import tiles as present
-from penstock_kernels.triton.likeliest import likeliest
+from penstock_kernels.triton.sampling.argmax import argmax
 from penstock_kernels.triton.tiles import PartTiles
 
 
@@ -74,15 +74,15 @@ def greedy(config: ModelConfig, sizes: Sizes) -> Setting:
     def make(device: torch.device) -> Bench:
         logits = torch.randn(rows, vocab, device=device)
         return Bench(
-            lambda tiles: lambda: likeliest(logits, **chosen(tiles)),
+            lambda tiles: lambda: argmax(logits, **chosen(tiles)),
             lambda: logits.argmax(-1),
             exact=True,
         )
 
     return Setting(
-        "LIKELIEST_PART, LIKELIEST_BLOCK, LIKELIEST_WARPS",
+        "ARGMAX_PART, ARGMAX_BLOCK, ARGMAX_WARPS",
         "_parts",
-        PartTiles(present.LIKELIEST_PART, present.LIKELIEST_BLOCK, present.LIKELIEST_WARPS),
+        PartTiles(present.ARGMAX_PART, present.ARGMAX_BLOCK, present.ARGMAX_WARPS),
         {
             "part": (4096, 8192, 16_384, 32_768),
             "block": (1024, 2048, 4096),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.protocol.to_worker import Copy
 from penstock_engine.kv.host import HostTier
-from penstock_engine.kv.pool import BlockPool, BrokenBooks
+from penstock_engine.kv.pool import BlockPool, BrokenState
 
 FINDABLE = 4
 """A bit beside the owner classes of the pool, so that both make one number."""
@@ -178,14 +178,14 @@ class KVCache:
         return len(self._block_of)
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Proves the books. Raises BrokenBooks. Linear in the pool's size."""
+        """Proves the books. Raises BrokenState. Linear in the pool's size."""
         self.pool.check(tables)
         if {block: key for key, block in self._block_of.items()} != self._key_of:
-            raise BrokenBooks("the prefix index and the blocks' keys disagree")
+            raise BrokenState("the prefix index and the blocks' keys disagree")
         if sum(self.pool.num_owners(block) == 0 for block in self._key_of) != self.num_kept:
-            raise BrokenBooks(f"{self.num_kept} free KV blocks are counted as kept; it is not so")
+            raise BrokenState(f"{self.num_kept} free KV blocks are counted as kept; it is not so")
         marked = self.findable.count(FINDABLE) == len(self._key_of)
         if not (marked and all(map(self.findable.__getitem__, self._key_of))):
-            raise BrokenBooks("the blocks that are marked as findable aren't those with keys")
+            raise BrokenState("the blocks that are marked as findable aren't those with keys")
         if self.host is not None and not self.host.balances():
-            raise BrokenBooks("a block of the host tier is lost, or held twice")
+            raise BrokenState("a block of the host tier is lost, or held twice")

@@ -24,7 +24,7 @@ class OutOfBlocks(Exception):
     """More blocks were asked for than are free. The caller checks num_free first."""
 
 
-class BrokenBooks(Exception):
+class BrokenState(Exception):
     """The books don't balance: a block was lost, freed twice, or is held by nobody."""
 
 
@@ -110,7 +110,7 @@ class BlockPool:
         for block in reversed(blocks):
             left = references[block] - 1
             if left < 0:
-                raise BrokenBooks(f"KV block {block} was freed twice")
+                raise BrokenState(f"KV block {block} was freed twice")
             references[block] = left
             if left == 0:
                 before = self.num_blocks
@@ -136,19 +136,19 @@ class BlockPool:
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Proves the books: free + used = total, and each count equals the tables' holdings.
 
-        tables: the block lists of all owners.  Raises BrokenBooks.  Linear in the pool's size.
+        tables: the block lists of all owners.  Raises BrokenState.  Linear in the pool's size.
         """
         held: Counter[int] = Counter()
         for table in tables:
             held.update(table)
         free = self._walk_free()
         if len(free) + len(held) != self.num_blocks:
-            raise BrokenBooks(
+            raise BrokenState(
                 f"{len(free)} KV blocks are free and {len(held)} are held, of {self.num_blocks}"
             )
         for block in range(self.num_blocks):
             if self._references[block] != held[block]:
-                raise BrokenBooks(
+                raise BrokenState(
                     f"KV block {block} has {self._references[block]} references; "
                     f"tables hold it {held[block]} times"
                 )
@@ -159,9 +159,9 @@ class BlockPool:
         last = head
         while at != head:
             if self._references[at] != 0 or self._previous[at] != last or len(free) >= head:
-                raise BrokenBooks(f"the free list is broken at KV block {at}")
+                raise BrokenState(f"the free list is broken at KV block {at}")
             free.append(at)
             last, at = at, self._next[at]
         if len(free) != self.num_free or self._previous[head] != last:
-            raise BrokenBooks(f"{len(free)} KV blocks are listed as free, {self.num_free} counted")
+            raise BrokenState(f"{len(free)} KV blocks are listed as free, {self.num_free} counted")
         return free

@@ -18,13 +18,17 @@ from penstock.protocol.live import (
 )
 from penstock_engine.core import EngineCore
 from penstock_engine.policies.accounts import GENERATED_COST
-from penstock_engine.policies.fair import FairShare
-from penstock_engine.request import Sequence
+from penstock_engine.policies.policy import Standing
+from penstock_engine.request.request import Sequence
 
 
 def queue_view(core: EngineCore, now: float) -> QueueView:
     """Who is next, and who waits for something else."""
-    queue, grammars, remote_kv = core.scheduler.queue, core.grammars, core.remote_kv
+    queue, grammars, remote_kv = (
+        core.state.scheduling.queue,
+        core.state.grammars,
+        core.state.remote_kv,
+    )
     shown = queue.first(MAX_QUEUE_ROWS)
     for parked in (grammars, remote_kv):
         if len(shown) < MAX_QUEUE_ROWS:
@@ -57,11 +61,11 @@ def _waits(sequence: Sequence, now: float) -> QueueRow:
 
 def batch_view(core: EngineCore, now: float) -> BatchView:
     """Who runs."""
-    running = core.scheduler.running
+    running = core.state.scheduling.running
     return BatchView(
         rows=[_runs(sequence, now) for sequence in islice(running.values(), MAX_BATCH_ROWS)],
         running=len(running),
-        slots=core.scheduler.max_num_seqs,
+        slots=core.state.scheduling.max_num_seqs,
         prefilling=sum(map(_prefills, running.values())),
     )
 
@@ -94,23 +98,29 @@ def _runs(sequence: Sequence, now: float) -> BatchRow:
 
 def tenant_view(core: EngineCore, tokens: Counter[str]) -> TenantView:
     """tokens: that the steps shown have computed for each tenant."""
-    opened = core.frontends.open_requests
+    opened = core.state.frontends.open_requests
     busiest = opened.busiest(MAX_TENANT_ROWS)
-    running = Counter(sequence.request.tenant for sequence in core.scheduler.running.values())
-    policy = core.scheduler.policy
-    accounts = policy.accounts if isinstance(policy, FairShare) else None
-    debts = {} if accounts is None else accounts.debts(tenant for tenant, _ in busiest)
+    running = Counter(
+        sequence.request.tenant for sequence in core.state.scheduling.running.values()
+    )
+    standings = core.state.scheduling.policy.standings(tenant for tenant, _ in busiest)
     rows = [
-        TenantRow(
-            tenant=tenant,
-            requests=requests,
-            running=running[tenant],
-            tokens=tokens[tenant],
-            weight=accounts[tenant].weight if accounts is not None and tenant in debts else None,
-            debt=round(debts[tenant] / GENERATED_COST, 1) if tenant in debts else None,
-        )
+        _tenant(tenant, requests, running[tenant], tokens[tenant], standings.get(tenant))
         for tenant, requests in busiest
     ]
     return TenantView(
-        rows=rows, total=len(opened), policy=core.facts.config.scheduler.scheduling_policy
+        rows=rows, total=len(opened), policy=core.state.facts.config.scheduler.scheduling_policy
+    )
+
+
+def _tenant(
+    tenant: str, requests: int, running: int, tokens: int, standing: Standing | None
+) -> TenantRow:
+    return TenantRow(
+        tenant=tenant,
+        requests=requests,
+        running=running,
+        tokens=tokens,
+        weight=None if standing is None else standing.weight,
+        debt=None if standing is None else round(standing.debt / GENERATED_COST, 1),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.protocol.from_worker import Result
 from penstock.protocol.live import MAX_STEPS, StepRow
 from penstock.protocol.to_worker import Plan
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ from penstock.protocol.live import (
     WorkerView,
 )
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.rows import batch_view, queue_view, tenant_view
 from penstock_engine.live.steps import StepLog
+from penstock_engine.sessions.effects import Effects
 
 
 class LiveView:
@@ -49,7 +49,7 @@ class LiveView:
 
     def frontend_opened(self, session: bytes, now: float) -> None:
         """A session has begun; the core may have refused it."""
-        if self._core.frontends.get(session) is not None:
+        if self._core.state.frontends.get(session) is not None:
             self._opened[session] = now
 
     def frontend_ended(self, session: bytes) -> None:
@@ -62,7 +62,7 @@ class LiveView:
         """Whether a message was for the live view; the core gets all others."""
         if not isinstance(message, Watch):
             return False
-        if self._core.frontends.get(session) is None:
+        if self._core.state.frontends.get(session) is None:
             return True
         if not message.seconds > 0:
             self._leases.pop(session, None)
@@ -77,7 +77,7 @@ class LiveView:
         """A message that the core has handled."""
         if not self._leases or not isinstance(message, Result):
             return
-        settled = self._core.workers.results.latest
+        settled = self._core.state.workers.results.latest
         if settled is not None and settled is not self._settled:
             self._settled = settled
             self._steps.settled(settled, now)
@@ -87,10 +87,10 @@ class LiveView:
         self._look_at_worker()
         if self._leases:
             for plan in effects.plans():
-                self._steps.sent(plan, self._core.scheduler.running, now)
+                self._steps.sent(plan, self._core.state.scheduling.running, now)
 
     def _look_at_worker(self) -> None:
-        workers = self._core.workers
+        workers = self._core.state.workers
         ready = None if workers.ready is None else workers.ranks.number
         if ready != self._group:
             if self._group is not None:
@@ -125,10 +125,10 @@ class LiveView:
         """The core as it is."""
         begun = time.perf_counter()
         core = self._core
-        model = core.facts.config.model.served_model_name or core.facts.model.name
-        cache = core.scheduler.cache
+        model = core.state.facts.config.model.served_model_name or core.state.facts.model.name
+        cache = core.state.scheduling.cache
         return Snapshot(
-            boot=core.facts.boot,
+            boot=core.state.facts.boot,
             model=model,
             uptime=round(now - self._born, 3),
             draining=core.draining,
@@ -143,7 +143,7 @@ class LiveView:
         )
 
     def _step_view(self) -> StepView:
-        scheduler, workers = self._core.scheduler, self._core.workers
+        scheduler, workers = self._core.state.scheduling, self._core.state.workers
         return StepView(
             rows=self._steps.rows,
             total=scheduler.num_steps,
@@ -154,7 +154,7 @@ class LiveView:
         )
 
     def _frontend_view(self, now: float) -> FrontendView:
-        frontends = self._core.frontends
+        frontends = self._core.state.frontends
         rows = [
             FrontendRow(
                 name=each.name,
@@ -166,7 +166,7 @@ class LiveView:
         return FrontendView(rows=rows, total=len(frontends))
 
     def _worker_view(self, now: float) -> WorkerView:
-        workers = self._core.workers
+        workers = self._core.state.workers
         ready, (healthy, reason) = workers.ready, workers.health(now)
         return WorkerView(
             ready=healthy,

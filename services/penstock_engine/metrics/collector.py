@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from penstock.metrics.families import Families
-from penstock_engine.metrics.state import EngineState
+from penstock_engine.metrics.snapshot import MetricsSnapshot
 
 
-def families_of(state: EngineState, *, ready: bool) -> Iterator[Metric]:
+def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     """All of them. ready: whether the loop turns, and the core says that steps happen."""
     families = Families(state.model)
     yield from _now(families, state, ready)
@@ -20,7 +20,7 @@ def families_of(state: EngineState, *, ready: bool) -> Iterator[Metric]:
     yield from _tenants(families, state)
 
 
-def _now(families: Families, state: EngineState, ready: bool) -> Iterator[Metric]:
+def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Metric]:
     gauge = families.gauge
     yield gauge("penstock:engine_ready", "1: a worker is up, and steps happen or could.", ready)
     yield gauge("penstock:engine_draining", "1: nothing new is accepted.", state.draining)
@@ -40,7 +40,7 @@ def _now(families: Families, state: EngineState, ready: bool) -> Iterator[Metric
     )
 
 
-def _room(families: Families, state: EngineState) -> Iterator[Metric]:
+def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     used = state.blocks["used"] / state.blocks_total if state.blocks_total else 0.0
     yield families.gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used)
     yield families.gauges(
@@ -67,7 +67,7 @@ def _room(families: Families, state: EngineState) -> Iterator[Metric]:
         yield families.counter(f"vllm:{name}", words, value)
 
 
-def _steps(families: Families, state: EngineState) -> Iterator[Metric]:
+def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.counter("penstock:steps", "Steps applied.", state.steps)
     yield families.gauge(
         "penstock:step_budget_tokens",
@@ -103,7 +103,7 @@ def _steps(families: Families, state: EngineState) -> Iterator[Metric]:
     )
 
 
-def _requests(families: Families, state: EngineState) -> Iterator[Metric]:
+def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.counters(
         "penstock:requests_ended",
         "Requests that ended, by how the last of their sequences did.",
@@ -120,7 +120,7 @@ def _requests(families: Families, state: EngineState) -> Iterator[Metric]:
     )
 
 
-def _tenants(families: Families, state: EngineState) -> Iterator[Metric]:
+def _tenants(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     tenants, label = state.tenants, ["tenant"]
     yield families.counters(
         "penstock:tenant_prompt_tokens",

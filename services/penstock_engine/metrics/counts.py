@@ -27,7 +27,7 @@ TOKENS = (1.0, 8.0, *(float(2**power) for power in range(4, 15)))
 REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
 
 
-class Counts:
+class EngineCounts:
     """Since the process began. Seconds are of the clock that the core is told.
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of

@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 
 from penstock_engine.metrics.observed import Observed
-from penstock_engine.metrics.state import EngineState
+from penstock_engine.metrics.snapshot import MetricsSnapshot
 
 LIVE_AGE = 10.0
 READY_AGE = 2.0
 """Seconds without a turn of the loop, beyond the longest pause that it makes by itself."""
 
 
-class Health:
+class EngineHealth:
     """longest_wait: seconds between two turns of an idle loop."""
 
     def __init__(self, core: Observed, longest_wait: float) -> None:
         self._core = core
         self._longest_wait = longest_wait
 
-    def state(self) -> EngineState | None:
+    def snapshot(self) -> MetricsSnapshot | None:
         """The core's, for which a loop that turns is waited for."""
-        return self._core.state(self._longest_wait + READY_AGE / 2)
+        return self._core.snapshot(self._longest_wait + READY_AGE / 2)
 
     def dead(self) -> str | None:
         """Why the process is as good as dead; None: it lives."""
@@ -30,7 +30,7 @@ class Health:
     def unready(self) -> str | None:
         """Why requests would not be served now; None: they would."""
         stuck = self.stuck()
-        state = None if stuck else self.state()
+        state = None if stuck else self.snapshot()
         if state is None:
             return stuck or "the engine core is starting"
         if state.draining:

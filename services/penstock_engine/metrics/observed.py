@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.protocol.from_worker import FromWorker, Result
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
-from penstock_engine.metrics.state import EngineState, state_of
+from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
+from penstock_engine.sessions.effects import Effects
 
 FRESH = 0.2
 """Seconds for which a state is as good as a new one: who asks more often gets it again."""
@@ -36,7 +36,7 @@ class Observed:
         self.turned = time.monotonic()
         self._planning = self._applying = 0.0
         self._wanted = False
-        self._state: EngineState | None = None
+        self._state: MetricsSnapshot | None = None
         self._published = threading.Condition()
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +73,7 @@ class Observed:
 
     # ---- in other threads
 
-    def state(self, patience: float) -> EngineState | None:
+    def snapshot(self, patience: float) -> MetricsSnapshot | None:
         """The core's state of now; an older one, or none, if the loop doesn't turn for `patience`
         seconds."""
         with self._published:

@@ -13,7 +13,7 @@ from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_engine.core import EngineCore
 from penstock_engine.metrics.collector import families_of
-from penstock_engine.metrics.health import Health
+from penstock_engine.metrics.health import EngineHealth
 from penstock_engine.metrics.observed import Observed
 
 
@@ -25,16 +25,16 @@ def metrics_port(core: EngineCore, settings: MetricsSettings, port: int) -> Iter
     """
     observed = Observed(core)
     sock = bind(settings.metrics_host, port, "--engine-metrics-port")
-    health = Health(observed, core.facts.config.transport.beat_interval / 4)
+    health = EngineHealth(observed, core.state.facts.config.transport.beat_interval / 4)
     with serving(sock, pages(health)):
         yield cast(EngineCore, observed)
 
 
-def pages(health: Health) -> dict[str, Page]:
+def pages(health: EngineHealth) -> dict[str, Page]:
     """By path."""
 
     def collect() -> Iterator[Metric]:
-        state = health.state()
+        state = health.snapshot()
         if state is not None:
             yield from families_of(state, ready=not (health.stuck() or state.unready))
 

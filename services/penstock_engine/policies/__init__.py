@@ -1,1 +1,1 @@
-"""Choices that a deployment may want to make otherwise: each a small object with one method."""
+"""Scheduling policies: who is served first, who gets how much of a step, and who gives way."""

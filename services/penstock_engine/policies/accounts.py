@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from penstock.protocol.common import Grant
 from penstock_engine.policies.order import QueueOrder
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.queue import Line
+from penstock_engine.waiting.queue import Line
 
 PROMPT_COST = 32
 """Of computing a token that is not the newest: a prompt's, or a preempted sequence's again."""

@@ -6,8 +6,8 @@ import heapq
 from collections import deque
 
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.queue import Part, Waiting
-from penstock_engine.request import Request
+from penstock_engine.request.request import Request
+from penstock_engine.waiting.queue import Part, Waiting
 
 SEQUENCES_PER_REQUEST = 4
 """Sequences that may wait, for each request that may: n multiplies a request's cost."""

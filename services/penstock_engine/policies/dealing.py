@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence as Items
 
 from penstock_engine.policies.accounts import GENERATED_COST, PROMPT_COST, Account
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 HANDS = 32
 """A step is dealt in about as many parts: so no long prompt fills it while others decode."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from penstock_engine.draft import Draft
-from penstock_engine.fair_queue import FairQueue
+from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.accounts import (
     BLOCK_COST,
     GENERATED_COST,
@@ -15,17 +14,20 @@ from penstock_engine.policies.accounts import (
     Accounts,
 )
 from penstock_engine.policies.dealing import Hand, deal
+from penstock_engine.policies.fair_queue import FairQueue
+from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
-from penstock_engine.policies.policy import FirstCome, Shortage, Turn
+from penstock_engine.policies.policy import Shortage, Standing, Turn
 from penstock_engine.policies.tenants import Tenants
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
 
 MOST_STARTING = 32
 """Tenants that a step's tokens for newcomers are dealt out among."""
 
 
-class FairShare(FirstCome):
+class FairShare(OneLine):
     """Who has been given least is served first; inside a tenant, as by `priority`.
 
     step_budget: tokens of a step; a tenant may save up a claim to as many, so that one which asks
@@ -37,6 +39,7 @@ class FairShare(FirstCome):
     the spared only their elders take blocks, and only for want of others, so the eldest finishes.
     """
 
+    name = "fair"
     ages = True
     makes_way = True
     keeps_tenants_apart = True
@@ -44,11 +47,16 @@ class FairShare(FirstCome):
     LEAST_GAIN = 16
 
     def __init__(self, tenants: Tenants, step_budget: int, pace: StepPace | None = None) -> None:
-        super().__init__(PriorityWithAgeing(), pace)
+        super().__init__(PriorityWithAgeing(), pace or StepPace())
         self.accounts = Accounts(tenants, self.order, PROMPT_COST * step_budget)
         self.queue = FairQueue(self.accounts)
 
-    # ---- books
+    @classmethod
+    def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FairShare:
+        pace = StepPace(settings.max_step_slowdown)
+        return cls(tenants, settings.max_num_batched_tokens, pace)
+
+    # ---- accounts
 
     def joined(self, sequence: Sequence) -> None:
         self.accounts.joined(sequence.request.tenant, sequence.request.grant)
@@ -64,6 +72,10 @@ class FairShare(FirstCome):
         unit = SCALE * GENERATED_COST
         return {name: ahead / unit for name, ahead in self.accounts.ahead().items()}
 
+    def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:
+        debts = self.accounts.debts(tenants)
+        return {name: Standing(self.accounts[name].weight, debt) for name, debt in debts.items()}
+
     # ---- a step
 
     def budget(self, budget: int, in_flight: int) -> int:
@@ -75,20 +87,20 @@ class FairShare(FirstCome):
         self,
         decodes: list[Sequence],
         chunks: list[Sequence],
-        draft: Draft,
+        builder: StepBuilder,
         *,
         can_start: bool,
     ) -> Iterator[Turn]:
         """Decodes within what their tenants are dealt, then those that start, then chunks; then
         whatever found no room leaves its part to the others. The step is short enough for the
         tenant that has fewest decodes."""
-        hands = self._hands(decodes, chunks, draft.left if can_start else 0)
+        hands = self._hands(decodes, chunks, builder.left if can_start else 0)
         if len(hands) < 2:
-            yield from super().turns(decodes, chunks, draft, can_start=can_start)
+            yield from super().turns(decodes, chunks, builder, can_start=can_start)
             return
         fewest = min((len(hand.decodes) for hand in hands if hand.decodes), default=0)
-        draft.keep_to(self.pace.tokens(fewest))
-        deal(hands, draft.left)
+        builder.keep_to(self.pace.tokens(fewest))
+        deal(hands, builder.left)
         kept_out: list[Sequence] = []
         for hand in hands:
             if hand.for_decodes < len(hand.decodes):
@@ -99,23 +111,23 @@ class FairShare(FirstCome):
         spare = 0
         for hand in hands:
             if hand.for_fresh:
-                before = draft.left
+                before = builder.left
                 yield Turn(None, hand.for_fresh, tenant=hand.account.name)
-                spare += hand.for_fresh - (before - draft.left)
-        yield from self._chunks(hands, draft, spare)
+                spare += hand.for_fresh - (before - builder.left)
+        yield from self._chunks(hands, builder, spare)
         for sequence in kept_out:
             yield Turn(sequence, 1)
-        yield Turn(None, draft.left)
+        yield Turn(None, builder.left)
 
-    def _chunks(self, hands: list[Hand], draft: Draft, spare: int) -> Iterator[Turn]:
+    def _chunks(self, hands: list[Hand], builder: StepBuilder, spare: int) -> Iterator[Turn]:
         for hand in hands:
             spare += hand.for_chunks
             for sequence in sorted(hand.chunks, key=self.order.key):
                 if spare <= 0:
                     break
-                before = draft.left
+                before = builder.left
                 yield Turn(sequence, spare)
-                spare -= before - draft.left
+                spare -= before - builder.left
 
     def _hands(self, decodes: list[Sequence], chunks: list[Sequence], fresh: int) -> list[Hand]:
         """What each tenant wants, the least served first. fresh: tokens for newcomers at most."""

@@ -7,7 +7,7 @@ that could not have been served in time.
 from __future__ import annotations
 
 
-class StepCost:
+class StepCostForecast:
     """seconds = fixed + each * tokens, fitted to the latest steps by least squares.
 
     Sums with exponential decay, so old steps fade.  While the steps seen were too much alike to
@@ -82,7 +82,7 @@ class FreshShare:
         return round(tokens * self._computed / self._brought)
 
 
-def first_token_after(cost: StepCost, tokens: int, budget: int) -> float:
+def first_token_after(cost: StepCostForecast, tokens: int, budget: int) -> float:
     """Seconds at least until `tokens` are computed, in steps of at most `budget`; 0: unknown."""
     fitted = cost.fit()
     if fitted is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock_engine.request import Sequence
+from penstock_engine.request.request import Sequence
 
 
 class QueueOrder(Protocol):

@@ -8,24 +8,41 @@ SHORT = 0.1
 """Seconds that a step may take in any case."""
 
 LEAST = 16
-"""Tokens that a step may always have beside the decodes that it is held against."""
+"""Tokens that a step may have in any case beside the decodes that it is held against."""
 
 UNKNOWN = 64
 """The same while nobody knows what prefill costs here."""
 
-WEIGHT = 0.25
-"""Of the newest step in what is known."""
+EXPLORE = 32
+"""One step of so many is held to three quarters of its prefill, while `base` is uncertain."""
 
-SLOWER = 0.05
-"""The same where it took longer than the decodes alone are known to take: whatever else the machine
-was busy with is no reason to make steps longer yet."""
+UNSURE = 0.25
+"""Standard deviation of `base`, as a share of what the decodes alone take, that is uncertain."""
+
+NOISE = 0.05
+"""Standard deviation of a step's seconds about what is expected, as a share of them."""
+
+DRIFT = 0.02
+"""By how much base and cost of a token may change from step to step, as a share of a step."""
+
+PRIOR = 0.1
+"""Standard deviation of `base`, as a share of the first step that was seen. Little: before small
+steps were seen, all of a step's time is held to be its tokens', which makes the next one short."""
+
+LEAST_SHARE = 0.02
+"""Of what a token seems to cost, what it costs in any case: a bound on steps needs some cost."""
+
+SURPRISE = 3.0
+"""Standard deviations above what was expected from which on a step says less: the machine was busy
+with something else, and that is no reason to make steps longer."""
 
 
 class StepPace:
     """Learns what steps cost, as seconds = base + each * tokens, and bounds them by it.
 
-    `base` is learnt from steps of decodes alone, `each` from steps with prefill: so neither is
-    forgotten while only the other kind comes.
+    A Kalman filter of two states (R. E. Kalman, "A New Approach to Linear Filtering and Prediction
+    Problems", 1960): steps of two sizes tell base and each apart, and while steps of one size only
+    come, what is known of the other size stays.
 
     slowdown: how many times as long as the decodes alone a step beside them may take; 0: there is
     no bound.
@@ -35,22 +52,52 @@ class StepPace:
         self._slowdown = slowdown
         self._base = 0.0
         self._each: float | None = None
-        self._decoded = False
+        # Covariance of (base, each).
+        self._var_base = self._var_each = self._covariance = 0.0
+        self._seen = 0
 
     def observe(self, decodes: int, tokens: int, seconds: float) -> None:
         """A step was settled: `tokens` in all, `decodes` of them of sequences that had no more to
         compute. seconds: that the worker computed; 0: unknown, and not counted."""
         if seconds <= 0.0 or not tokens:
             return
-        if decodes == tokens:
-            base = max(seconds - (self._each or 0.0) * tokens, 0.0)
-            weight = WEIGHT if base < self._base else SLOWER
-            self._base = _blend(self._base, base, weight) if self._decoded else base
-            self._decoded = True
-        elif tokens - decodes >= LEAST // 2:
-            # Where decodes alone took as long as this, they were slow for another reason.
-            each = max(seconds - self._base, 0.02 * seconds) / tokens
-            self._each = each if self._each is None else _blend(self._each, each, WEIGHT)
+        if self._each is None:
+            if decodes == tokens:
+                return  # Nothing is known of prefill yet.
+            self._each = seconds / tokens
+            self._var_base = (PRIOR * seconds) ** 2
+            self._var_each = (seconds / tokens) ** 2
+            self._correct(tokens, seconds, self._each)
+            return
+        self._seen += 1
+        least = self._each / 2 if decodes == tokens else LEAST_SHARE * seconds / tokens
+        self._drift(tokens, seconds)
+        self._each = max(least, self._correct(tokens, seconds, self._each))
+
+    def _drift(self, tokens: int, seconds: float) -> None:
+        """What is known gets a little less certain, but not less than one step could tell."""
+        self._var_base = min(self._var_base + (DRIFT * seconds) ** 2, seconds**2)
+        self._var_each = min(
+            self._var_each + (DRIFT * seconds / tokens) ** 2, (seconds / tokens) ** 2
+        )
+        most = math.sqrt(self._var_base * self._var_each)
+        self._covariance = min(max(self._covariance, -most), most)
+
+    def _correct(self, tokens: int, seconds: float, each: float) -> float:
+        """What the step says, weighed by how certain the rest is. Returns the new `each`."""
+        expected = self._base + each * tokens
+        noise = (NOISE * seconds) ** 2
+        along_base = self._var_base + self._covariance * tokens
+        along_each = self._covariance + self._var_each * tokens
+        total = along_base + along_each * tokens + noise
+        surprise = (seconds - expected) / (SURPRISE * math.sqrt(total))
+        total *= max(1.0, surprise) ** 2
+        error = (seconds - expected) / total
+        self._base = max(0.0, self._base + along_base * error)
+        self._var_base -= along_base**2 / total
+        self._var_each -= along_each**2 / total
+        self._covariance -= along_base * along_each / total
+        return each + along_each * error
 
     def tokens(self, decodes: int) -> float:
         """Tokens that a step with so many decodes may have in all; without decodes, any number."""
@@ -60,8 +107,7 @@ class StepPace:
             return decodes + UNKNOWN
         alone = self._base + self._each * decodes
         seconds = max(SHORT, self._slowdown * alone)
-        return max(decodes + LEAST, (seconds - self._base) / self._each)
-
-
-def _blend(known: float, new: float, weight: float) -> float:
-    return known + weight * (new - known)
+        prefill = max(LEAST, (seconds - self._base) / self._each - decodes)
+        # Steps of one size only would never tell what a step costs without its tokens.
+        unsure = self._var_base > (UNSURE * alone) ** 2
+        return decodes + (0.75 * prefill if unsure and self._seen % EXPLORE == 0 else prefill)

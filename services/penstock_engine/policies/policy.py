@@ -1,81 +1,96 @@
-"""A scheduling policy: who waits where, who gets what of a step, and who has to make way.
-
-FirstCome is the policy `fcfs`, and what the others are where they say nothing else.
-"""
+"""The interface of a scheduling policy: who waits where, who gets what of a step, who gives way."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from penstock_engine.draft import Draft
-from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
+from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.pace import StepPace
-from penstock_engine.policies.preemption import LatestFirst
-from penstock_engine.policies.shares import PrefillShare
-from penstock_engine.queue import Waiting, WaitingQueue
-from penstock_engine.request import Sequence
+from penstock_engine.policies.tenants import Tenants
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.waiting.queue import Waiting
 
 
 class Turn(NamedTuple):
-    """Whose turn it is in a step: a running sequence's, or (None) that of those who wait.
+    """Whose turn it is in a step: a running sequence's, or that of those who wait."""
 
-    most: tokens of the step, together, for all whom this turn serves.
-    tenant: only those of one tenant.  before: only those that come before it in the order.
-    """
-
-    sequence: Sequence | None
-    most: int
-    tenant: str | None = None
-    before: Sequence | None = None
+    sequence: Sequence | None  # None: those who wait
+    most: int  # tokens of the step, together, for all whom this turn serves
+    tenant: str | None = None  # only those of one tenant
+    before: Sequence | None = None  # only those that come before it in the order
 
 
 class Shortage(NamedTuple):
     """What the head of the queue lacks, when what is on its way to being free is counted as free.
 
-    blocks, slots: at most 0 where nothing is lacking.  needed: blocks that it takes in all.
+    blocks and slots are at most 0 where nothing is lacking.
     """
 
     blocks: int
     slots: int
-    needed: int
+    needed: int  # blocks that it takes in all
 
 
-class FirstCome:
-    """First come, first served; whoever came last gives way.
+class Standing(NamedTuple):
+    """How a tenant stands with a policy that keeps accounts."""
 
-    ages: whether requests may ask for a priority.  makes_way: whether those that run may have to
-    give way to one that waits.  keeps_tenants_apart: whether each tenant has a share of its own, of
-    the waiting room and of the compiler of grammars too.
+    weight: int
+    debt: int  # given beyond the least served tenant, in units of GENERATED_COST at its own weight
+
+
+class Policy(ABC):
+    """Asked by the scheduler at every step; it keeps its own accounts, and moves nobody itself.
+
+    A policy is a module of this package with a subclass that has a `name`, and that name among the
+    choices of `scheduling_policy` in the settings: the registry finds it.
     """
 
-    ages = False
-    makes_way = False
-    keeps_tenants_apart = False
+    name: ClassVar[str]
+    """What the setting `scheduling_policy` calls it."""
+    ages: ClassVar[bool] = False
+    """Whether requests may ask for a priority."""
+    makes_way: ClassVar[bool] = False
+    """Whether those that run may have to give way to one that waits."""
+    keeps_tenants_apart: ClassVar[bool] = False
+    """Whether each tenant has a share of its own, of the waiting room and of the compiler of
+    grammars too."""
 
-    def __init__(self, order: QueueOrder | None = None, pace: StepPace | None = None) -> None:
-        self.pace = pace or StepPace()
-        self.order = order or FirstComeFirstServed()
-        self.queue: Waiting = WaitingQueue(self.order)
-        self._share = PrefillShare()
-        self._latest = LatestFirst(self.order)
+    queue: Waiting
+    """Where sequences wait for a slot."""
+    pace: StepPace
+    """How long a step may take beside streams."""
 
-    # ---- books
+    @classmethod
+    @abstractmethod
+    def make(cls, settings: SchedulerSettings, tenants: Tenants) -> Policy:
+        """A fresh policy, with a queue of its own."""
+
+    # ---- accounts
 
     def joined(self, sequence: Sequence) -> None:
         """A new sequence; it is about to wait."""
+        return
 
     def left(self, sequence: Sequence) -> None:
         """A sequence that had joined has ended."""
+        return
 
     def charge(self, sequence: Sequence, prompt: int, generated: int, block_steps: int) -> None:
         """A step was planned that computes `prompt` tokens of the sequence and samples `generated`
         ones; it has held its blocks for so many block-steps since it was last served."""
+        return
 
     def debts(self) -> dict[str, float] | None:
         """By tenant, how much more it has been given than who has been given least, for its weight,
         in generated tokens; None: this policy keeps no accounts. For people, not for decisions."""
         return None
+
+    def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:
+        """Those of `tenants` that have accounts here, for people who watch."""
+        return {}
 
     # ---- a step
 
@@ -84,46 +99,30 @@ class FirstCome:
         may follow now."""
         return budget
 
+    @abstractmethod
     def turns(
         self,
         decodes: list[Sequence],
         chunks: list[Sequence],
-        draft: Draft,
+        builder: StepBuilder,
         *,
         can_start: bool,
     ) -> Iterator[Turn]:
-        """Who is served in what order, by turns; what they take shows in `draft` in between.
+        """Who is served in what order, by turns; what they take shows in `builder` in between.
 
-        decodes: one token behind.  chunks: further behind.  can_start: somebody waits, and a slot
-        is free.  Decodes come first, within a limit that leaves prefill its share; those that the
-        limit keeps out come last.  Prefill has what keeps the step short enough for decodes.
+        decodes: sequences one token behind.  chunks: further behind.  can_start: somebody waits,
+        and a slot is free.
         """
-        limit = self._share.decode_limit(draft.left, prefill_pending=bool(chunks or can_start))
-        if len(decodes) > limit:
-            # Not all fit: those that were served least recently go first.
-            decodes.sort(key=lambda sequence: sequence.last_work)
-        for sequence in decodes[:limit]:
-            yield Turn(sequence, 1)
-        held = draft.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
-        yield from self._prefill(chunks, draft)
-        draft.left += held
-        for sequence in decodes[limit:]:
-            yield Turn(sequence, 1)
 
-    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
-        for sequence in chunks:
-            yield Turn(sequence, draft.left)
-        yield Turn(None, draft.left)
-
+    @abstractmethod
     def precedes(self, one: Sequence, other: Sequence) -> bool:
         """Whether `one` comes before `other` in the order."""
-        return self.order.key(one) < self.order.key(other)
 
     # ---- room
 
+    @abstractmethod
     def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:
         """Who of those that run gives up its blocks for `needy`; None: `needy` waits in place."""
-        return self._latest.victim(running, needy)
 
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage
@@ -135,11 +134,11 @@ class FirstCome:
         return None
 
 
-def enough(candidates: Iterable[Sequence], shortage: Shortage) -> list[Sequence] | None:
-    """The first of the candidates whose room makes up for the shortage; None: all are too few."""
+def enough(victims: Iterable[Sequence], shortage: Shortage) -> list[Sequence] | None:
+    """The first of the victims whose room makes up for the shortage; None: all are too few."""
     taken: list[Sequence] = []
     blocks, slots = shortage.blocks, shortage.slots
-    for sequence in candidates:
+    for sequence in victims:
         if blocks <= 0 and slots <= 0:
             break
         taken.append(sequence)

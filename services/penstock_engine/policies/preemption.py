@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from penstock_engine.policies.order import QueueOrder
-from penstock_engine.request import Sequence
-
-
-class PreemptionChoice(Protocol):
-    """Picks the sequence that gives up its blocks for `needy`, or None: `needy` waits instead."""
-
-    def victim(self, running: Iterable[Sequence], needy: Sequence) -> Sequence | None: ...
+from penstock_engine.request.request import Sequence
 
 
 class LatestFirst:

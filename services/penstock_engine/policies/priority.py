@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from penstock_engine.draft import Draft
+from penstock.config.settings import SchedulerSettings
+from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
 from penstock_engine.policies.pace import StepPace
-from penstock_engine.policies.policy import FirstCome, Shortage, Turn, enough
-from penstock_engine.request import Sequence
+from penstock_engine.policies.policy import Shortage, Turn, enough
+from penstock_engine.policies.tenants import Tenants
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
 
 
-class ByPriority(FirstCome):
+class ByPriority(OneLine):
     """Keys never change, so whoever is first in the order is nobody's victim, and finishes.
 
     Somebody who runs makes way for one that waits only if it is of a worse priority, and comes
     after it even when ageing is counted: so they can't take turns in preempting each other.
     """
 
+    name = "priority"
     ages = True
     makes_way = True
 
-    def __init__(self, pace: StepPace | None = None) -> None:
-        super().__init__(PriorityWithAgeing(), pace)
+    @classmethod
+    def make(cls, settings: SchedulerSettings, tenants: Tenants) -> ByPriority:
+        return cls(PriorityWithAgeing(), StepPace(settings.max_step_slowdown))
 
-    def _prefill(self, chunks: list[Sequence], draft: Draft) -> Iterator[Turn]:
+    def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
         """In the order, whether they run or wait."""
         for sequence in sorted(chunks, key=self.order.key):
-            yield Turn(None, draft.left, before=sequence)
-            yield Turn(sequence, draft.left)
-        yield Turn(None, draft.left)
+            yield Turn(None, builder.left, before=sequence)
+            yield Turn(sequence, builder.left)
+        yield Turn(None, builder.left)
 
     def make_way(
         self, head: Sequence, running: Iterable[Sequence], shortage: Shortage

@@ -1,21 +1,27 @@
-"""Which policy a configuration means."""
+"""Which policy a configuration means: every module of this package may define one."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import isabstract, isclass
+from pkgutil import iter_modules
+
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.policies.fair import FairShare
-from penstock_engine.policies.pace import StepPace
-from penstock_engine.policies.policy import FirstCome
-from penstock_engine.policies.priority import ByPriority
+from penstock_engine import policies
+from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.tenants import Tenants
 
 
-def make_policy(settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
+def known_policies() -> dict[str, type[Policy]]:
+    """All policies by name, in alphabetical order of their modules."""
+    found: dict[str, type[Policy]] = {}
+    for module in iter_modules(policies.__path__):
+        for value in vars(import_module(f"{policies.__name__}.{module.name}")).values():
+            if isclass(value) and issubclass(value, Policy) and not isabstract(value):
+                found[value.name] = value
+    return found
+
+
+def make_policy(settings: SchedulerSettings, tenants: Tenants) -> Policy:
     """A fresh policy, with a queue of its own."""
-    pace = StepPace(settings.max_step_slowdown)
-    match settings.scheduling_policy:
-        case "fair":
-            return FairShare(tenants, settings.max_num_batched_tokens, pace)
-        case "priority":
-            return ByPriority(pace)
-    return FirstCome(pace=pace)
+    return known_policies()[settings.scheduling_policy].make(settings, tenants)

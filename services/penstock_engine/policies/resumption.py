@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.config.settings import PreemptionMode
-from penstock_engine.policies.forecast import StepCost, first_token_after
-from penstock_engine.request import Sequence
+from penstock_engine.policies.forecast import StepCostForecast, first_token_after
+from penstock_engine.request.request import Sequence
 
 
 class Resumption:
@@ -16,7 +16,7 @@ class Resumption:
     it starts.
     """
 
-    def __init__(self, mode: PreemptionMode, cost: StepCost, budget: int) -> None:
+    def __init__(self, mode: PreemptionMode, cost: StepCostForecast, budget: int) -> None:
         self._mode = mode
         self._cost = cost
         self.budget = budget

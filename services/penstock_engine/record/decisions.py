@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.protocol.to_frontend import Outputs
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_engine.effects import Effects
+from penstock_engine.sessions.effects import Effects
 
 PARTS = tuple(field.name for field in dataclasses.fields(Effects))
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -52,11 +52,6 @@ def plain(value: Any) -> Any:
 def work_of(plan: dict[str, Any]) -> list[SlotWork]:
     """The work of a plan that was read back."""
     return msgspec.convert(plan["work"], list[SlotWork])
-
-
-def admitted_of(plan: dict[str, Any]) -> list[tuple[int, int]]:
-    """(slot, tokens) of the sequences that a plan admits, as read back."""
-    return [(slot, tokens) for slot, tokens in plan["admitted"]]
 
 
 def _digest(part: Any) -> bytes:

@@ -1,13 +1,15 @@
 """The classes that a snapshot may hold: nothing else is written, and nothing else is rebuilt.
 
-A module whose classes the core begins to use is added here; a test walks a busy core and names the
-classes that are missing.
+They are those of the packages that make up the core. A module that the core begins to use outside
+of them is added here; a test walks a busy core and names the classes that are missing.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 
 import msgspec
@@ -17,103 +19,40 @@ from penstock.config import settings
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
-    blame,
-    context,
     core,
-    deadlines,
-    door,
-    draft,
-    effects,
-    endings,
+    core_state,
     facts,
-    fair_queue,
-    from_frontends,
-    from_workers,
-    frontends,
-    grammar_entry,
-    grammars,
-    pipeline,
-    queue,
-    rank_faults,
-    rank_group,
-    rank_results,
-    remote_kv,
+    handlers,
+    kv,
+    policies,
     request,
     scheduler,
-    timeline,
-    workers,
+    sessions,
+    waiting,
 )
-from penstock_engine.kv import cache, host, pool, reuse, table
 from penstock_engine.metrics import counts
-from penstock_engine.policies import (
-    accounts,
-    admission,
-    compiling,
-    dealing,
-    fair,
-    forecast,
-    order,
-    pace,
-    policy,
-    preemption,
-    priority,
-    registry,
-    resumption,
-    shares,
-    tenants,
-)
 
 _MESSAGES = (settings, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
 """Modules whose msgspec structs are all values, and known."""
 
+_PACKAGES = (handlers, kv, policies, request, scheduler, sessions, waiting)
+"""Packages all of whose modules make up a core's state."""
+
+
+def _modules(package: ModuleType) -> list[ModuleType]:
+    return [
+        import_module(f"{package.__name__}.{found.name}")
+        for found in iter_modules(package.__path__)
+    ]
+
+
 _STATE = (
-    accounts,
-    admission,
-    blame,
-    cache,
-    compiling,
-    context,
     core,
+    core_state,
     counts,
-    deadlines,
-    dealing,
-    door,
-    draft,
-    effects,
-    endings,
     facts,
-    fair,
-    fair_queue,
-    forecast,
-    from_frontends,
-    from_workers,
-    frontends,
-    grammar_entry,
-    grammars,
     histogram,
-    host,
-    order,
-    pace,
-    pipeline,
-    policy,
-    pool,
-    preemption,
-    priority,
-    queue,
-    rank_faults,
-    rank_group,
-    rank_results,
-    remote_kv,
-    registry,
-    request,
-    resumption,
-    reuse,
-    scheduler,
-    shares,
-    table,
-    tenants,
-    timeline,
-    workers,
+    *(module for package in _PACKAGES for module in _modules(package)),
 )
 """Modules whose classes make up a core's state."""
 

@@ -19,13 +19,13 @@ from penstock import logs, protocol
 from penstock.config.settings import RecordSettings
 from penstock.version import __version__
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record.decisions import PARTS, decision_of
 from penstock_engine.record.events import event_methods
 from penstock_engine.record.framing import Header, framed
 from penstock_engine.record.redaction import Redaction
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.record.writer import Writer
+from penstock_engine.sessions.effects import Effects
 
 log = logs.get(__name__)
 
@@ -43,14 +43,14 @@ def recording(core: EngineCore, settings: RecordSettings) -> Iterator[EngineCore
     if settings.record_dir is None:
         yield core
         return
-    recorder = Recorder(core, settings)
+    recorder = CoreRecorder(core, settings)
     try:
         yield cast(EngineCore, recorder)
     finally:
         recorder.close()
 
 
-class Recorder:
+class CoreRecorder:
     """In place of a core; whatever is no event is the core's own."""
 
     def __init__(self, core: EngineCore, settings: RecordSettings) -> None:
@@ -141,7 +141,7 @@ class Recorder:
         except Exception as error:
             self._writer.stop(f"no snapshot: {error}")
             return
-        started, boot = time.time(), self._core.facts.boot
+        started, boot = time.time(), self._core.state.facts.boot
         header = Header(
             version=__version__,
             sources=self._sources,

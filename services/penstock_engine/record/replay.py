@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record.decisions import PARTS, Decision, decision_of, plain
 from penstock_engine.record.events import EventMethod, event_methods
 from penstock_engine.record.framing import Damaged, Header, Torn, payloads
 from penstock_engine.record.recorder import RAISED, STEP, sources_digest
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import SnapshotError
+from penstock_engine.sessions.effects import Effects
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Replayed:
 
 
 @dataclass
-class Recorded:
+class RecordedEvent:
     """One record, decoded: an event (name, arguments), a step, or a raised exception."""
 
     number: int
@@ -60,7 +60,7 @@ class Recorded:
     raised: str = ""
 
 
-class Recording:
+class RecordingFile:
     """An open file: its header, its core, and its records."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -83,7 +83,7 @@ class Recording:
             raise Damaged(f"{self.path}: this program's core has no event {unknown[0]!r}")
         return [ours[name] for name in self.header.events]
 
-    def records(self) -> Iterator[Recorded]:
+    def records(self) -> Iterator[RecordedEvent]:
         """Raises Damaged; Torn at the end of a file that was cut off."""
         number = 2
         for payload in self._payloads:
@@ -93,17 +93,17 @@ class Recording:
             except (msgspec.DecodeError, UnicodeDecodeError, LookupError) as error:
                 raise Damaged(f"{self.path}: record {number}: {error}") from error
 
-    def _decode(self, number: int, payload: bytes) -> Recorded:
+    def _decode(self, number: int, payload: bytes) -> RecordedEvent:
         kind, *rest = _RAW.decode(payload)
         index = msgspec.msgpack.decode(kind, type=int)
         if index == STEP:
             now, decision = rest
             clock = msgspec.msgpack.decode(now, type=float)
-            return Recorded(number, "step", (clock,), _DECISION.decode(decision))
+            return RecordedEvent(number, "step", (clock,), _DECISION.decode(decision))
         if index == RAISED:
-            return Recorded(number, "raised", raised=msgspec.msgpack.decode(rest[0], type=str))
+            return RecordedEvent(number, "raised", raised=msgspec.msgpack.decode(rest[0], type=str))
         event = self._events[index]
-        return Recorded(number, event.name, event.decoder.decode(rest[0]))
+        return RecordedEvent(number, event.name, event.decoder.decode(rest[0]))
 
 
 _RAW = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -113,7 +113,7 @@ _DECISION = msgspec.msgpack.Decoder(Decision | None)
 def replay(path: Path) -> Replayed:
     """Up to the first difference, or the end. Raises Damaged (an InvalidRequest), OSError."""
     with open(path, "rb") as file:
-        recording = Recording(path, file)
+        recording = RecordingFile(path, file)
         done = Replayed(path, recording.header)
         player = _Player(recording.core)
         try:
@@ -138,7 +138,7 @@ class _Player:
         self._raised = ""
         self._now = 0.0
 
-    def play(self, record: Recorded, step: int) -> Difference | None:
+    def play(self, record: RecordedEvent, step: int) -> Difference | None:
         """What differs at this record."""
         if record.name == "raised" or self._raised:
             said = record.raised or "nothing"
@@ -162,7 +162,7 @@ class _Player:
             return None
         return self._difference(record, step, ["exception"], "nothing", self._raised)
 
-    def _compare(self, record: Recorded, effects: Effects, step: int) -> Difference | None:
+    def _compare(self, record: RecordedEvent, effects: Effects, step: int) -> Difference | None:
         ours, theirs = decision_of(effects), record.decision
         parts = differing(theirs, ours)
         if not parts:

@@ -17,7 +17,7 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.from_worker import Result
 from penstock_engine.record.decisions import work_of
 from penstock_engine.record.framing import Torn
-from penstock_engine.record.replay import Recorded, Recording
+from penstock_engine.record.replay import RecordedEvent, RecordingFile
 from penstock_engine.simulate.cost import TERMS, FittedCost, StepCost, extent
 
 MAX_STEPS = 500_000
@@ -51,7 +51,7 @@ def measured_steps(paths: Iterable[Path]) -> list[Measured]:
     found: list[Measured] = []
     for path in paths:
         with open(path, "rb") as file:
-            for one in _steps(Recording(path, file)):
+            for one in _steps(RecordingFile(path, file)):
                 found.append(one)
                 if len(found) >= MAX_STEPS:
                     return found
@@ -82,12 +82,12 @@ def fit_cost(steps: list[Measured]) -> FittedCost:
     )
 
 
-def _steps(recording: Recording) -> Iterator[Measured]:
+def _steps(recording: RecordingFile) -> Iterator[Measured]:
     """Pairs plans with results, by the step's number in the workers' sessions. Of a step's ranks
     the slowest counts."""
     plans: dict[int, tuple[Row, float]] = {}
     answers: dict[int, list[float]] = {}
-    ranks = recording.core.facts.config.parallel.ranks
+    ranks = recording.core.state.facts.config.parallel.ranks
     finished = 0.0
     try:
         for record in recording.records():
@@ -117,7 +117,7 @@ def _steps(recording: Recording) -> Iterator[Measured]:
         pass
 
 
-def _result(record: Recorded) -> Result | None:
+def _result(record: RecordedEvent) -> Result | None:
     if record.name != "worker_received":
         return None
     message = record.arguments[1]

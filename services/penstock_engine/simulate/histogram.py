@@ -12,7 +12,7 @@ _SCALE = 1 / math.log1p(RESOLUTION)
 _BUCKETS = int(math.log(MOST / LEAST) * _SCALE) + 2
 
 
-class Histogram:
+class LatencyHistogram:
     """Of seconds, from 10 µs up; less counts as 10 µs."""
 
     __slots__ = ("count", "counts", "total")

@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
-from penstock_engine.simulate.histogram import Histogram
+from penstock_engine.simulate.histogram import LatencyHistogram
 from penstock_engine.simulate.series import Series
 
 MAX_TENANTS = 64
@@ -46,7 +46,7 @@ class Open:
         self.cached = 0
 
 
-class Tenant:
+class TenantLatencies:
     """One tenant's part."""
 
     __slots__ = ("completed", "e2e", "output_tokens", "ttft")
@@ -54,8 +54,8 @@ class Tenant:
     def __init__(self) -> None:
         self.completed = 0
         self.output_tokens = 0
-        self.ttft = Histogram()
-        self.e2e = Histogram()
+        self.ttft = LatencyHistogram()
+        self.e2e = LatencyHistogram()
 
 
 class Metrics:
@@ -73,8 +73,8 @@ class Metrics:
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.cached_tokens = 0
-        self.ttft, self.itl, self.e2e = Histogram(), Histogram(), Histogram()
-        self.tenants: dict[str, Tenant] = {}
+        self.ttft, self.itl, self.e2e = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
+        self.tenants: dict[str, TenantLatencies] = {}
         self.series = Series()
         self.last = 0.0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -132,7 +132,7 @@ class Metrics:
             name = OTHERS
         tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = self.tenants[name] = Tenant()
+            tenant = self.tenants[name] = TenantLatencies()
         tenant.completed += 1
         tenant.output_tokens += request.tokens
         tenant.ttft.add(request.first - request.arrival)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock_engine.effects import Effects
 from penstock_engine.record.framing import Torn
-from penstock_engine.record.replay import Recorded, Recording
+from penstock_engine.record.replay import RecordedEvent, RecordingFile
+from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.trace import TraceRequest
 
@@ -42,7 +42,7 @@ class Traffic:
     def read(self, path: Path) -> None:
         """Replays one file. Raises Damaged, OSError; a torn tail is left out."""
         with open(path, "rb") as file:
-            recording = Recording(path, file)
+            recording = RecordingFile(path, file)
             core = recording.core
             try:
                 for record in recording.records():
@@ -56,7 +56,7 @@ class Traffic:
             except Torn:
                 return
 
-    def _asked(self, record: Recorded) -> None:
+    def _asked(self, record: RecordedEvent) -> None:
         if record.name == "frontend_ended":
             self._open.pop(record.arguments[0], None)
         if record.name != "frontend_received" or not isinstance(record.arguments[1], Submit):

@@ -11,8 +11,8 @@ from penstock.protocol.from_worker import Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.facts import EngineFacts
+from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics, Open
 from penstock_engine.simulate.worker import SimulatedWorker
@@ -20,7 +20,7 @@ from penstock_engine.simulate.worker import SimulatedWorker
 FRONTEND = b"f" * 16
 
 
-class Replica:
+class SimulatedReplica:
     """Times are the simulation's, seconds.
 
     requests: the open ones, by number.  busy_until: when the step under way ends; infinity when
@@ -65,7 +65,7 @@ class Replica:
 
     def start_worker(self, now: float) -> None:
         """A worker with an empty pool; the steps of the one before are forgotten."""
-        settings = self.core.facts.config.scheduler
+        settings = self.core.state.facts.config.scheduler
         self.life += 1
         self.busy_until = math.inf
         self.worker = SimulatedWorker(self._cost, settings.max_num_seqs)

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from penstock_engine.simulate.histogram import RESOLUTION, Histogram
+from penstock_engine.simulate.histogram import RESOLUTION, LatencyHistogram
 from penstock_engine.simulate.simulation import Simulation
 
 PERCENTILES = (50, 90, 99)
@@ -29,7 +29,7 @@ class TenantReport(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Latency
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: simulated, from the first arrival's clock to the last end. Rates are per simulated
     second, simulated_requests_per_wall_second aside.  slo_attainment: share of all requests,
     refused ones included, that met both bounds.  digest: equal for equal runs."""
@@ -62,12 +62,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     simulated_requests_per_wall_second: float
 
 
-def report_of(simulation: Simulation) -> Report:
+def report_of(simulation: Simulation) -> SimulationReport:
     metrics, options = simulation.metrics, simulation.options
-    cores = [replica.core.scheduler for replica in simulation.replicas]
+    cores = [replica.core.state.scheduling for replica in simulation.replicas]
     completed = metrics.finishes["stop"] + metrics.finishes["length"]
     seconds, wall = metrics.last, simulation.wall_seconds
-    return Report(
+    return SimulationReport(
         requests=metrics.submitted,
         completed=completed,
         rejected=metrics.rejected,
@@ -105,7 +105,7 @@ def report_of(simulation: Simulation) -> Report:
     )
 
 
-def latency(histogram: Histogram) -> Latency:
+def latency(histogram: LatencyHistogram) -> Latency:
     def of(value: float) -> float | None:
         return None if math.isnan(value) else 1000 * value
 
@@ -113,7 +113,7 @@ def latency(histogram: Histogram) -> Latency:
     return Latency(of(histogram.mean), p50, p90, p99, histogram.count)
 
 
-def as_text(report: Report) -> str:
+def as_text(report: SimulationReport) -> str:
     """For a terminal; Markdown."""
     lines = [
         f"{report.requests:,} requests in {_duration(report.seconds)} on {report.replicas:,} "

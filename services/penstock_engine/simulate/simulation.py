@@ -18,7 +18,7 @@ from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.model import facts
 from penstock_engine.simulate.prompts import submit_of
-from penstock_engine.simulate.replica import Replica
+from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router
 from penstock_engine.simulate.trace import TraceRequest
 
@@ -36,7 +36,7 @@ class Stuck(Exception):
     """Requests are open, and neither the core nor a worker has anything to do: a lost request."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`."""
 
@@ -57,7 +57,7 @@ class Simulation:
     wall_seconds, cpu_seconds: that `run` took.
     """
 
-    def __init__(self, config: EngineConfig, options: Options) -> None:
+    def __init__(self, config: EngineConfig, options: SimulationOptions) -> None:
         if not 1 <= options.replicas <= MAX_REPLICAS:
             raise InvalidRequest(f"1 to {MAX_REPLICAS} replicas, not {options.replicas}")
         if config.parallel.pipeline_parallel_size > 1:
@@ -70,7 +70,8 @@ class Simulation:
         alone = ParallelSettings()
         about = facts(msgspec.structs.replace(config, transport=transport, parallel=alone))
         self.replicas = [
-            Replica(index, about, options.cost, self.metrics) for index in range(options.replicas)
+            SimulatedReplica(index, about, options.cost, self.metrics)
+            for index in range(options.replicas)
         ]
         self.now = 0.0
         self.events = 0
@@ -85,8 +86,8 @@ class Simulation:
                 self._plan_death(replica)
 
     def run(self, trace: Iterable[TraceRequest], progress: Progress | None = None) -> None:
-        """Until every request of the trace has ended. Raises BrokenBooks if a check fails, Stuck if
-        a request never ends."""
+        """Until every request of the trace has ended. Raises BrokenState if a check fails,
+        Stuck if a request never ends."""
         begun, cpu = time.perf_counter(), time.process_time()
         with _patient_collector():
             self._run(iter(trace), progress)
@@ -125,7 +126,7 @@ class Simulation:
         metrics = self.metrics
         return metrics.submitted > metrics.rejected + metrics.finishes.total()
 
-    def _arrive(self, arrival: TraceRequest, number: int) -> Replica:
+    def _arrive(self, arrival: TraceRequest, number: int) -> SimulatedReplica:
         submit = submit_of(arrival, number)
         replica = self.replicas[self.router.choose(submit.prompt)]
         self.metrics.submitted += 1
@@ -135,7 +136,7 @@ class Simulation:
         self._after(replica, busy_until)
         return replica
 
-    def _happen(self, replica: Replica, kind: int, life: int) -> None:
+    def _happen(self, replica: SimulatedReplica, kind: int, life: int) -> None:
         now, busy_until = self.now, replica.busy_until
         if kind == _RESULT:
             if life != replica.life:
@@ -154,7 +155,7 @@ class Simulation:
             self._plan_death(replica)
         self._after(replica, busy_until)
 
-    def _after(self, replica: Replica, busy_until: float) -> None:
+    def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
         """Notes what the replica will do next. busy_until: as it was before."""
         if replica.ended:
             for _ in replica.ended:
@@ -169,7 +170,7 @@ class Simulation:
                 replica.wake_at = max(due, self.now + 0.001)
                 heapq.heappush(self._heap, (replica.wake_at, _WAKE, replica.index, 0))
 
-    def _plan_death(self, replica: Replica) -> None:
+    def _plan_death(self, replica: SimulatedReplica) -> None:
         after = self._rng.expovariate(self.options.deaths_per_hour / 3600)
         heapq.heappush(self._heap, (self.now + after, _DEATH, replica.index, 0))
 

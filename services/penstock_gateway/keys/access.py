@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock_gateway.boundary import LIMIT_HEADERS
-from penstock_gateway.errors import HTTPError
+from penstock_gateway.http.boundary import LIMIT_HEADERS
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.operations import Operation
 from penstock_gateway.keys.caller import Caller, current, forbidden
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
-from penstock_gateway.operations import Operation
 
 
 class Access:

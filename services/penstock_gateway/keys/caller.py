@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from penstock.api_keys import ApiKey
-from penstock_gateway.errors import HTTPError, clip
+from penstock_gateway.http.errors import HTTPError, clip
 
 
 class Caller:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import logs
 from penstock.api_keys import TENANT_DIGITS, ApiKey
-from penstock_gateway.errors import HTTPError, unavailable
+from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.keys.caller import Caller
 
 if TYPE_CHECKING:

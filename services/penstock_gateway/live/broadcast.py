@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from penstock_gateway.errors import unavailable
+from penstock_gateway.http.errors import unavailable
 from penstock_gateway.live.state import GatewayGauge, LiveState, engine_live
 from penstock_gateway.service import Service
 

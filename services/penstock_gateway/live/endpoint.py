@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from penstock_gateway.errors import leaving
-from penstock_gateway.events import EventStream
-from penstock_gateway.http_protocol import room_of
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.errors import leaving
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.protocol import room_of
 from penstock_gateway.live.broadcast import Broadcast, Watcher
 from penstock_gateway.live.state import LiveState
-from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
-from penstock_gateway.watch import while_connected
 
 OPERATION = Operation(
     method="GET",

@@ -1,5 +1,1 @@
-"""What is counted, and GET /metrics, where Prometheus reads it under vLLM's names.
-
-counts      everything that this gateway counts
-collector   as Prometheus' families     endpoint   GET /metrics
-"""
+"""What is counted, and GET /metrics, where Prometheus reads it under vLLM's names."""

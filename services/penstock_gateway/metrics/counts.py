@@ -24,7 +24,7 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 
 
-class Counts:
+class GatewayCounts:
     """Since the process began. Times in seconds, as this gateway sees them."""
 
     def __init__(self) -> None:

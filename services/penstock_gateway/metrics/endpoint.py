@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.metrics.families import CONTENT_TYPE, renderer
+from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import forbidden
 from penstock_gateway.metrics.collector import Collector
-from penstock_gateway.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 OPERATION = Operation(

@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from penstock.client.session import STATUS_MAX_AGE
 
 if TYPE_CHECKING:
+    from penstock.client import EngineClient
     from penstock.client.engine_state import EngineState
     from penstock.protocol.to_frontend import Status
-    from penstock_gateway.counted_client import CountedClient
 
 _LABEL = ["model_name"]
 _OF_ONE = ["model_name", "engine"]
@@ -20,7 +20,7 @@ OURS = "This gateway's; with several, add them up."
 THEIRS = "An engine core's; every gateway reports the same."
 
 
-def engine_families(client: CountedClient, label: list[str]) -> Iterator[Metric]:
+def engine_families(client: EngineClient, label: list[str]) -> Iterator[Metric]:
     """Each engine core's own words, unless it reports its metrics itself or has been silent; then
     what this gateway did with them. label: the model's name. engine: its number here, as vLLM."""
     engines = client.engines
@@ -62,7 +62,9 @@ def _used(status: Status) -> float:
 
 def _known(engines: list[EngineState], label: list[str]) -> Metric:
     gauge = GaugeMetricFamily(
-        "penstock:engines", "Engine cores, as this gateway sees them.", labels=[*_LABEL, "state"]
+        "penstock:engines",
+        "Engine cores, as this gateway sees them.",
+        labels=[*_LABEL, "state"],
     )
     gauge.add_metric([*label, "known"], len(engines))
     gauge.add_metric([*label, "connected"], sum(each.connected for each in engines))
@@ -70,7 +72,7 @@ def _known(engines: list[EngineState], label: list[str]) -> Metric:
     return gauge
 
 
-def _routed(client: CountedClient, label: list[str]) -> Iterator[Metric]:
+def _routed(client: EngineClient, label: list[str]) -> Iterator[Metric]:
     routed = CounterMetricFamily(
         "penstock:routed_requests",
         f"Requests given to an engine core, by why it was that one. {OURS}",

@@ -9,7 +9,7 @@ import msgspec
 from penstock.client.pool_request import PoolResult
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
-from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import PoolUsage, VectorFields
 from penstock_gateway.pooling.inputs import InputField, inputs_of
@@ -22,7 +22,7 @@ class EmbeddingRequest(VectorFields, frozen=True, kw_only=True, forbid_unknown_f
     input: InputField = None
 
 
-class Embedding(msgspec.Struct, frozen=True, tag_field="object", tag="embedding"):
+class EmbeddingData(msgspec.Struct, frozen=True, tag_field="object", tag="embedding"):
     """embedding: numbers, or the base64 of little-endian float32."""
 
     index: int
@@ -35,7 +35,7 @@ class EmbeddingReply(msgspec.Struct, frozen=True, tag_field="object", tag="list"
     id: str
     created: int
     model: str
-    data: list[Embedding]
+    data: list[EmbeddingData]
     usage: PoolUsage
 
 
@@ -52,7 +52,7 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
         results = await call.pool(inputs, asked)
         base64 = request.encoding_format == "base64"
         data = [
-            Embedding(index, encoded(result) if base64 else result.values())
+            EmbeddingData(index, encoded(result) if base64 else result.values())
             for index, result in enumerate(results)
         ]
         return EmbeddingReply(call.id, call.created, call.model, data, usage_of(results))

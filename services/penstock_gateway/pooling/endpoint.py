@@ -16,19 +16,19 @@ from penstock.client.pool_request import pooling_model
 from penstock.client.pooling_inputs import PoolInput, ids_input, limit_of, text_input
 from penstock.protocol.common import Pooling
 from penstock.terms import Terms
-from penstock_gateway.body import read_body
-from penstock_gateway.errors import leaving
-from penstock_gateway.openai.decoding import decode
-from penstock_gateway.openai.endpoint import check_request_id
-from penstock_gateway.openai.request_terms import request_terms, terms_headers
-from penstock_gateway.openai.tokenising import LONG_TEXT
+from penstock_gateway.generate.endpoint import check_request_id
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.errors import leaving
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given
-from penstock_gateway.replies import send_json
-from penstock_gateway.request_id import REQUEST_ID
-from penstock_gateway.service import Engine, Service
+from penstock_gateway.request.body import read_body
+from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.terms import request_terms, terms_headers
+from penstock_gateway.request.tokenising import LONG_TEXT
+from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
-from penstock_gateway.watch import while_connected
 
 if TYPE_CHECKING:
     from penstock.client.pool_request import PoolResult
@@ -43,7 +43,7 @@ class Call:
     def __init__(
         self,
         service: Service,
-        engine: Engine,
+        engine: EngineInfo,
         terms: Terms,
         name: str,
         id: str,

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling, PoolingTask
-from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import checked_dimensions, encoded
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, PoolUsage, VectorFields

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage, Whole
 from penstock_gateway.pooling.inputs import texts_of

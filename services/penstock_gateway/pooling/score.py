@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.client.pooling_inputs import pair_up
 from penstock.errors import InvalidRequest
-from penstock_gateway.operations import OperationRoute, posting
+from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import check_count, texts_of

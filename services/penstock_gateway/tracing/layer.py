@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock_gateway.operations import Operation
-from penstock_gateway.request_id import REQUEST_ID
+from penstock_gateway.http.operations import Operation
+from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.tracing.trace import TRACE, current
 
 if TYPE_CHECKING:

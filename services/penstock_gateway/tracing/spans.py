@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-from penstock_gateway.errors import ClientGone, as_http_error
+from penstock_gateway.http.errors import ClientGone, as_http_error
 from penstock_gateway.tracing.trace import Trace
 
 if TYPE_CHECKING:

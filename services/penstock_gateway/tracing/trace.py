@@ -7,6 +7,7 @@ for the request, and no endpoint has to hand it on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -29,24 +30,19 @@ class Run:
 
     n: its sequences.  reasons: why those that ended did, by index.  tokens: that they have.
     first_token: when the first one came; None: none did.  cached: of the prompt, not computed.
+    release: ends what the engine client keeps for it; None: it keeps nothing.
     """
 
-    __slots__ = ("cached", "first_token", "generation", "n", "reasons", "timing", "tokens")
+    __slots__ = ("cached", "first_token", "n", "reasons", "release", "timing", "tokens")
 
     def __init__(self, n: int, timing: RequestTiming | None = None) -> None:
         self.n = n
         self.timing = timing
-        self.generation: Any = None
+        self.release: Callable[[], None] | None = None
         self.reasons: dict[int, str] = {}
         self.tokens = 0
         self.first_token: float | None = None
         self.cached: int | None = None
-
-    def ended(self, tokens: int, cached: int | None, otherwise: str) -> None:
-        """All of it. otherwise: why those ended that did not say so."""
-        self.tokens, self.cached = tokens, cached
-        for index in range(self.n):
-            self.reasons.setdefault(index, otherwise)
 
 
 class Trace:
@@ -110,9 +106,9 @@ class Trace:
     def release(self) -> None:
         """Nothing more is waited for: the engine client may forget its generations."""
         for run in self.runs:
-            if run.generation is not None:
-                run.generation.abort()
-                run.generation = None
+            if run.release is not None:
+                run.release()
+                run.release = None
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)

@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from penstock import logs
 from penstock.version import __version__
-from penstock_gateway.timeline import LAST_WORD
+from penstock_gateway.generate.timeline import LAST_WORD
 from penstock_gateway.tracing.spans import request_attributes, write
 from penstock_gateway.tracing.trace import Trace
 

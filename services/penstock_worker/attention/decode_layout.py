@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.block_tables import write_tables
+from penstock_worker.batch.block_tables import write_tables
 
 
 def decode_shapes(sequences: int, columns: int) -> list[tuple[int, ...]]:

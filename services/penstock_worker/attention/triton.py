@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton import rope_write as rope
-from penstock_kernels.triton.attention import paged_attention
-from penstock_kernels.triton.attention_plan import AttentionPlan, TileList, plan_attention
+from penstock_kernels.triton.attention import rope_write
+from penstock_kernels.triton.attention.paged import paged_attention
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice
 from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNorms, Rotation
 from penstock_worker.forward.uploads import Uploads
@@ -25,7 +25,7 @@ class HostLayout:
     the host's."""
 
     slots: np.ndarray
-    plan: AttentionPlan
+    plan: DeviceAttentionPlan
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -105,7 +105,7 @@ class TritonAttention:
         few = TileList(sequences, firsts, queries=1, end=context)
         return HostLayout(
             slots,
-            AttentionPlan(
+            DeviceAttentionPlan(
                 tables,
                 query_starts,
                 query_lens,
@@ -152,7 +152,7 @@ class TritonAttention:
 class TritonStep:
     """slots: [rows] int32 of the device, where the step's keys and values go; -1: nowhere."""
 
-    def __init__(self, cache: Tensor, slots: Tensor, plan: AttentionPlan) -> None:
+    def __init__(self, cache: Tensor, slots: Tensor, plan: DeviceAttentionPlan) -> None:
         self._cache = cache
         self._slots = slots
         self._plan = plan
@@ -170,7 +170,7 @@ class TritonStep:
         slots = self._slots
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
-        query = rope.rope_write(
+        query = rope_write.rope_write(
             query,
             key,
             value,
@@ -180,6 +180,8 @@ class TritonStep:
             slots,
             keys,
             values,
-            norms=None if norms is None else rope.HeadNorms(norms.query, norms.key, norms.eps),
+            norms=None
+            if norms is None
+            else rope_write.QueryKeyNorms(norms.query, norms.key, norms.eps),
         )
         return paged_attention(query, keys, values, self._plan, query.shape[2] ** -0.5)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_memory import DeviceMemory
+from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.captures import Captures
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, DecodeGraphs

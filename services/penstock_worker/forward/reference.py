@@ -20,7 +20,7 @@ from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 
 class ReferenceForward(LayerByLayer):

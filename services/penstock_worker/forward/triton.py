@@ -16,11 +16,11 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.numerics import INTERPRETED
+from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_memory import DeviceMemory, memory_of
+from penstock_worker.device.memory import DeviceMemory, memory_of
 from penstock_worker.dtype import (
     BESIDE_QUANTISED,
     CUDA,
@@ -35,13 +35,14 @@ from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.layers.ops import Ops
+from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.prompt_logprobs import ROWS as PROMPT_ROWS
-from penstock_worker.surroundings import NO_C_COMPILER, c_compiler
-from penstock_worker.weights import Weights, open_weights
+from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 
 LARGEST_HEAD = 256
 FP8_CAPABILITY = (8, 9)
@@ -141,7 +142,7 @@ def recipe(
     device = kernel_device(setup)
     config = prepared.decoder
     as_filed = setup.quantization == "none" and setup.load_format == "auto"
-    kept = as_filed and stays_quantised(setup.dtype, prepared.weights, CUDA)
+    kept = as_filed and stays_quantised(setup.dtype, prepared.weights)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
     own = shard_of(config, ranks.place).own
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)

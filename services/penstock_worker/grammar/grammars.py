@@ -21,10 +21,10 @@ from penstock import logs
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.protocol.to_worker import MAX_COMPILING, NewSequence, Plan
+from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.grammar_text.errors import GrammarError
-from penstock_worker.slots import PlanError
 
 log = logs.get(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock_worker.attention.interface import HeadNorms
-from penstock_worker.layers.ops import Product
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
+from penstock_worker.quantisation.interface import Product
 
 
 class SelfAttention:
@@ -40,8 +40,7 @@ class SelfAttention:
         return self.output(mixed.flatten(1))
 
     @staticmethod
-    def load(parts: Parts, layer: int, *, qk_norm: bool) -> SelfAttention:
-        """qk_norm: whether the family normalises queries and keys."""
+    def load(parts: Parts, layer: int) -> SelfAttention:
         config, prefix, dim = parts.config, f"layers.{layer}.self_attn", parts.config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
         qkv = parts.product(
@@ -53,7 +52,7 @@ class SelfAttention:
             f"{prefix}.o_proj", config.hidden_size, queries, bias=config.output_bias
         )
         norms = None
-        if qk_norm:
+        if config.qk_norm:
             query, key = (
                 parts.weights.take(f"{prefix}.{name}.weight", (dim,))
                 for name in ("q_norm", "k_norm")

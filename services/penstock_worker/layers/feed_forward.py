@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock_worker.layers.ops import Ops, Product
+from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
+from penstock_worker.quantisation.interface import Product
 
 
 class FeedForward:

@@ -6,24 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix
-
-
-class Product(Protocol):
-    """A matrix with its bias, in the form that its kernels want."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, inputs] -> [rows, outputs], each row by itself."""
-
-
-class Table(Protocol):
-    """Rows that are looked up. rows: how many there are."""
-
-    @property
-    def rows(self) -> int: ...
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """ids: [n] int64, each below `rows` -> [n, size], of the activations' dtype."""
 
 
 class Ops(Protocol):

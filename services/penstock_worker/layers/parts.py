@@ -8,22 +8,27 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.layers.ops import Ops, Product
+from penstock_worker.layers.ops import Ops
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard
-from penstock_worker.weights import Weights
+from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.weights import Weights
 
 
 @dataclass(frozen=True)
 class Parts:
-    """config: of the model.  weights: hands out its tensors, or what this rank has of them.
-    ops: what computes with them.  shard: what this rank has.  ranks: the way to the others."""
+    """What a layer takes its tensors from, and what computes with them."""
 
     config: ModelConfig
+    """Of the model."""
     weights: Weights
+    """Hands out the model's tensors, or what this rank has of them."""
     ops: Ops
+    """What computes."""
     shard: Shard
+    """What this rank has."""
     ranks: Ranks = ALONE
+    """The way to the other ranks."""
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
         """names: (name, outputs) of projections of one input, computed as one matrix. Of outputs

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_worker.layers.ops import Ops, Product, Table
+from penstock_worker.layers.ops import Ops
+from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix, plain
 
 
@@ -25,10 +26,11 @@ class ReferenceProduct:
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Rows of a plain tensor, in its dtype or in another."""
+    """Rows of a plain tensor."""
 
     weight: Tensor
     dtype: torch.dtype | None = None
+    """Of the rows; None: the tensor's own."""
 
     @property
     def rows(self) -> int:

@@ -8,8 +8,8 @@ from torch import Tensor
 from penstock.model_config import ModelConfig
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import Rotation
-from penstock_worker.weights import Weights
 from penstock_worker.weights.names import ROPE_FACTORS
+from penstock_worker.weights.weights import Weights
 
 
 class Rotary:

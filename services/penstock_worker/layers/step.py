@@ -9,7 +9,9 @@ from penstock_worker.attention.interface import Rotation, StepAttention
 
 @dataclass(frozen=True)
 class Step:
-    """rotation: of each row.  attention: of this step's batch."""
+    """What every layer of a step reads."""
 
     rotation: Rotation
+    """Of each row."""
     attention: StepAttention
+    """Of this step's batch."""

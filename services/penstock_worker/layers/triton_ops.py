@@ -13,31 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
-from penstock import logs
-from penstock.errors import StartupError
-from penstock_kernels.triton import gated, rms_norm
-from penstock_kernels.triton.dequantise import dequantise
-from penstock_kernels.triton.fp8_linear import fp8_linear, quantise_fp8
-from penstock_kernels.triton.grouped import grouped_linear, grouped_rows
-from penstock_kernels.triton.grouped_weights import GroupedWeights
-from penstock_kernels.triton.linear import linear
-from penstock_kernels.triton.weight_only import GROUPS, PackedWeights, pack, weight_only_linear
-from penstock_worker.layers.ops import Product, Table
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.rowwise import gated, rms_norm
 from penstock_worker.layers.reference_ops import TensorTable
+from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
+from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
-
-log = logs.get(__name__)
-
-QUANTIZATIONS = ("none", "int8", "int4", "fp8")
-_BITS = {"int8": 8, "int4": 4}
-
-MANY_ROWS = 128
-"""From here on packed weights are unpacked first: their kernel reads a weight once for each 16
-rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
-
-UNPACKED_ROWS = 256
-"""The same for a GGUF file's weights, whose kernel decodes one once for each 64 rows. Still to be
-measured."""
 
 
 @dataclass(frozen=True)
@@ -61,70 +42,6 @@ class InvariantProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True)
-class PackedProduct:
-    """Weights of 8 or 4 bits, activations as they are.  many_rows: from how many rows on weights
-    are unpacked, and rounded to x's dtype; None: never, so that all rows get the same bits."""
-
-    weights: PackedWeights
-    bias: Tensor | None
-    many_rows: int | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.many_rows is not None and x.shape[0] >= self.many_rows:
-            return library_linear(x, dequantise(self.weights, x.dtype), self.bias)
-        return weight_only_linear(x, self.weights, self.bias)
-
-
-@dataclass(frozen=True)
-class FP8Product:
-    """Weights and activations in FP8 e4m3, a scale for each output and each row."""
-
-    weight: Tensor
-    scales: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return fp8_linear(x, self.weight, self.scales, self.bias)
-
-
-@dataclass(frozen=True)
-class GroupedProduct:
-    """Weights as a GGUF file has them, none rounded; but from many_rows rows on they are unpacked,
-    and rounded to x's dtype.  None: never.  dtype: of the result, default x's."""
-
-    weights: GroupedWeights
-    bias: Tensor | None
-    dtype: torch.dtype | None
-    batch_invariant: bool
-    many_rows: int | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.many_rows is not None and x.shape[0] >= self.many_rows:
-            bias = None if self.bias is None else self.bias.to(x.dtype)
-            return library_linear(x, grouped_rows(self.weights, None, x.dtype), bias)
-        return grouped_linear(
-            x,
-            self.weights,
-            self.bias,
-            dtype=self.dtype,
-            batch_invariant=self.batch_invariant,
-        )
-
-
-@dataclass(frozen=True)
-class GroupedTable:
-    weights: GroupedWeights
-    dtype: torch.dtype
-
-    @property
-    def rows(self) -> int:
-        return self.weights.outputs
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        return grouped_rows(self.weights, ids, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -173,7 +90,7 @@ class TritonOps:
         self._device = device
         self._dtype = dtype
         self._batch_invariant = batch_invariant
-        self._quantization = quantization
+        self._quantization = QUANTIZATIONS.get(quantization)
 
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         """weight: [outputs, inputs], bias: [outputs]; any float dtype, on any device."""
@@ -181,29 +98,19 @@ class TritonOps:
             return self._as_it_is(weight, bias)
         if bias is not None:
             bias = bias.to(self._device, self._dtype)
-        if self._quantization == "fp8":
-            return FP8Product(*quantise_fp8(weight.to(self._device).contiguous()), bias)
-        if self._quantization == "none":
-            return self._plain(weight, bias)
-        group = _group(weight.shape[1])
-        if group is None:
-            log.warning(
-                "a matrix stays unquantised: no group of weights divides its inputs",
-                quantization=self._quantization,
-                outputs=weight.shape[0],
-                inputs=weight.shape[1],
-                groups=GROUPS,
-            )
-            return self._plain(weight, bias)
-        packed = pack(weight.to(self._device), bits=_BITS[self._quantization], group=group)
-        return PackedProduct(packed, bias, None if self._batch_invariant else MANY_ROWS)
+        if self._quantization is not None:
+            weight = weight.to(self._device)
+            quantised = self._quantization.triton(weight, bias, self._batch_invariant)
+            if quantised is not None:
+                return quantised
+        return self._plain(weight, bias)
 
     def table(self, weight: Matrix) -> Table:
         if isinstance(weight, Stacked):
             (weight,) = weight.pieces
-        if isinstance(weight, GroupedWeights):
-            return GroupedTable(weight, self._dtype)
-        return TensorTable(weight, self._dtype)
+        if isinstance(weight, Tensor):
+            return TensorTable(weight, self._dtype)
+        return weight.table(self._dtype)
 
     def head(self, weight: Matrix) -> Product:
         if not isinstance(weight, Tensor):
@@ -229,7 +136,7 @@ class TritonOps:
 
     def _as_it_is(
         self,
-        weight: GroupedWeights | Stacked,
+        weight: KeptMatrix | Stacked,
         bias: Tensor | None,
         dtype: torch.dtype | None = None,
     ) -> Product:
@@ -240,34 +147,9 @@ class TritonOps:
         return found[0] if len(found) == 1 else JoinedProduct(tuple(found))
 
     def _piece(
-        self, piece: Tensor | GroupedWeights, bias: Tensor | None, dtype: torch.dtype | None
+        self, piece: Tensor | KeptMatrix, bias: Tensor | None, dtype: torch.dtype | None
     ) -> Product:
-        if isinstance(piece, GroupedWeights):
-            # Logits would be rounded to x's dtype too.
-            exact = self._batch_invariant or dtype is not None
-            many = None if exact else UNPACKED_ROWS
-            return GroupedProduct(piece, bias, dtype, self._batch_invariant, many)
+        if not isinstance(piece, Tensor):
+            return piece.product(bias, dtype, batch_invariant=self._batch_invariant)
         added = None if bias is None else bias.to(piece.dtype)
         return WideProduct(self._of_floats(piece, added), piece.dtype, dtype)
-
-
-def check_quantization(quantization: str, device: torch.device) -> None:
-    """Raises StartupError unless products on `device` can be quantised so."""
-    if quantization not in QUANTIZATIONS:
-        raise StartupError(
-            f"quantization is {quantization!r}; allowed on CUDA are {', '.join(QUANTIZATIONS)}"
-        )
-    if quantization != "fp8" or device.type != "cuda":
-        return
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 9):
-        raise StartupError(
-            f"quantization is fp8, which needs a GPU of compute capability 8.9 or higher; "
-            f"{torch.cuda.get_device_name(device)} has {'.'.join(map(str, capability))}, and can "
-            "do none, int8, int4"
-        )
-
-
-def _group(inputs: int) -> int | None:
-    """The largest group that divides a row of weights."""
-    return max((group for group in GROUPS if inputs % group == 0), default=None)

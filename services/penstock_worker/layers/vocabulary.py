@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock_worker.layers.ops import Product, Table
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard
+from penstock_worker.quantisation.interface import Product, Table
 
 
-class Embedding:
+class TokenEmbedding:
     """tokens: [rows] int64 -> [rows, hidden]. table: of this rank's ids."""
 
     def __init__(self, table: Table, shard: Shard, ranks: Ranks) -> None:

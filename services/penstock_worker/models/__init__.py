@@ -1,28 +1,18 @@
-"""Model families, by architecture; imported when first asked for."""
+"""Models, by their family."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from penstock.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    from penstock_worker.models.decoder import DecoderModel
-
-_FAMILIES = {
-    "llama": ("penstock_worker.models.llama", "LlamaModel"),
-    "qwen2": ("penstock_worker.models.qwen2", "Qwen2Model"),
-    "qwen3": ("penstock_worker.models.qwen3", "Qwen3Model"),
-}
+from penstock.families import FAMILIES
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.models.llama import LlamaModel
 
 
 def model_class(architecture: str) -> type[DecoderModel]:
-    """Raises UnsupportedModel for an architecture without a native family."""
-    if architecture not in _FAMILIES:
+    """Raises UnsupportedModel for an architecture that isn't served."""
+    if architecture not in FAMILIES:
         raise UnsupportedModel(
-            f"the architecture {architecture!r} is not served; {', '.join(_FAMILIES)} are"
+            f"the architecture {architecture!r} is not served; {', '.join(FAMILIES)} are"
         )
-    module, name = _FAMILIES[architecture]
-    found: type[DecoderModel] = getattr(import_module(module), name)
-    return found
+    # A family whose layers aren't Llama's has a DecoderModel of its own beside it.
+    return LlamaModel

@@ -1,7 +1,4 @@
-"""The Llama family: Llama 2 and 3, SmolLM, Mistral without sliding windows, and relatives.
-
-Source: Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024.
-"""
+"""Llama, and the families that differ from it only in what their ModelConfig says."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from penstock_worker.models.decoder import DecoderModel
 
 
 class LlamaModel(DecoderModel):
-    """Grouped attention and SwiGLU; biases only where the configuration has them."""
+    """Grouped-query attention and SwiGLU; biases, and norms over heads of q and k, where the config
+    has them."""
 
     def load_layer(self, parts: Parts, layer: int) -> DecoderLayer:
-        attention = SelfAttention.load(parts, layer, qk_norm=False)
-        return DecoderLayer.load(parts, layer, attention)
+        return DecoderLayer.load(parts, layer, SelfAttention.load(parts, layer))

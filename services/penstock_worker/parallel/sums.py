@@ -59,7 +59,7 @@ def rank_sum(parts: Tensor) -> Tensor:
     if not parts.is_cuda:
         return plain_rank_sum(parts)
     # Needs triton, which only a worker with a GPU has to have.
-    from penstock_kernels.triton.rank_sum import rank_sum as device_rank_sum
+    from penstock_kernels.triton.rowwise.rank_sum import rank_sum as device_rank_sum
 
     return device_rank_sum(parts)
 

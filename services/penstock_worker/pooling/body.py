@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.to_worker import SlotWork
-from penstock_worker.slots import Slots
+from penstock_worker.batch.slots import Slots
 
 
 class Body(Protocol):

@@ -12,14 +12,14 @@ from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.slots import Slots
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.gather import gather
 from penstock_worker.models import model_class
 from penstock_worker.pooling.heads import Head, decoder_head
-from penstock_worker.slots import Slots
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 
 
 class DecoderBody:

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from penstock.model_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
-from penstock_kernels.triton.pool_rows import max_rows, mean_rows
-from penstock_worker.device_memory import DeviceMemory
-from penstock_worker.encoder.model import EncoderModel
+from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
+from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.slots import Slots
+from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.gather import gather
+from penstock_worker.pooling.encoder.model import EncoderModel
 from penstock_worker.pooling.encoders import Inputs, inputs_of
-from penstock_worker.slots import Slots
 
 
 @dataclass(frozen=True)

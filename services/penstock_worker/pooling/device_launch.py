@@ -11,12 +11,12 @@ from penstock import logs
 from penstock.model_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.slots import PlanError, Slot, Slots
 from penstock_worker.pooling.device_body import Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers
-from penstock_worker.slots import PlanError, Slot, Slots
-from penstock_worker.steps import failure
+from penstock_worker.steps.attempts import failure
 
 log = logs.get(__name__)
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_worker.encoder.model import EncoderModel
-from penstock_worker.encoder.names import encoder_name
-from penstock_worker.encoder.ops import EncoderOps
-from penstock_worker.encoder.reference_ops import REFERENCE
+from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.pooling.encoder.model import EncoderModel
+from penstock_worker.pooling.encoder.names import encoder_name
+from penstock_worker.pooling.encoder.ops import EncoderOps
+from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
-from penstock_worker.slots import PlanError, Slots
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights

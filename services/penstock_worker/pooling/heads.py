@@ -9,9 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.families import ENCODERS
 from penstock.model_config import EncoderConfig
-from penstock_worker.layers.ops import Product
-from penstock_worker.weights import Weights
+from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
 """[hidden] -> [labels], or [inputs, hidden] -> [inputs, labels]; float32."""
@@ -57,16 +58,10 @@ def encoder_head(
 ) -> Head:
     """As transformers has it for the family. Raises UnsupportedModel for missing tensors."""
     size = config.hidden_size
-    match config.family:
-        case "bert":
-            inner, last, bend = "pooler.dense", "classifier", "tanh"
-        case "distilbert":
-            inner, last, bend = "pre_classifier", "classifier", "relu"
-        case _:
-            inner, last, bend = "classifier.dense", "classifier.out_proj", "tanh"
-    first = _dense(weights, inner, size, size, ops)
-    second = _dense(weights, last, labels, size, ops)
-    return lambda vectors: second(ops.activate(first(vectors), bend))
+    head = ENCODERS[config.family].head
+    first = _dense(weights, head.inner, size, size, ops)
+    second = _dense(weights, head.outer, labels, size, ops)
+    return lambda vectors: second(ops.activate(first(vectors), head.activation))
 
 
 def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:

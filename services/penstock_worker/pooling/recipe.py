@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.pooling.runner import PoolingRunner
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.pooling.host_runner import PoolingRunner
 
 if TYPE_CHECKING:
     # Imported where a device computes.
-    from penstock_worker.pooling.device_runner import DevicePoolingRunner
+    from penstock_worker.pooling.kind import DevicePoolingRunner
 
 BLOCKS_EACH = 3
 """An encoder's blocks are only the engine's count of sequences: one for each that runs, and what it

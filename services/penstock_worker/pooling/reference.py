@@ -6,22 +6,22 @@ import torch
 
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_worker.block_copies import NO_COPIES, BlockCopies, Copies
+from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.memory import free_memory, kv_blocks
+from penstock_worker.machine.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.host_runner import PoolingRunner
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
     pooling_slots,
 )
-from penstock_worker.pooling.runner import PoolingRunner
 
 
 def recipe(

@@ -14,31 +14,31 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.activation import activate
-from penstock_worker.device_loading import load_forward, use_device
-from penstock_worker.device_memory import memory_of
+from penstock_kernels.triton.rowwise.activation import activate
+from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import CUDA, compute_dtype
-from penstock_worker.encoder.triton_ops import TritonEncoderOps
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Unable
 from penstock_worker.forward.queued import RowsHead
-from penstock_worker.layers.ops import Product
 from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
-from penstock_worker.pooling.device_runner import DevicePoolingRunner
+from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
 from penstock_worker.pooling.encoders import Inputs, build_encoder
 from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.kind import DevicePoolingRunner
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
     pooling_slots,
 )
-from penstock_worker.weights import Weights
+from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.weights import Weights
 
 
 class TritonHeadOps:

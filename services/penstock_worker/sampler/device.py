@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
-from penstock_kernels.triton.edits import edit_rows
-from penstock_kernels.triton.likeliest import likeliest
-from penstock_kernels.triton.log_probs import TopLogProbs
-from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling.argmax import argmax
+from penstock_kernels.triton.sampling.edits import edit_rows
+from penstock_kernels.triton.sampling.log_probs import TopLogProbs
+from penstock_kernels.triton.sampling.rows import SamplingRows
+from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.device_edits import StepEdits, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
@@ -137,7 +138,7 @@ class DeviceSampler:
         if step is None:
             tokens = _chosen(logits, draws, holes=False, cuts=cuts)
         else:
-            raw = likeliest(logits)
+            raw = argmax(logits)
             edited_logits = edit_rows(logits, step.rows(sent))
             tokens = _chosen(edited_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
@@ -157,7 +158,7 @@ class DeviceSampler:
         that was queued after them."""
         (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
         tops = top_log_probs(logits, given, min(count, self._vocab))
-        fetched = self._transfers.fetch([likeliest(logits), tops.own, tops.ids, tops.top])
+        fetched = self._transfers.fetch([argmax(logits), tops.own, tops.ids, tops.top])
 
         def told() -> list[TokenLogprobs] | None:
             best, *arrays = fetched.arrays()
@@ -195,9 +196,9 @@ class DeviceSampler:
 
 
 def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool) -> Tensor:
-    """draws: None: the likeliest.  holes, cuts: see sample_rows."""
+    """draws: None: the argmax.  holes, cuts: see sample_rows."""
     if draws is None:
-        return likeliest(logits, holes=holes)
+        return argmax(logits, holes=holes)
     return sample_rows(logits, draws, holes=holes, cuts=cuts)
 
 

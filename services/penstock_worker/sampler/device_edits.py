@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from penstock_kernels.triton.edits import EditRows
+from penstock_kernels.triton.sampling.edits import EditRows
 from penstock_worker.sampler.interface import Ask
 from penstock_worker.sampler.masks import Masks
 from penstock_worker.sampler.rules import Rules

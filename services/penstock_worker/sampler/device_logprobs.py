@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.log_probs import MOST, TopLogProbs, log_probs
+from penstock_kernels.triton.sampling.log_probs import MOST, TopLogProbs, log_probs
 
 _SIZES = (0, 8, 32, MOST)
 """How many of the likeliest the kernel is asked for: each number is compiled by itself."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.edits import count_tokens
+from penstock_kernels.triton.sampling.edits import count_tokens
 from penstock_worker.sampler.interface import Ask
 from penstock_worker.sampler.penalties import Penalties
 

@@ -1,4 +1,4 @@
-"""Which part of each tensor a rank reads.
+"""The part of each tensor that a rank reads.
 
 Column parallel (Shoeybi et al., "Megatron-LM", 2019): rows of the projections into heads and inner
 columns, then columns of those back out of them, whose products are summed over the ranks.
@@ -15,7 +15,7 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 class Cut:
-    """Of one rank."""
+    """Which part of each tensor one rank reads."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -33,7 +33,7 @@ class Cut:
         self._columns = {"o_proj": heads, "down_proj": shard.inner}
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
-        """Of a tensor under our name for it: the indices of each dimension that are read."""
+        """The indices of each dimension that are read of a tensor. name: ours."""
         part = [range(size) for size in shape]
         module, _, kind = name.rpartition(".")
         module = module.rpartition(".")[2]
@@ -44,13 +44,13 @@ class Cut:
         return tuple(part)
 
     def elsewhere(self, name: str) -> bool:
-        """Whether it is another rank's alone."""
+        """Whether the tensor is another rank's alone. name: ours."""
         shard, place = self._shard, self._shard.place
         layer = _LAYER.match(name)
         if layer is not None:
             number = int(layer[1])
             mine = number in shard.layers
-            # A number that no stage has is nobody's, which is for everybody to complain of.
+            # A layer that no stage has is an error of the checkpoint, which every rank reports.
             if not mine:
                 return number < shard.config.num_layers
             return place.tensor_rank > 0 and name.endswith(("o_proj.bias", "down_proj.bias"))

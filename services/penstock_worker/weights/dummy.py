@@ -1,4 +1,4 @@
-"""Random weights of a model's shapes: speed can be measured without a checkpoint."""
+"""Random weights in a model's shapes, to measure speed without a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_worker.weights.weights import Readable, Weights
 
 
 class DummyTensor:
-    """Drawn on the device that it is asked for on, from its name: the same in every run there.
+    """A tensor drawn from its name on the device that it is asked for on: the same in every run.
 
     Matrices keep the size of what they multiply (normal, of variance 1 / inputs), biases are small,
     norms are 1: activations and logits stay in the range of a trained model's.
@@ -25,7 +25,7 @@ class DummyTensor:
     def read_part_into(
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
-        """Fills `out`; which part it is of the whole doesn't matter, and place isn't needed."""
+        """Fills `out`. The part and the place don't matter."""
         if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(".weight")):
             out.fill_(1.0)
             return

@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
+from penstock.families import FAMILIES
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
 from penstock_worker.weights.names import from_gguf
@@ -25,9 +26,9 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
 
 
 def _rearrangement(name: str, config: ModelConfig) -> partial[Tensor] | None:
-    """Files of the llama architecture keep the rows of q and k so that a rotary pair is adjacent;
-    our kernel pairs row i with row i + head_dim / 2."""
-    if config.architecture != "llama":
+    """Some families' files keep the rows of q and k so that a rotary pair is adjacent; our kernels
+    pair row i with row i + head_dim / 2."""
+    if not FAMILIES[config.architecture].gguf_pairs_adjacent:
         return None
     if ".q_proj." in name:
         return partial(_halves_apart, heads=config.num_heads)

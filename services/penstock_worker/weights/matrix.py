@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock_kernels.triton.grouped_weights import GroupedWeights
+from penstock_worker.quantisation.interface import KeptMatrix
 
 
 @dataclass(frozen=True)
@@ -14,10 +14,10 @@ class Stacked:
     """Pieces of different types, one below the other. Plain ones have the type that is computed in,
     but for quantised ones that had to be unpacked: those are float32."""
 
-    pieces: tuple[Tensor | GroupedWeights, ...]
+    pieces: tuple[Tensor | KeptMatrix, ...]
 
 
-Matrix = Tensor | GroupedWeights | Stacked
+Matrix = Tensor | KeptMatrix | Stacked
 """[outputs, inputs]. A plain tensor has the type that is computed in."""
 
 
@@ -28,5 +28,5 @@ def plain(matrix: Matrix) -> Tensor:
     raise TypeError(f"a {type(matrix).__name__} is no plain tensor; was it meant to be unpacked?")
 
 
-def rows_of(piece: Tensor | GroupedWeights) -> int:
+def rows_of(piece: Tensor | KeptMatrix) -> int:
     return piece.shape[0] if isinstance(piece, Tensor) else piece.outputs

@@ -1,4 +1,4 @@
-"""One naming for tensors, whatever the file calls them.
+"""One naming of tensors, whatever their file calls them.
 
 Ours is the hub's, without the leading `model.`: `layers.3.self_attn.q_proj.weight`.
 """

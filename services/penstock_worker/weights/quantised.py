@@ -1,4 +1,4 @@
-"""What a model gets that computes with a file's quantised matrices as they are."""
+"""Weights whose quantised matrices stay as their file has them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from penstock import logs
-from penstock_kernels.triton.grouped_weights import GroupedWeights
-from penstock_worker.weights.grouped import LAYOUTS, fits, grouped
+from penstock_worker.quantisation.gguf.repacking import LAYOUTS, fits, repacked
+from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
@@ -38,7 +38,7 @@ class QuantisedWeights(Weights):
         return super().take_stacked(parts, dtype)
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """Tensors of one quantised type become one GroupedWeights, those of floating-point types
+        """Tensors of one quantised type become one KeptMatrix, those of floating-point types
         one tensor; a product may have pieces of several."""
         found: list[_Part] = [
             (self.stored(name, (shape[0], shape[1])), self._part(name, shape))
@@ -51,9 +51,9 @@ class QuantisedWeights(Weights):
             return pieces[0]
         return Stacked(tuple(pieces))
 
-    def _piece(self, kind: str, parts: list[_Part]) -> Tensor | GroupedWeights:
+    def _piece(self, kind: str, parts: list[_Part]) -> Tensor | KeptMatrix:
         if kind in LAYOUTS:
-            return grouped(parts, self.device, self._place)
+            return repacked(parts, self.device, self._place)
         rows, columns = sum(len(part[0]) for _, part in parts), len(parts[0][1][1])
         dtype = torch.float32 if kind == _UNPACKED else self.dtype
         out = torch.empty(rows, columns, dtype=dtype, device=self.device)

@@ -10,27 +10,30 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock_worker.weights.formats import FORMATS, StoredFormat
+from penstock_worker.quantisation.interface import StoredFormat
+from penstock_worker.quantisation.registry import FORMATS
 
 CHUNK_ELEMENTS = 1 << 20
 """Elements decoded at a time: temporary memory stays small, and mostly in cache."""
 
 Place = Callable[[Tensor, Tensor], object]
-"""(target, values): of one shape; the target is contiguous, maybe of another dtype and device."""
+"""(target, values): copies values into target. Both have one shape; the target is contiguous, and
+may be of another dtype and on another device."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """name: as in the file, for messages.  format: a key of FORMATS.  data: uint8, mapped.
-
-    rearrange: applied to the decoded tensor, where the file keeps rows in another order.
-    """
+    """A tensor whose bytes are mapped, not yet read."""
 
     name: str
+    """As in the file, for messages."""
     shape: tuple[int, ...]
     format: str
+    """A key of FORMATS."""
     data: np.ndarray
+    """uint8: the tensor's bytes in the file."""
     rearrange: Callable[[Tensor], Tensor] | None = None
+    """Applied to the decoded tensor, where the file keeps rows in another order."""
 
     def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
         """Decode into `out`, a contiguous tensor of this shape. Rounds to out's dtype.
@@ -48,8 +51,8 @@ class StoredTensor:
     def read_part_into(
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
-        """As read_into, of the part [rows, columns] or [rows]: decodes only the blocks that it lies
-        in, some rows at a time."""
+        """As read_into, for the part [rows, columns] or [rows] of the tensor. Decodes only the
+        blocks that the part lies in, some rows at a time."""
         if all(len(want) == size for want, size in zip(part, self.shape, strict=True)):
             self.read_into(out, place)
         elif len(self.shape) == 1:

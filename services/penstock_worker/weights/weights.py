@@ -45,7 +45,8 @@ class Weights:
         self._cut: Cut | None = None
 
     def cut_to(self, shard: Shard) -> Weights:
-        """What a rank reads of these: asked for a tensor by its whole shape, it gives a part."""
+        """The weights of one rank: asked for a tensor by its whole shape, they give the rank's
+        part."""
         mine = copy(self)
         mine._cut = cut = Cut(shard)
         mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
@@ -70,7 +71,8 @@ class Weights:
         return out
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As take_stacked, of what is multiplied with or looked up: it may stay quantised."""
+        """As take_stacked, for a matrix that is multiplied with or looked up: it may stay
+        quantised."""
         return self.take_stacked(parts)
 
     def _part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
@@ -79,7 +81,7 @@ class Weights:
         return self._cut.part(name, shape)
 
     def ignore(self, name: str) -> None:
-        """The model can do without this tensor, if it is there."""
+        """Don't complain of this tensor, if it is there: the model does without it."""
         self._taken.add(name)
 
     def finish(self) -> None:

@@ -19,7 +19,7 @@ QUANTILES = (10, 25, 50, 75, 90, 99)
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """input_len, output_len: tokens of each prompt and answer.  seed: of the prompts."""
 
     input_len: int
@@ -34,7 +34,7 @@ class Shape:
 
 def measure_latency(
     llm: LLM,
-    shape: Shape,
+    shape: BatchShape,
     *,
     batch_size: int,
     warmup: int,
@@ -67,7 +67,7 @@ def measure_latency(
     }
 
 
-def measure_throughput(llm: LLM, shape: Shape, *, num_prompts: int) -> dict[str, Any]:
+def measure_throughput(llm: LLM, shape: BatchShape, *, num_prompts: int) -> dict[str, Any]:
     """All prompts given at once: how fast they are done. Raises as measure_latency."""
     _at_least(num_prompts=num_prompts)
     rng = random.Random(shape.seed)
@@ -99,7 +99,7 @@ def quantile(ordered: list[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-def _prompts(llm: LLM, shape: Shape, count: int, rng: random.Random) -> list[Any]:
+def _prompts(llm: LLM, shape: BatchShape, count: int, rng: random.Random) -> list[Any]:
     size = llm.get_tokenizer().vocab_size
     first = min(FIRST_ID, size - 1)
     return [
@@ -108,7 +108,7 @@ def _prompts(llm: LLM, shape: Shape, count: int, rng: random.Random) -> list[Any
     ]
 
 
-def _generate(llm: LLM, shape: Shape, prompts: list[Any]) -> list[Any]:
+def _generate(llm: LLM, shape: BatchShape, prompts: list[Any]) -> list[Any]:
     from penstock.sampling_params import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=shape.output_len, ignore_eos=True)

@@ -100,9 +100,9 @@ def _add_output(parser: Parser) -> None:
 
 
 def _latency(arguments: argparse.Namespace) -> int:
-    from penstock.bench.offline import Shape, measure_latency
+    from penstock.bench.offline import BatchShape, measure_latency
 
-    shape = Shape(arguments.input_len, arguments.output_len, arguments.bench_seed)
+    shape = BatchShape(arguments.input_len, arguments.output_len, arguments.bench_seed)
     with _engine(arguments) as llm:
         result = measure_latency(
             llm,
@@ -116,9 +116,9 @@ def _latency(arguments: argparse.Namespace) -> int:
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
-    from penstock.bench.offline import Shape, measure_throughput
+    from penstock.bench.offline import BatchShape, measure_throughput
 
-    shape = Shape(arguments.input_len, arguments.output_len, arguments.bench_seed)
+    shape = BatchShape(arguments.input_len, arguments.output_len, arguments.bench_seed)
     with _engine(arguments) as llm:
         result = measure_throughput(llm, shape, num_prompts=arguments.num_prompts)
     return _show(result, arguments)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
-from penstock.cli.conversation import Conversation
+from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import DEFAULT_URL, add_server_arguments, client
 from penstock.cli.line_input import LineInput
 from penstock.cli.parser import Parser, examples, nearest
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = sampling(arguments)
     source = _source(arguments)
     try:
-        return Chat(source, Conversation(arguments.system), wanted).run()
+        return Chat(source, ChatHistory(arguments.system), wanted).run()
     finally:
         source.close()
 
@@ -83,7 +83,7 @@ class Chat:
     """The loop: read, answer, again."""
 
     def __init__(
-        self, source: Source, conversation: Conversation, wanted: dict[str, object]
+        self, source: Source, conversation: ChatHistory, wanted: dict[str, object]
     ) -> None:
         self._source = source
         self._conversation = conversation

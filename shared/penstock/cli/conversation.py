@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 
-class Conversation:
+class ChatHistory:
     """system: the system message, empty for none.  turns: user and assistant messages so far."""
 
     def __init__(self, system: str = "") -> None:

@@ -103,7 +103,7 @@ def add_fit(parser: Parser) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from penstock_engine.commands import replay_all
+    from penstock_engine.simulate.commands import replay_all
 
     if not arguments.log:
         _silence()
@@ -112,12 +112,12 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    from penstock_engine.commands import run_simulation
+    from penstock_engine.simulate.commands import run_simulation
     from penstock_engine.simulate.cost import parse
-    from penstock_engine.simulate.simulation import Options
+    from penstock_engine.simulate.simulation import SimulationOptions
 
     _silence()
-    options = Options(
+    options = SimulationOptions(
         cost=parse(arguments.step_cost),
         replicas=arguments.replicas,
         routing=arguments.routing,
@@ -140,7 +140,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _fit_cost(arguments: argparse.Namespace) -> int:
-    from penstock_engine.commands import fit
+    from penstock_engine.simulate.commands import fit
 
     _silence()
     print(fit(arguments.logs, arguments.output, arguments.trace), flush=True)

@@ -52,7 +52,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what a worker would find on this machine; 1 when something is missing."""
     import msgspec
 
-    from penstock_worker.doctor import examine, show
+    from penstock_worker.machine.doctor import examine, show
 
     findings = examine()
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)

@@ -64,11 +64,11 @@ def add(parser: Parser) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C. Raises InvalidRequest and StartupError."""
-    from penstock.supervisor.replicas import Endpoints
-    from penstock.supervisor.report import Report
-    from penstock.supervisor.system import Options, run_system
+    from penstock.supervisor.replicas import EngineAddresses
+    from penstock.supervisor.report import StartupReport
+    from penstock.supervisor.system import SystemOptions, run_system
 
-    report = None if arguments.report_fd is None else Report(arguments.report_fd)
+    report = None if arguments.report_fd is None else StartupReport(arguments.report_fd)
     try:
         config = _config(arguments)
     except InvalidRequest as error:
@@ -79,10 +79,10 @@ def run_serve(arguments: argparse.Namespace) -> int:
     set_title("supervisor")
     run_system(
         config,
-        Options(
+        SystemOptions(
             announce=lambda url, model_dir: _announce(url, model_dir, config),
             http=not arguments.no_http,
-            endpoints=Endpoints(arguments.frontend_endpoint, arguments.worker_endpoint),
+            endpoints=EngineAddresses(arguments.frontend_endpoint, arguments.worker_endpoint),
             report=report,
         ),
     )

@@ -14,7 +14,7 @@ from penstock.cli.http_client import (
     client,
 )
 from penstock.cli.parser import Parser, examples
-from penstock.cli.system_state import State, ask
+from penstock.cli.system_state import SystemReport, ask
 from penstock.cli.terminal import Style, clip, counted, duration, width
 
 TIMEOUT = 10.0
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if state.ready else NOT_READY
 
 
-def _table(server: HttpClient, state: State) -> str:
+def _table(server: HttpClient, state: SystemReport) -> str:
     style = Style(sys.stdout)
     told = style.paint("ready", "green") if state.ready else style.paint("not ready", "red")
     rows = [("state", told + (f": {state.reason}" if state.reason else ""))]
@@ -64,7 +64,7 @@ def _table(server: HttpClient, state: State) -> str:
     return "\n".join(clip(f"{name:<{label}}  {text}", room) for name, text in rows)
 
 
-def _engine(state: State) -> list[tuple[str, str]]:
+def _engine(state: SystemReport) -> list[tuple[str, str]]:
     count = state.count
     total = int(count("blocks_total"))
     share = f" ({100 * state.blocks_used / total:.0f} %)" if total else ""
@@ -85,7 +85,7 @@ def _engine(state: State) -> list[tuple[str, str]]:
     ]
 
 
-def _gateway(state: State) -> list[tuple[str, str]]:
+def _gateway(state: SystemReport) -> list[tuple[str, str]]:
     gateway = state.gateway
     if not gateway:
         return []

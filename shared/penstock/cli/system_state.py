@@ -10,7 +10,7 @@ from penstock.cli.terminal import counted
 
 
 @dataclass(frozen=True)
-class State:
+class SystemReport:
     """raw: the answer.  engine, gateway: its parts, empty without."""
 
     raw: dict[str, Any]
@@ -61,14 +61,14 @@ class State:
         return int(self.count("blocks_total") - self.count("blocks_free"))
 
 
-def ask(server: HttpClient) -> State:
+def ask(server: HttpClient) -> SystemReport:
     """The state now. Raises Unreachable and Refused."""
     status, answer = server.get("/status")
     if status != 200 or not isinstance(answer, dict):
         error = answer.get("error") if isinstance(answer, dict) else None
         message = error.get("message") if isinstance(error, dict) else "it has no /status"
         raise Refused(status, str(message))
-    return State(answer)
+    return SystemReport(answer)
 
 
 def bar(share: float, columns: int) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.cli.system_state import State, bar
+from penstock.cli.system_state import SystemReport, bar
 from penstock.cli.terminal import Style, clip, counted, duration, width
 
 SEEN = 60
@@ -33,14 +33,14 @@ class History:
     """The last states, and what follows from two of them. state: the newest, None when lost."""
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: SystemReport | None = None
         self.trouble = ""
         self.rates = Rates()
         self.generated: deque[float] = deque(maxlen=SEEN)
         self.gateways: dict[int, tuple[float, dict[str, Any]]] = {}
-        self._before: tuple[float, State] | None = None
+        self._before: tuple[float, SystemReport] | None = None
 
-    def add(self, state: State, now: float) -> None:
+    def add(self, state: SystemReport, now: float) -> None:
         """A look at a moment of a monotonic clock."""
         # The engine core's words are as old as it says, and rates are between two of them.
         told = now - float(state.raw.get("status_age") or 0.0)
@@ -86,7 +86,7 @@ def _condition(history: History, columns: int, style: Style) -> str:
     return style.paint(clip(f"not ready: {state.reason}", columns), "yellow")
 
 
-def _numbers(history: History, state: State, columns: int, style: Style) -> list[str]:
+def _numbers(history: History, state: SystemReport, columns: int, style: Style) -> list[str]:
     rates, count = history.rates, state.count
     total = int(count("blocks_total"))
     share = state.blocks_used / total if total else 0.0
@@ -139,7 +139,7 @@ def sparkline(values: list[float]) -> str:
     return "".join(_LEVELS[max(1, round(value / highest * steps))] for value in values)
 
 
-def _rates(before: State, after: State, seconds: float) -> Rates:
+def _rates(before: SystemReport, after: SystemReport, seconds: float) -> Rates:
     def per_second(name: str) -> float:
         return max(0.0, after.count(name) - before.count(name)) / max(seconds, 1e-6)
 

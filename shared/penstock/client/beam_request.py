@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.blame import Blame
+from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, PenstockError
@@ -41,8 +42,6 @@ class BeamRequest:
 
     `done` is the reason why it ended: what `follow` said, or "timeout" where the deadline passed
     while beams waited; then they are as the last step left them.
-    cached_tokens: of the prompt, not computed; None before that is known.  generated: tokens of all
-    beams.  first_token: when the first came, by time.perf_counter().
     timing: hears of its moments, and what the engine says of its first step.
     """
 
@@ -57,6 +56,7 @@ class BeamRequest:
         placement: Placement,
         follow: Follow,
         timing: RequestTiming | None = None,
+        observed: Unobserved = UNOBSERVED,
     ) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE
@@ -65,11 +65,9 @@ class BeamRequest:
         self.name = name
         self.terms = terms
         self.timing = timing
-        self.cached_tokens: int | None = None
-        self.generated = 0
-        self.first_token: float | None = None
         self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
-        self._prompt = prompt_token_ids
+        self._observed = observed
+        self._prompt_token_ids = prompt_token_ids
         self._beams = beams
         self._sampling = sampling
         self._follow = follow
@@ -90,7 +88,7 @@ class BeamRequest:
     @property
     def carried_tokens(self) -> int:
         """Of what its submission holds: prompt and emitted."""
-        return len(self._prompt) + sum(len(emitted) for emitted in self._emitted.values())
+        return len(self._prompt_token_ids) + sum(len(emitted) for emitted in self._emitted.values())
 
     @property
     def begun(self) -> bool:
@@ -104,7 +102,7 @@ class BeamRequest:
         return Submit(
             request=self.key,
             name=self.name,
-            prompt=self._prompt,
+            prompt=self._prompt_token_ids,
             sequences=self._sequences(),
             sampling=self._sampling,
             stopping=Stopping(max_tokens=longest + 1, ignore_eos=True),
@@ -133,13 +131,12 @@ class BeamRequest:
         """What the engine says of a beam. Called by the client, in order."""
         if self.finished or output.sequence not in self._emitted:
             return
-        if self.cached_tokens is None:
-            self.cached_tokens = output.cached_tokens
+        if output.cached_tokens is not None:
+            self._observed.found_cached(output.cached_tokens)
         outcome = self._outcomes[output.sequence]
         if output.tokens:
             self.blame.gained()
-            self.generated += len(output.tokens)
-            self.first_token = self.first_token or time.perf_counter()
+            self._observed.gain(len(output.tokens))
         if output.logprobs:
             outcome.entry = output.logprobs[0]
         if output.finish is None:
@@ -156,6 +153,7 @@ class BeamRequest:
         if not self.finished:
             self.holder.abort(self)
             self.done.cancel()
+            self._observed.end_search("abort")
         self.holder.forget(self)
 
     def expire(self) -> None:
@@ -170,6 +168,7 @@ class BeamRequest:
         if not self.finished:
             self.done.set_exception(error)
             self.done.exception()  # Who awaits it hears of it; nobody has to.
+            self._observed.end_search("error")
         self.holder.forget(self)
 
     def _begin(self, beams: list[list[int]]) -> None:
@@ -202,4 +201,5 @@ class BeamRequest:
         if not self.finished:
             self.holder.abort(self)
             self.done.set_result(reason)
+            self._observed.end_search(reason)
         self.holder.forget(self)

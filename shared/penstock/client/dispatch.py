@@ -16,7 +16,7 @@ from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
 from penstock.client.live import LiveFeed
 from penstock.client.pacing import count_tries
-from penstock.client.placement import Request
+from penstock.client.placement import OpenRequest
 from penstock.client.refusals import rejection
 from penstock.client.routing import Routing
 from penstock.client.served_model import ServedModel
@@ -96,7 +96,7 @@ class Dispatch:
         """Seconds since the last of all sessions ended; infinite where none has, or in order."""
         return float("inf") if self._lost_at is None else now - self._lost_at
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[OpenRequest]:
         """All that are open."""
         placed = (request for session in self.fleet for request in session.open.values())
         return [*placed, *self.waiting_room.requests()]
@@ -110,14 +110,14 @@ class Dispatch:
         self._reconsider()
         self.live.tick(now)
 
-    def place_new(self, request: Request) -> None:
+    def place_new(self, request: OpenRequest) -> None:
         """Submits a request for the first time."""
         if not self._place(request, new=True):
             # `connected` said otherwise, so one is about to come or go.
             self.waiting_room.enter(request, next(self._numbers), time.monotonic())
 
     def _place(
-        self, request: Request, *, new: bool = False, but: EngineSession | None = None
+        self, request: OpenRequest, *, new: bool = False, but: EngineSession | None = None
     ) -> bool:
         """Submits it to the engine core that is to have it; False where there is none. new: no
         engine core has heard of it."""
@@ -222,7 +222,7 @@ class Dispatch:
         """An engine core shows itself to those who watch."""
         self.live.take(session.endpoint, snapshot, now)
 
-    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None:
+    def numerics_changed(self, session: EngineSession, request: OpenRequest, before: str) -> None:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
         log.warning(
@@ -233,7 +233,9 @@ class Dispatch:
             now=session.fingerprint,
         )
 
-    def rejected(self, session: EngineSession, request: Request | None, message: Rejected) -> None:
+    def rejected(
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
+    ) -> None:
         """Another engine core may have room where this one has none, or has begun to drain."""
         if request is None:
             return

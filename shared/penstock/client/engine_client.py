@@ -11,6 +11,7 @@ from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
 from penstock.client.model_text import ModelText
+from penstock.client.observer import Observer, observe
 from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
@@ -74,8 +75,13 @@ class EngineClient(ClientView):
             resolver,
         )
         self._fleet = self._dispatch.fleet
+        self._observer: Observer | None = None
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
+
+    def observe(self, observer: Observer) -> None:
+        """Tells the observer of all requests from now on. There is one; see Observers for more."""
+        self._observer = observer
 
     @property
     def takes_requests(self) -> bool:
@@ -135,8 +141,10 @@ class EngineClient(ClientView):
         """Returns once an engine has accepted the request, and compiled its grammar if it has one.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
-        EngineUnavailable.  When the caller is cancelled while it waits, the request is aborted.
+        EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
+        it waits, the request is aborted.
         """
+        observed = await observe(self._observer, len(prompt_token_ids), params.n)
         welcome, text = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
@@ -157,9 +165,10 @@ class EngineClient(ClientView):
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            placement=_journey(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms),
             on_due=self._dispatch.due.append,
-            timed=timed,
+            timed=timed or observed.timed,
+            observed=observed,
         )
         self._dispatch.place_new(generation)
         try:
@@ -168,6 +177,7 @@ class EngineClient(ClientView):
         except asyncio.CancelledError:
             generation.abort()
             raise
+        observed.accepted(generation.timing)
         return generation
 
     async def search(
@@ -179,26 +189,29 @@ class EngineClient(ClientView):
         candidates: int,
         name: str,
         terms: Terms = NO_TERMS,
-        timed: bool = False,
     ) -> BeamRequest:
         """A beam search on its way: its first step is that of a single beam, the prompt's.
 
         beams: that a step may have.  candidates: likeliest tokens of which each step is told.
         Raises as `submit` does; what an engine core's refusal means comes with `done`.
         """
+        observed = await observe(self._observer, len(prompt_token_ids), beams)
         welcome, _ = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
+        timing = RequestTiming(1) if observed.timed else None
         request = BeamRequest(
             name=name,
             prompt_token_ids=prompt_token_ids,
             beams=beams,
             sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
             terms=terms,
-            placement=_journey(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms),
             follow=follow,
-            timing=RequestTiming(1) if timed else None,
+            timing=timing,
+            observed=observed,
         )
+        observed.accepted(timing)
         self._dispatch.place_new(request)
         return request
 
@@ -209,13 +222,14 @@ class EngineClient(ClientView):
         *,
         name: str,
         terms: Terms = NO_TERMS,
-        timing: RequestTiming | None = None,
     ) -> PoolResult:
         """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
 
-        timing: asks the engine where the time goes, and hears of it.
         When the caller is cancelled while it waits, the request is aborted.
         """
+        observed = await observe(self._observer, len(prompt_token_ids), 1)
+        timing = RequestTiming(1) if observed.timed else None
+        observed.accepted(timing)
         welcome, _ = await self._ready(terms)
         check_task(pooling.task, welcome)
         check_input(prompt_token_ids, welcome)
@@ -224,7 +238,7 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_journey(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms),
             timing=timing,
         )
         self._dispatch.place_new(request)
@@ -258,5 +272,7 @@ class EngineClient(ClientView):
             await asyncio.sleep(_TICK)
 
 
-def _journey(prompt: list[int], terms: Terms) -> Placement:
-    return Placement(RoutingRequest(prompt, AFFINITY_TOKENS, terms.tenant, terms.cache_salt))
+def _placement(prompt_token_ids: list[int], terms: Terms) -> Placement:
+    return Placement(
+        RoutingRequest(prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt)
+    )

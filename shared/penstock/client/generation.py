@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
+from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
@@ -72,6 +73,7 @@ class Generation:
         placement: Placement,
         on_due: Callable[[Generation], None],
         timed: bool = False,
+        observed: Unobserved = UNOBSERVED,
     ) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE
@@ -94,6 +96,7 @@ class Generation:
         self._grammar = grammar
         self._stopping = stopping
         self._on_due = on_due
+        self._observed = observed
         self._sink: Sink | None = None
         self._waited_for = False
         self._due = False
@@ -168,12 +171,18 @@ class Generation:
     def take_pooled(self, message: Pooled) -> None:
         """Said to requests for vectors only."""
 
-    def abort(self, *, linger: bool = False) -> None:
+    def abort(self) -> None:
         """Ends the request here and in the engine. Does nothing there when it is over.
 
-        linger: stay the client's until the engine has given the account that was asked for; end it
-        with another abort.
+        Where its observer wants the engine's account, the client keeps it until that has come.
         """
+        self._leave(linger=self._observed.leave(self.release))
+
+    def release(self) -> None:
+        """Ends the request, and waits for no account any more."""
+        self._leave(linger=False)
+
+    def _leave(self, *, linger: bool) -> None:
         # It holds whoever feeds us, who holds us: only the garbage collector would end that.
         self._sink = None
         timing = self.timing
@@ -207,8 +216,9 @@ class Generation:
 
     def take(self, output: SequenceOutput) -> None:
         """Turns what the engine sent into a delta. Called by the client, in order."""
-        if self.cached_tokens is None:
+        if self.cached_tokens is None and output.cached_tokens is not None:
             self.cached_tokens = output.cached_tokens
+            self._observed.found_cached(output.cached_tokens)
         if output.prompt_logprobs and self.prompt_logprobs is not None:
             self.prompt_logprobs += output.prompt_logprobs
             self.blame.gained()
@@ -241,11 +251,16 @@ class Generation:
         self._due = False
         if not self._pending:
             return
-        sink = self._sink
-        if sink is not None and not self._awaits_prompt() and sink(self._pending.peek()):
-            self._pending.clear()
-        else:
+        if self._sink is None or self._awaits_prompt() or not self._offer(self._sink):
             self._wake.set()
+
+    def _offer(self, sink: Sink) -> bool:
+        deltas = self._pending.peek()
+        if not sink(deltas):
+            return False
+        self._pending.clear()
+        self._observed.give(deltas)
+        return True
 
     def __aiter__(self) -> AsyncIterator[list[SequenceDelta]]:
         return self
@@ -253,6 +268,7 @@ class Generation:
     async def __anext__(self) -> list[SequenceDelta]:
         while not self._pending or self._awaits_prompt():
             if self._failure is not None:
+                self._observed.fail()
                 raise self._failure
             if self.finished:
                 raise StopAsyncIteration
@@ -262,7 +278,9 @@ class Generation:
                 await self._wake.wait()
             finally:
                 self._waited_for = False
-        return self._pending.take()
+        deltas = self._pending.take()
+        self._observed.give(deltas)
+        return deltas
 
     def _awaits_prompt(self) -> bool:
         """Whether log-probabilities of the prompt are on their way, with the first sequence."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from penstock.client.placement import Request
+from penstock.client.placement import OpenRequest
 from penstock.errors import RequestFailed
 
 MAX_UNANSWERED = 256
@@ -28,7 +28,7 @@ TRIES_ALONE = 3
 ALONE_AFTER = 64
 """Others that go before one which has to be alone, where there are others."""
 
-Line = OrderedDict[int, Request]
+Line = OrderedDict[int, OpenRequest]
 
 
 class Pacing:
@@ -47,12 +47,12 @@ class Pacing:
     away (`clear`).
     """
 
-    def __init__(self, submit: Callable[[Request], bool]) -> None:
+    def __init__(self, submit: Callable[[OpenRequest], bool]) -> None:
         self._submit = submit
         self._new: Line = OrderedDict()
         self._again: Line = OrderedDict()
         self._alone: Line = OrderedDict()
-        self._timed: dict[int, Request] = {}
+        self._timed: dict[int, OpenRequest] = {}
         """Those in line that have a deadline."""
         self._unanswered: dict[int, int] = {}
         """Tokens, by number; whether a request is among them that has to be alone: _alone_out."""
@@ -77,7 +77,7 @@ class Pacing:
         """Whether the engine core has not heard of it yet."""
         return number in self._new or number in self._again or number in self._alone
 
-    def enter(self, request: Request, *, new: bool) -> None:
+    def enter(self, request: OpenRequest, *, new: bool) -> None:
         """To be submitted as soon as there is room. new: for the first time."""
         line = self._new if new else self._again
         if request.placement.tries >= TRIES_IN_COMPANY:
@@ -169,7 +169,7 @@ class Pacing:
         self._go()
 
 
-def count_tries(requests: Iterable[Request]) -> None:
+def count_tries(requests: Iterable[OpenRequest]) -> None:
     """Their session has ended with their Submits unanswered. Ends those of which it was enough."""
     for request in requests:
         placement = request.placement

@@ -31,7 +31,7 @@ class Placement:
         self.tries = 0
 
 
-class Request(Protocol):
+class OpenRequest(Protocol):
     """What the client needs of a Generation or PoolRequest.
 
     key: its number where it is.  holder: the session or waiting_room that it is in.
@@ -90,11 +90,11 @@ class Holder(Protocol):
         """False where there is nobody to send to."""
         ...
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it; `forget` has to follow."""
         ...
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         """The request is over."""
         ...
 
@@ -105,10 +105,10 @@ class Nowhere:
     def send(self, message: FromFrontend) -> bool:
         return False
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         pass
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         pass
 
 

@@ -85,7 +85,7 @@ class PoolRequest:
         self.blame = Blame()
         self.timing = timing
         self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
-        self._prompt = prompt_token_ids
+        self._prompt_token_ids = prompt_token_ids
         self._pooling = pooling
         self._accepted = False
 
@@ -100,7 +100,7 @@ class PoolRequest:
     @property
     def carried_tokens(self) -> int:
         """Of what its submission holds."""
-        return len(self._prompt)
+        return len(self._prompt_token_ids)
 
     @property
     def begun(self) -> bool:
@@ -113,7 +113,7 @@ class PoolRequest:
         return Submit(
             request=self.key,
             name=self.name,
-            prompt=self._prompt,
+            prompt=self._prompt_token_ids,
             sequences=[OpenSequence(0)],
             sampling=_SAMPLING,
             stopping=_STOPPING,
@@ -145,7 +145,7 @@ class PoolRequest:
             self.fail(RequestFailed("the engine core sent vectors that are not whole"))
             return
         self.result.set_result(
-            PoolResult(message.vectors, len(self._prompt), message.cached_tokens)
+            PoolResult(message.vectors, len(self._prompt_token_ids), message.cached_tokens)
         )
         self.holder.forget(self)
 

@@ -31,7 +31,7 @@ LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
 
 
-class Engine(Protocol):
+class RoutableEngine(Protocol):
     """What a policy sees of an engine core.
 
     endpoint: its name, the same on every gateway.  load: sequences that it runs and has waiting.
@@ -48,7 +48,7 @@ class Engine(Protocol):
     def block_size(self) -> int: ...
 
 
-AnEngine = TypeVar("AnEngine", bound=Engine)
+AnEngine = TypeVar("AnEngine", bound=RoutableEngine)
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):

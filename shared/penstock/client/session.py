@@ -15,7 +15,7 @@ import zmq
 from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.pacing import Pacing
-from penstock.client.placement import Request
+from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
@@ -69,10 +69,12 @@ class Owner(Protocol):
 
     def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
 
-    def numerics_changed(self, session: EngineSession, request: Request, before: str) -> None: ...
+    def numerics_changed(
+        self, session: EngineSession, request: OpenRequest, before: str
+    ) -> None: ...
 
     def rejected(
-        self, session: EngineSession, request: Request | None, message: Rejected
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
     ) -> None: ...
 
 
@@ -105,7 +107,7 @@ class EngineSession:
             lambda: Hello(list(PROTOCOL_VERSIONS), name, os.getpid()),
             settings,
         )
-        self.open: dict[int, Request] = {}
+        self.open: dict[int, OpenRequest] = {}
         self.pacing = Pacing(self._submit)
         self.welcome: Welcome | None = None
         self.status: Status | None = None
@@ -187,20 +189,20 @@ class EngineSession:
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(self.pump)
 
-    def enter(self, request: Request, *, new: bool) -> None:
+    def enter(self, request: OpenRequest, *, new: bool) -> None:
         """Submits it here, as soon as there is room. new: for the first time."""
         request.key, request.holder = next(self._numbers), self
         self.open[request.key] = request
         self._compare(request)
         self.pacing.enter(request, new=new)
 
-    def _submit(self, request: Request) -> bool:
+    def _submit(self, request: OpenRequest) -> bool:
         if not self.send(request.submission()):
             return False
         self._submitted += request.open_sequences
         return True
 
-    def _compare(self, request: Request) -> None:
+    def _compare(self, request: OpenRequest) -> None:
         """Whether its next tokens are computed as those before were; as far as that is known."""
         before = request.placement.numerics
         if self.fingerprint is None or before == self.fingerprint:
@@ -209,12 +211,12 @@ class EngineSession:
         if before is not None and request.begun:
             self._owner.numerics_changed(self, request, before)
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
         if not self.pacing.waits(request.key):
             self.send(Abort(request.key))
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         """It is over."""
         self.open.pop(request.key, None)
         self.pacing.forget(request.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import islice
 
-from penstock.client.placement import Request
+from penstock.client.placement import OpenRequest
 from penstock.errors import EngineUnavailable, PenstockError
 from penstock.protocol.from_frontend import FromFrontend
 
@@ -14,31 +14,31 @@ class WaitingRoom:
     """They leave when an engine core comes, when their deadline passes, or when patience ends."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, tuple[Request, float]] = OrderedDict()
+        self._waiting: OrderedDict[int, tuple[OpenRequest, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, request: Request, key: int, now: float) -> None:
+    def enter(self, request: OpenRequest, key: int, now: float) -> None:
         """key: a number that nothing else in here has."""
         request.key, request.holder = key, self
         self._waiting[key] = (request, now)
 
-    def first(self, count: int) -> list[Request]:
+    def first(self, count: int) -> list[OpenRequest]:
         """At most so many of them, those that came first; they stay until they are forgotten."""
         return [request for request, _ in islice(self._waiting.values(), count)]
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[OpenRequest]:
         return [request for request, _ in self._waiting.values()]
 
     def send(self, message: FromFrontend) -> bool:
         """Nobody is there."""
         return False
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: OpenRequest) -> None:
         """No engine core has it."""
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: OpenRequest) -> None:
         """It is over, or has left."""
         self._waiting.pop(request.key, None)
 

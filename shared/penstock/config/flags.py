@@ -108,7 +108,7 @@ def resolve(arguments: argparse.Namespace) -> ServeConfig:
 
 
 def as_table() -> str:
-    """The README's reference: every flag of `penstock serve`, as a Markdown table."""
+    """The reference of settings: every flag of `penstock serve`, as a Markdown table."""
     lines = ["| flag | default | what it sets |", "|---|---|---|"]
     section = ""
     for leaf in leaves(ServeConfig):

@@ -1,6 +1,6 @@
 """The one configuration tree. Frozen; resolved once where the engine core starts; handed on whole.
 
-The command line, the library's keywords and the README's reference table derive from the structs
+The command line, the library's keywords and the reference of settings derive from the structs
 below: a field's flag is its name with dashes, its help is its description.
 """
 

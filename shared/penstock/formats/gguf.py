@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.errors import UnsupportedModel
 from penstock.formats.gguf_metadata import Cursor, read_string, read_value
 from penstock.formats.gguf_types import TENSOR_TYPES
+from penstock.formats.mapping import map_file
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -55,7 +56,7 @@ class GGUFFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        mapping = _map(self.path)
+        mapping = map_file(self.path, 1, UnsupportedModel(f"{self.path} is empty, not a GGUF file"))
         cursor = Cursor(mapping, str(self.path))
         self.version = _read_version(cursor)
         num_tensors = cursor.unsigned64()
@@ -74,18 +75,6 @@ class GGUFFile:
                 f"{self.path}: general.alignment is {value!r}; it must be a power of two, 8 or more"
             )
         return value
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise UnsupportedModel(f"{path} is empty, not a GGUF file")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise ModelNotFound(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:
-        raise UnsupportedModel(f"{path} can't be read: {error}") from None
 
 
 def _read_version(cursor: Cursor) -> int:

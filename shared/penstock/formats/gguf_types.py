@@ -6,6 +6,8 @@ withdrawn from the format.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -41,3 +43,14 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     39: ("MXFP4", 32, 17),
 }
 """Type code -> (name, elements per block, bytes per block)."""
+
+
+class Block(NamedTuple):
+    """The unit that a tensor type is stored in."""
+
+    elements: int
+    bytes: int
+
+
+BLOCKS = {name: Block(elements, size) for name, elements, size in TENSOR_TYPES.values()}
+"""By the type's name."""

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.errors import UnsupportedModel
+from penstock.formats.mapping import map_file
 
 MAX_HEADER_BYTES = 100_000_000
 DTYPE_BYTES = {
@@ -66,7 +67,7 @@ class SafetensorsFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        mapping = _map(self.path)
+        mapping = map_file(self.path, 8, _broken(self.path, "it is shorter than 8 bytes"))
         entries, self.metadata, start = _read_header(mapping, self.path)
         whole = np.frombuffer(mapping, dtype=np.uint8)[start:]
         _check_ranges(entries, len(whole), self.path)
@@ -83,18 +84,6 @@ class SafetensorsFile:
 
 def _broken(path: Path, why: str) -> UnsupportedModel:
     return UnsupportedModel(f"{path} is not a readable safetensors file: {why}")
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < 8:
-                raise _broken(path, "it is shorter than 8 bytes")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise ModelNotFound(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:
-        raise UnsupportedModel(f"{path} can't be read: {error}") from None
 
 
 def _read_header(

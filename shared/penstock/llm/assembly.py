@@ -99,11 +99,11 @@ class Assembly:
 
 
 def timed_out_output(
-    name: str, prompt: str | None, ids: list[int], params: SamplingParams
+    name: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams
 ) -> RequestOutput:
     """What is returned of a request whose deadline passed before it could be submitted."""
     outputs = [CompletionOutput(index, finish_reason="timeout") for index in range(params.n)]
-    return RequestOutput(name, prompt, ids, outputs, finished=True)
+    return RequestOutput(name, prompt, prompt_token_ids, outputs, finished=True)
 
 
 def _empty(index: int, params: SamplingParams) -> CompletionOutput:

@@ -207,8 +207,10 @@ class AsyncLLM(AsyncPooling):
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         terms = with_salt(prompt, terms)
-        text, ids = tokenise_prompt(prompt, self.text)
-        async for output in self._stream(text, ids, sampling_params, request_id, terms):
+        text, prompt_token_ids = tokenise_prompt(prompt, self.text)
+        async for output in self._stream(
+            text, prompt_token_ids, sampling_params, request_id, terms
+        ):
             yield output
 
     async def chat(
@@ -228,7 +230,7 @@ class AsyncLLM(AsyncPooling):
         """As generate, for a conversation in the model's chat template. See LLM.chat."""
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
-        rendered, ids = self.tokenise_chat(
+        rendered, prompt_token_ids = self.tokenise_chat(
             messages,
             chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
@@ -236,7 +238,9 @@ class AsyncLLM(AsyncPooling):
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
-        async for output in self._stream(rendered, ids, sampling_params, request_id, terms):
+        async for output in self._stream(
+            rendered, prompt_token_ids, sampling_params, request_id, terms
+        ):
             yield output
 
     def tokenise_chat(
@@ -277,15 +281,15 @@ class AsyncLLM(AsyncPooling):
         """The best hypotheses of each prompt. Cancelling it aborts what runs."""
         await self.start()
         given = prompt_list(prompts)
-        ids = [tokenise_prompt(prompt, self.text)[1] for prompt in given]
+        prompts = [tokenise_prompt(prompt, self.text)[1] for prompt in given]
         terms = terms_list(None, deadline_ms, len(given))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
-        return await search_all(self._started(), ids, params, terms, window=self.window)
+        return await search_all(self._started(), prompts, params, terms, window=self.window)
 
     async def _stream(
         self,
         prompt: str | None,
-        ids: list[int],
+        prompt_token_ids: list[int],
         params: SamplingParams | None,
         request_id: str | None,
         terms: Terms,
@@ -296,7 +300,7 @@ class AsyncLLM(AsyncPooling):
         client = self._started()
         # A copy: what the caller does to theirs from now on is about the next request.
         own = self.default_sampling_params if params is None else params.clone()
-        generation = await client.submit(ids, own, name=name, terms=terms)
+        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms)
         self._running[name] = generation
         assembly = Assembly(generation, prompt, self.text.tokenizer)
         try:
@@ -309,7 +313,12 @@ class AsyncLLM(AsyncPooling):
             generation.abort()
 
     async def run_to_end(
-        self, prompt: str | None, ids: list[int], params: SamplingParams, name: str, terms: Terms
+        self,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        name: str,
+        terms: Terms,
     ) -> RequestOutput:
         """One request without streaming; waits and tries again while the engine has no room.
 
@@ -320,7 +329,7 @@ class AsyncLLM(AsyncPooling):
         while True:
             try:
                 last = None
-                async for output in self._stream(prompt, ids, params, name, terms):
+                async for output in self._stream(prompt, prompt_token_ids, params, name, terms):
                     last = output
                 if last is None:
                     raise EngineUnavailable("the request ended without an output")
@@ -330,7 +339,7 @@ class AsyncLLM(AsyncPooling):
                 left = terms.time_left_ms(time.monotonic())
                 await asyncio.sleep(wait if left is None else min(wait, left / 1000))
             except DeadlineExceeded:
-                return timed_out_output(name, prompt, ids, params)
+                return timed_out_output(name, prompt, prompt_token_ids, params)
 
     def _started(self) -> EngineClient:
         if self._client is None:

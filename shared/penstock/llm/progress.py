@@ -9,7 +9,7 @@ from typing import Any
 from penstock.llm.outputs import RequestOutput
 
 
-class Progress:
+class ProgressBar:
     """use_tqdm: whether there is a bar; or what makes one, with tqdm's arguments."""
 
     def __init__(self, total: int, use_tqdm: bool | Callable[..., Any]) -> None:
@@ -34,7 +34,7 @@ class Progress:
         )
         self._bar.update(1)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:

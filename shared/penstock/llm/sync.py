@@ -18,7 +18,7 @@ from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.pooling import PoolingCalls
-from penstock.llm.progress import Progress
+from penstock.llm.progress import ProgressBar
 from penstock.llm.prompts import (
     Message,
     Prompt,
@@ -199,7 +199,7 @@ class LLM(PoolingCalls):
         terms: list[Terms],
         use_tqdm: bool | Callable[..., Any],
     ) -> list[RequestOutput]:
-        with Progress(len(prompts), use_tqdm) as progress:
+        with ProgressBar(len(prompts), use_tqdm) as progress:
             everything = self._loop.start(self._run_all(prompts, params, terms, progress))
             try:
                 return everything.result()
@@ -212,7 +212,7 @@ class LLM(PoolingCalls):
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
         terms: list[Terms],
-        progress: Progress,
+        progress: ProgressBar,
     ) -> list[RequestOutput]:
         window = asyncio.Semaphore(self._llm.window)
 

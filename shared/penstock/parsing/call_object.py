@@ -10,7 +10,7 @@ import json
 from typing import Literal
 
 from penstock.parsing.events import CallArguments, CallBegin, Event
-from penstock.parsing.json_scanner import PLAIN, JsonScanner, State
+from penstock.parsing.json_scanner import PLAIN, JsonScanner, ScanState
 
 MAX_HELD = 65_536
 """Characters that may be read before it is a call."""
@@ -18,7 +18,7 @@ MAX_NAME = 256
 
 NAMES = ("name",)
 ARGUMENTS = ("arguments", "parameters")
-_STRINGS = (State.STRING, State.ESCAPE, State.HEX)
+_STRINGS = (ScanState.STRING, ScanState.ESCAPE, ScanState.HEX)
 
 
 class CallObject:
@@ -80,31 +80,35 @@ class CallObject:
         letter = text[at]
         before, depth = scanner.state, scanner.depth
         scanner.step(letter)
-        if scanner.state is State.BROKEN or (depth == 0 and scanner.depth and letter != "{"):
+        if scanner.state is ScanState.BROKEN or (depth == 0 and scanner.depth and letter != "{"):
             self.broken = True
             return ""
         self._follow(before, depth, letter)
         return letter
 
-    def _follow(self, before: State, depth: int, letter: str) -> None:
+    def _follow(self, before: ScanState, depth: int, letter: str) -> None:
         """A character was read in the state `before`, at `depth`."""
         now = self._scanner.state
-        if depth == 1 and before in (State.KEY, State.FIRST_KEY) and now is State.STRING:
+        if (
+            depth == 1
+            and before in (ScanState.KEY, ScanState.FIRST_KEY)
+            and now is ScanState.STRING
+        ):
             self._read(letter)
             self._key = []
-        elif self._key is not None and now is State.COLON and before in _STRINGS:
+        elif self._key is not None and now is ScanState.COLON and before in _STRINGS:
             self._read(letter, collect=False)
             self._end_key()
-        elif depth == 1 and before is State.VALUE and now is not State.VALUE:
+        elif depth == 1 and before is ScanState.VALUE and now is not ScanState.VALUE:
             self._begin_value(letter)
-        elif depth == 1 and before is State.NUMBER and now is not State.NUMBER:
+        elif depth == 1 and before is ScanState.NUMBER and now is not ScanState.NUMBER:
             self._in_value = False  # This character isn't the number's.
             self._read(letter)
         else:
             self._read(letter)
-        if self._in_value and now is State.AFTER and self._scanner.depth == 1:
+        if self._in_value and now is ScanState.AFTER and self._scanner.depth == 1:
             self._end_value()
-        if now is State.DONE and not self.broken:
+        if now is ScanState.DONE and not self.broken:
             self._end()
 
     def _read(self, run: str, *, collect: bool = True) -> None:
@@ -206,11 +210,11 @@ class ArgumentsObject:
             depth = self._scanner.depth
             self._scanner.step(letter)
             wrong = not depth and letter != "{"
-            if self._scanner.state is State.BROKEN or wrong:
+            if self._scanner.state is ScanState.BROKEN or wrong:
                 self.broken = True
                 self._hand_on(text[:at])
                 return at
-            if self._scanner.state is State.DONE:
+            if self._scanner.state is ScanState.DONE:
                 self.done = True
                 self._hand_on(text[: at + 1])
                 return at + 1
@@ -228,10 +232,10 @@ def is_object(text: str) -> bool:
     """Whether a whole text is one JSON object."""
     scanner = JsonScanner()
     for letter in text:
-        if scanner.state in (State.DONE, State.BROKEN):
+        if scanner.state in (ScanState.DONE, ScanState.BROKEN):
             return False
         scanner.step(letter)
-    return scanner.state is State.DONE and text.startswith("{")
+    return scanner.state is ScanState.DONE and text.startswith("{")
 
 
 def _string(raw: str) -> str:

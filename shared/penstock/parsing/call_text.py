@@ -11,7 +11,7 @@ from penstock.parsing.interface import ToolParser
 MAX_SPACE = 1024
 """Characters of whitespace and marks that are held back, in wait for a call."""
 
-State = Callable[[bool], bool]
+ScanState = Callable[[bool], bool]
 """Takes whether the text has ended. Returns whether there is more to do at once: it has moved on to
 another state, or it needs no more text."""
 
@@ -25,9 +25,9 @@ class CallText(ToolParser):
         self._rest = ""
         self._prefix = ""
         self._events: list[Event] = []
-        self._state: State = self._start
+        self._state: ScanState = self._start
         self._object: CallObject | ArgumentsObject | None = None
-        self._after_object: State = self._start
+        self._after_object: ScanState = self._start
 
     def push(self, text: str) -> list[Event]:
         self._rest += text
@@ -61,7 +61,7 @@ class CallText(ToolParser):
         if text:
             self._events.append(Content(text))
 
-    def _go(self, state: State) -> bool:
+    def _go(self, state: ScanState) -> bool:
         self._state = state
         return True
 
@@ -97,7 +97,7 @@ class CallText(ToolParser):
         self._eat(len(mark))
         return True
 
-    def _open(self, item: CallObject | ArgumentsObject, then: State) -> bool:
+    def _open(self, item: CallObject | ArgumentsObject, then: ScanState) -> bool:
         """A call begins here, it seems. then: the state when it is over."""
         self._object, self._after_object = item, then
         return self._go(self._in_object)

@@ -18,7 +18,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 _LITERALS = {"t": "rue", "f": "alse", "n": "ull"}
 
 
-class State(IntEnum):
+class ScanState(IntEnum):
     """What may come next."""
 
     VALUE = 0
@@ -43,7 +43,7 @@ class JsonScanner:
     __slots__ = ("_is_key", "_left", "_open", "state")
 
     def __init__(self) -> None:
-        self.state = State.VALUE
+        self.state = ScanState.VALUE
         self._open: list[str] = []
         self._is_key = False
         self._left = ""
@@ -55,97 +55,99 @@ class JsonScanner:
     @property
     def in_string(self) -> bool:
         """Inside of a string, and not in an escape."""
-        return self.state is State.STRING
+        return self.state is ScanState.STRING
 
     def step(self, letter: str) -> None:
         """Takes one character; `state` is then BROKEN if it can't stand there."""
         state = self.state
-        if state is State.STRING:
+        if state is ScanState.STRING:
             self._string(letter)
-        elif state is State.ESCAPE:
+        elif state is ScanState.ESCAPE:
             self._escape(letter)
-        elif state is State.HEX:
+        elif state is ScanState.HEX:
             self._left = self._left[1:]
-            self.state = self._if(letter in _HEX, State.HEX if self._left else State.STRING)
-        elif state is State.LITERAL:
+            self.state = self._if(letter in _HEX, ScanState.HEX if self._left else ScanState.STRING)
+        elif state is ScanState.LITERAL:
             expected, self._left = self._left[0], self._left[1:]
-            self.state = self._if(letter == expected, State.LITERAL if self._left else State.AFTER)
-        elif state is State.NUMBER:
+            self.state = self._if(
+                letter == expected, ScanState.LITERAL if self._left else ScanState.AFTER
+            )
+        elif state is ScanState.NUMBER:
             self._number(letter)
         elif letter not in " \t\n\r":
             self._structure(state, letter)
 
-    def _structure(self, state: State, letter: str) -> None:
-        if state is State.COLON:
-            self.state = self._if(letter == ":", State.VALUE)
-        elif letter == '"' and state in (State.KEY, State.FIRST_KEY):
-            self._is_key, self.state = True, State.STRING
-        elif letter == "}" and state is State.FIRST_KEY:
+    def _structure(self, state: ScanState, letter: str) -> None:
+        if state is ScanState.COLON:
+            self.state = self._if(letter == ":", ScanState.VALUE)
+        elif letter == '"' and state in (ScanState.KEY, ScanState.FIRST_KEY):
+            self._is_key, self.state = True, ScanState.STRING
+        elif letter == "}" and state is ScanState.FIRST_KEY:
             self._close("{")
-        elif letter == "]" and state is State.FIRST_ITEM:
+        elif letter == "]" and state is ScanState.FIRST_ITEM:
             self._close("[")
-        elif state in (State.VALUE, State.FIRST_ITEM):
+        elif state in (ScanState.VALUE, ScanState.FIRST_ITEM):
             self._value(letter)
-        elif state is State.AFTER:
+        elif state is ScanState.AFTER:
             self._after(letter)
         else:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
 
     def _value(self, letter: str) -> None:
         if letter in "{[":
             self._open.append(letter)
-            begun = State.FIRST_KEY if letter == "{" else State.FIRST_ITEM
+            begun = ScanState.FIRST_KEY if letter == "{" else ScanState.FIRST_ITEM
             self.state = self._if(len(self._open) <= MAX_DEPTH, begun)
         elif not self._open:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
         elif letter == '"':
-            self._is_key, self.state = False, State.STRING
+            self._is_key, self.state = False, ScanState.STRING
         elif letter in _LITERALS:
-            self._left, self.state = _LITERALS[letter], State.LITERAL
+            self._left, self.state = _LITERALS[letter], ScanState.LITERAL
         elif letter in "-0123456789":
-            self._left, self.state = letter, State.NUMBER
+            self._left, self.state = letter, ScanState.NUMBER
         else:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
 
     def _after(self, letter: str) -> None:
         holder = self._open[-1]
         if letter == ",":
-            self.state = State.KEY if holder == "{" else State.VALUE
+            self.state = ScanState.KEY if holder == "{" else ScanState.VALUE
         elif letter == ("}" if holder == "{" else "]"):
             self._close(holder)
         else:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
 
     def _close(self, holder: str) -> None:
         if self._open.pop() != holder:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
         else:
-            self.state = State.AFTER if self._open else State.DONE
+            self.state = ScanState.AFTER if self._open else ScanState.DONE
 
     def _string(self, letter: str) -> None:
         if letter == '"':
-            self.state = State.COLON if self._is_key else State.AFTER
+            self.state = ScanState.COLON if self._is_key else ScanState.AFTER
         elif letter == "\\":
-            self.state = State.ESCAPE
+            self.state = ScanState.ESCAPE
         elif letter < " ":
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
 
     def _escape(self, letter: str) -> None:
         if letter == "u":
-            self._left, self.state = "....", State.HEX
+            self._left, self.state = "....", ScanState.HEX
         else:
-            self.state = self._if(letter in '"\\/bfnrt', State.STRING)
+            self.state = self._if(letter in '"\\/bfnrt', ScanState.STRING)
 
     def _number(self, letter: str) -> None:
         if letter in _NUMBER_LETTERS:
             self._left += letter
-            self.state = self._if(len(self._left) <= MAX_NUMBER, State.NUMBER)
+            self.state = self._if(len(self._left) <= MAX_NUMBER, ScanState.NUMBER)
         elif _NUMBER.fullmatch(self._left):
-            self.state = State.AFTER
+            self.state = ScanState.AFTER
             self.step(letter)
         else:
-            self.state = State.BROKEN
+            self.state = ScanState.BROKEN
 
     @staticmethod
-    def _if(good: bool, then: State) -> State:
-        return then if good else State.BROKEN
+    def _if(good: bool, then: ScanState) -> ScanState:
+        return then if good else ScanState.BROKEN

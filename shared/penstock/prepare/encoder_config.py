@@ -6,19 +6,10 @@ Source of the keys: the configuration classes of the transformers library.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import EncoderConfig, EncoderFamily
+from penstock.families import ENCODER_TYPES
+from penstock.formats.fields import Fields
+from penstock.model_config import EncoderConfig
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_LAYERS, MAX_SIZE
-from penstock.prepare.fields import Fields
-
-FAMILIES: dict[str, EncoderFamily] = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "distilbert": "distilbert",
-    "mpnet": "mpnet",
-}
-"""By model_type."""
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -28,25 +19,20 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 
-_DISTILBERT = {
-    "hidden_size": "dim",
-    "intermediate_size": "hidden_dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "hidden_act": "activation",
-}
-
 
 def is_encoder(fields: Fields) -> bool:
     """Whether config.json is of a family that attends both ways."""
-    return fields.text("model_type", "") in FAMILIES
+    return fields.text("model_type", "") in ENCODER_TYPES
 
 
 def read_encoder_config(fields: Fields) -> EncoderConfig:
     """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
-    family = FAMILIES[fields.text("model_type")]
-    names = _DISTILBERT if family == "distilbert" else {}
-    activation = fields.text(names.get("hidden_act", "hidden_act"), "gelu")
+    family = ENCODER_TYPES[fields.text("model_type")]
+
+    def key(name: str) -> str:
+        return family.keys.get(name, name)
+
+    activation = fields.text(key("hidden_act"), "gelu")
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(
             f"{fields.where}: hidden_act {activation!r} is not served; {', '.join(ACTIVATIONS)} are"
@@ -57,23 +43,23 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
             f"{fields.where}: position_embedding_type {kind!r} is not served; absolute is"
         )
     if fields.flag("is_decoder", False):
-        raise UnsupportedModel(f"{fields.where}: a {family} that is a decoder is not served")
-    # These count positions from behind the padding token's id.
-    first = fields.integer("pad_token_id", 1) + 1 if family in ("roberta", "mpnet") else 0
+        raise UnsupportedModel(f"{fields.where}: a {family.name} that is a decoder is not served")
+    first = fields.integer("pad_token_id", 1) + 1 if family.first_behind_padding else 0
+    types, buckets = family.token_types, family.relative_buckets
     config = EncoderConfig(
-        family=family,
+        family=family.name,
         vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer(names.get("hidden_size", "hidden_size")),
-        intermediate_size=fields.integer(names.get("intermediate_size", "intermediate_size")),
-        num_layers=fields.integer(names.get("num_hidden_layers", "num_hidden_layers")),
-        num_heads=fields.integer(names.get("num_attention_heads", "num_attention_heads")),
+        hidden_size=fields.integer(key("hidden_size")),
+        intermediate_size=fields.integer(key("intermediate_size")),
+        num_layers=fields.integer(key("num_hidden_layers")),
+        num_heads=fields.integer(key("num_attention_heads")),
         max_position=fields.integer("max_position_embeddings", 512) - first,
         first_position=first,
-        token_types=fields.integer("type_vocab_size", 2) if family in ("bert", "roberta") else 0,
+        token_types=fields.integer("type_vocab_size", types) if types else 0,
         layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
         activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
         relative_buckets=(
-            fields.integer("relative_attention_num_buckets", 32) if family == "mpnet" else 0
+            fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
         ),
     )
     return _checked(config, fields.where)

@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
-from penstock.model_config import PreparedModel
+from penstock.families import ENCODERS, FAMILIES
+from penstock.model_config import EncoderConfig, PreparedModel
 
 FORMAT_VERSION = 2
 """Raise it whenever the same input gives another prepared folder."""
@@ -77,6 +78,9 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
             f"{path} has format version {manifest.format_version}, this build reads "
             f"{FORMAT_VERSION}; prepare the model again"
         )
+    known = ENCODERS if isinstance(manifest.config, EncoderConfig) else FAMILIES
+    if manifest.family not in known:
+        raise UnsupportedModel(f"{path}: the family {manifest.family!r} is not served")
     return manifest
 
 

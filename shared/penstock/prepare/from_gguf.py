@@ -6,14 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
-from penstock.prepare.fields import Fields
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_tokenizer import build_tokenizer
-
-PLAIN_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def gguf_inputs(path: Path) -> list[Path]:
@@ -67,4 +66,4 @@ def _dtype(file: GGUFFile) -> str:
     if not sizes:
         raise UnsupportedModel(f"{file.path} holds no layers (tensors named blk.*)")
     kind = sizes.most_common(1)[0][0]
-    return PLAIN_TYPES.get(kind, kind)
+    return FLOAT_DTYPES.get(kind, kind)

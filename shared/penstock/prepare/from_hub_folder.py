@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
-from penstock.prepare.fields import Fields
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
@@ -26,8 +27,6 @@ TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
 MAX_JSON_BYTES = 64 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
-
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def folder_inputs(path: Path) -> list[Path]:
@@ -161,8 +160,8 @@ def _dtype(shard: Path) -> str:
     for tensor in SafetensorsFile(shard).tensors.values():
         sizes[tensor.dtype] += tensor.data.nbytes
     kind = sizes.most_common(1)[0][0] if sizes else "none"
-    if kind not in DTYPES:
+    if kind not in FLOAT_DTYPES:
         raise UnsupportedModel(
-            f"{shard}: weights of type {kind} are not served; {', '.join(DTYPES)} are"
+            f"{shard}: weights of type {kind} are not served; {', '.join(FLOAT_DTYPES)} are"
         )
-    return DTYPES[kind]
+    return FLOAT_DTYPES[kind]

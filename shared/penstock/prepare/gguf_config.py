@@ -5,13 +5,14 @@ Source of the keys: the GGUF specification in the ggml project (docs/gguf.md).
 
 from __future__ import annotations
 
-from typing import get_args
+import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families import FAMILIES, Family
+from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import Architecture, ModelConfig, RopeScaling
+from penstock.model_config import ModelConfig, RopeScaling
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.fields import Fields
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of head_dim / 2 divisors, one for each rotary frequency."""
@@ -22,7 +23,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
     blocks of the model can't compute."""
     where = str(file.path)
     fields = Fields(file.metadata, where)
-    architecture = _architecture(fields)
+    family = _family(fields)
+    architecture = family.name
     keys = Fields(
         {
             key.removeprefix(f"{architecture}."): value
@@ -44,7 +46,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     head_dim = keys.integer("attention.key_length", hidden_size // num_heads)
     _check_head_dim(keys, head_dim)
     config = ModelConfig(
-        architecture=architecture,
+        architecture=family.name,
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
         intermediate_size=_same_in_all_layers(keys, "feed_forward_length"),
@@ -57,23 +59,23 @@ def read_config(file: GGUFFile) -> ModelConfig:
         rope_theta=keys.number("rope.freq_base", 10_000.0),
         rope_scaling=_rope_scaling(file, keys),
         tie_word_embeddings="output.weight" not in file.tensors,
-        qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in file.tensors,
+        qkv_bias=family.always_qkv_bias or "blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
-        qk_norm=architecture == "qwen3",
+        qk_norm=family.qk_norm,
     )
+    config = msgspec.structs.replace(config, **family.gguf_values(keys))
     return check_config(config, where)
 
 
-def _architecture(fields: Fields) -> Architecture:
+def _family(fields: Fields) -> Family:
     name = fields.text("general.architecture")
-    for known in get_args(Architecture):
-        if name == known:
-            return known
-    raise UnsupportedModel(
-        f"{fields.where}: the architecture {name!r} is not served; "
-        f"GGUF files of {', '.join(get_args(Architecture))} are"
-    )
+    if name not in FAMILIES:
+        raise UnsupportedModel(
+            f"{fields.where}: the architecture {name!r} is not served; "
+            f"GGUF files of {', '.join(FAMILIES)} are"
+        )
+    return FAMILIES[name]
 
 
 def _refuse_variants(keys: Fields) -> None:

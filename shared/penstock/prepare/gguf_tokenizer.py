@@ -12,8 +12,8 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.prepare.fields import Fields
 from penstock.prepare.gguf_pretokenizers import find_pre_tokenizer
 from penstock.prepare.gguf_scores import merges_from_scores
 

@@ -6,33 +6,14 @@ Source of the keys: the configuration classes of the transformers library. Relea
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import Architecture, ModelConfig, RopeScaling
+from penstock.families import HUB_CLASSES, Family
+from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig, RopeScaling
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.fields import Fields
 
-
-class Family(NamedTuple):
-    """How a class of the hub maps onto our blocks.
-
-    always_qkv_bias: q, k and v have biases whatever the config says; else attention_bias gives
-    q, k, v and the output projection one.  default_head_dim: None means hidden / heads.
-    """
-
-    architecture: Architecture
-    always_qkv_bias: bool = False
-    qk_norm: bool = False
-    default_head_dim: int | None = None
-
-
-FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family("llama"),
-    "MistralForCausalLM": Family("llama"),
-    "Qwen2ForCausalLM": Family("qwen2", always_qkv_bias=True),
-    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, default_head_dim=128),
-}
 POOLING_CLASSES = ("Model", "ForSequenceClassification")
 """Ends of the names of the same families' classes without an output head."""
 
@@ -56,7 +37,7 @@ def read_config(fields: Fields) -> ModelConfig:
     max_position = fields.integer("max_position_embeddings")
     rope_theta, rope_scaling = _rope(fields, max_position)
     config = ModelConfig(
-        architecture=family.architecture,
+        architecture=family.name,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
@@ -74,6 +55,7 @@ def read_config(fields: Fields) -> ModelConfig:
         mlp_bias=fields.flag("mlp_bias", False),
         qk_norm=family.qk_norm,
     )
+    config = msgspec.structs.replace(config, **family.hub_values(fields))
     return check_config(config, fields.where)
 
 
@@ -82,11 +64,11 @@ def _family(fields: Fields) -> Family:
     for name in names:
         stems = [name.removesuffix(end) for end in POOLING_CLASSES if name.endswith(end)]
         for known in (name, *(f"{stem}ForCausalLM" for stem in stems)):
-            if known in FAMILIES:
-                return FAMILIES[known]
+            if known in HUB_CLASSES:
+                return HUB_CLASSES[known]
     raise UnsupportedModel(
         f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
-        f"{', '.join(FAMILIES)} are"
+        f"{', '.join(HUB_CLASSES)} are"
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
 from penstock.model_config import (
     Activation,
     EncoderConfig,
@@ -18,7 +19,6 @@ from penstock.model_config import (
     PoolingConfig,
     PoolingMode,
 )
-from penstock.prepare.fields import Fields
 
 MODULES = "modules.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"

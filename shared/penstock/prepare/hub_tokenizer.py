@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.prepare.fields import Fields
+from penstock.formats.fields import Fields
 from penstock.text.tokenizer import load_backend
 
 

@@ -21,7 +21,7 @@ RAY_GRACE = 15.0
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerGroup:
     """An engine core whose workers are wanted.
 
     number: of `count`.  config_file: its configuration.  endpoint: where workers dial it.
@@ -49,7 +49,7 @@ class Executor(Protocol):
         """What an engine core is to tell its ranks where they run."""
         ...
 
-    def workers(self, place: Place) -> tuple[ChildSpec, ...]:
+    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
         """What to run here, for as long as the engine core runs."""
         ...
 
@@ -69,10 +69,10 @@ class LocalExecutor:
     def settings(self, engine: EngineConfig) -> EngineConfig:
         return engine
 
-    def workers(self, place: Place) -> tuple[ChildSpec, ...]:
+    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
         return tuple(self._worker(place, rank) for rank in range(place.ranks))
 
-    def _worker(self, place: Place, rank: int) -> ChildSpec:
+    def _worker(self, place: WorkerGroup, rank: int) -> ChildSpec:
         index = place.number * place.ranks + rank
         arguments = ["worker", "--config", str(place.config_file)]
         if place.count > 1:
@@ -107,7 +107,7 @@ class RayExecutor:
             engine, worker=msgspec.structs.replace(engine.worker, threads=1)
         )
 
-    def workers(self, place: Place) -> tuple[ChildSpec, ...]:
+    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
         arguments = ("ray-workers", "--config", str(place.config_file), *place.indexed)
         arguments += ("--engine-endpoint", place.endpoint, "--model-dir", str(place.model_dir))
         arguments += ("--ready-file", str(place.ready_file))

@@ -11,7 +11,7 @@ from penstock.config.settings import ServeConfig
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.executors import (
     Executor,
-    Place,
+    WorkerGroup,
     executor_of,
     split_places,
     worker_endpoints,
@@ -31,7 +31,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Endpoints:
+class EngineAddresses:
     """Where engine cores are to listen, with commas; None: in the runtime folder."""
 
     frontends: str | None = None
@@ -42,7 +42,7 @@ def make_replicas(
     config: ServeConfig,
     runtime: RuntimeDir,
     model_dir: Path,
-    given: Endpoints,
+    given: EngineAddresses,
     grace: float,
 ) -> list[Replica]:
     """As many as the configuration says, each with a configuration file of its own.
@@ -58,7 +58,7 @@ def make_replicas(
     for number in range(count):
         file = runtime.path / f"engine-{number}.json"
         file.write_bytes(msgspec.json.encode(_settings(config, executor, number)))
-        place = Place(
+        place = WorkerGroup(
             number, count, ranks, file, workers[number], model_dir, runtime.path / "ready"
         )
         replicas.append(_replica(place, fronts[number], executor, grace))
@@ -79,7 +79,7 @@ def _frontends(runtime: RuntimeDir, count: int, given: str | None) -> list[str]:
     return [runtime.endpoint(f"front{number}") for number in range(count)]
 
 
-def _replica(place: Place, frontends: str, executor: Executor, grace: float) -> Replica:
+def _replica(place: WorkerGroup, frontends: str, executor: Executor, grace: float) -> Replica:
     engine = ("engine", "--config", str(place.config_file), *place.indexed)
     engine += ("--model-dir", str(place.model_dir))
     endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", place.endpoint)

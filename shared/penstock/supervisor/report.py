@@ -11,7 +11,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 
 
-class Report:
+class StartupReport:
     """The writing end of a pipe that the starter reads one JSON line from.
 
     Its end is noticed however it comes, since the kernel then closes the reading end; unlike a

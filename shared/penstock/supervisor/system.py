@@ -20,8 +20,8 @@ from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
-from penstock.supervisor.replicas import Endpoints, make_replicas
-from penstock.supervisor.report import Report
+from penstock.supervisor.replicas import EngineAddresses, make_replicas
+from penstock.supervisor.report import StartupReport
 from penstock.supervisor.rolling import ROLL, Rolling
 from penstock.supervisor.runtime_dir import RuntimeDir
 
@@ -32,7 +32,7 @@ SHUTDOWN_MARGIN = 2.0
 
 
 @dataclass(frozen=True)
-class Options:
+class SystemOptions:
     """What `penstock serve` was told besides the configuration.
 
     http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
@@ -42,8 +42,8 @@ class Options:
 
     announce: Callable[[str, Path], None]
     http: bool = True
-    endpoints: Endpoints = field(default_factory=Endpoints)
-    report: Report | None = None
+    endpoints: EngineAddresses = field(default_factory=EngineAddresses)
+    report: StartupReport | None = None
 
 
 class Stopped(Exception):
@@ -55,7 +55,7 @@ class System:
     """Runs the processes of one machine; `run` is its whole life."""
 
     config: ServeConfig
-    options: Options
+    options: SystemOptions
     was_ready: bool = False
     _listener: socket.socket | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -240,7 +240,7 @@ async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) ->
             background.result()
 
 
-def run_system(config: ServeConfig, options: Options) -> None:
+def run_system(config: ServeConfig, options: SystemOptions) -> None:
     """Serves until it is told to stop. Raises StartupError; the report pipe hears of that too."""
 
     async def main() -> None:

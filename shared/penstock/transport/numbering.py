@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.transport.wire import NO_BOOT, BadFrame, Kind, pack_header
+from penstock.transport.wire import NO_BOOT, BadFrame, FrameKind, pack_header
 
 
 class Numbering:
@@ -34,7 +34,7 @@ class Numbering:
         self._sent = 0
         self._received = 0
 
-    def seal(self, kind: Kind, now: float) -> bytes:
+    def seal(self, kind: FrameKind, now: float) -> bytes:
         """The header of the next outgoing message."""
         header = pack_header(self.boot, kind, self._sent)
         self._sent += 1

@@ -17,7 +17,7 @@ from penstock.transport.numbering import Numbering
 from penstock.transport.wire import (
     NO_BOOT,
     BadFrame,
-    Kind,
+    FrameKind,
     pack_header,
     set_common_options,
     split,
@@ -102,7 +102,7 @@ class SessionClient(Inbound[Incoming]):
         with self.lock:
             if not self.opened or self._numbering is None:
                 return False
-            return self._put([self._numbering.seal(Kind.DATA, self._now), payload, *frames])
+            return self._put([self._numbering.seal(FrameKind.DATA, self._now), payload, *frames])
 
     def end(self, reason: str) -> None:
         """Ends the session; the next turn reports it, and a later one dials again. Nothing else of
@@ -125,7 +125,7 @@ class SessionClient(Inbound[Incoming]):
     def _hang_up(self, linger: int = 0) -> None:
         if self.socket is not None:
             if self._opened:
-                bye = [pack_header(NO_BOOT, Kind.BYE, 0), b"the peer left"]
+                bye = [pack_header(NO_BOOT, FrameKind.BYE, 0), b"the peer left"]
                 try:
                     self.socket.send_multipart(bye, zmq.NOBLOCK)
                 except zmq.ZMQError:
@@ -183,7 +183,7 @@ class SessionClient(Inbound[Incoming]):
         if self._numbering is None:
             numbering = Numbering(now, boot=NO_BOOT, expected_boot=None)
             payload = self._encoder.encode(self._hello())
-            header = numbering.seal(Kind.DATA, now)
+            header = numbering.seal(FrameKind.DATA, now)
             try:
                 self.socket.send_multipart([header, payload], zmq.NOBLOCK)
             except zmq.Again:
@@ -202,21 +202,23 @@ class SessionClient(Inbound[Incoming]):
                 raise BadFrame(f"a message of {len(parts)} parts that are not joined")
             parts = split(parts[0])
             boot, kind, number = unpack_header(parts[0])
-            if kind is Kind.BYE:
+            if kind is FrameKind.BYE:
                 reason = parts[1].decode(errors="replace")[:200] if len(parts) > 1 else ""
                 raise BadFrame(reason or "the engine core ended it")
             self._number(boot, kind, number, parts, now)
         except BadFrame as error:
             self._finish(str(error))
 
-    def _number(self, boot: bytes, kind: Kind, number: int, parts: list[bytes], now: float) -> None:
+    def _number(
+        self, boot: bytes, kind: FrameKind, number: int, parts: list[bytes], now: float
+    ) -> None:
         numbering = self._numbering
         if numbering is None:
             raise BadFrame("a message before the hello")
         numbering.accept(boot, number, now)
         if numbering.expected_boot is None:
             numbering.boot = numbering.expected_boot = boot
-        if kind is Kind.DATA:
+        if kind is FrameKind.DATA:
             self._inbox.put(Taken(b"", numbering, parts[1:]))
 
     def _finish(self, reason: str) -> None:
@@ -247,7 +249,7 @@ class SessionClient(Inbound[Incoming]):
         if numbering is None or numbering.expected_boot is None or self._last:
             return  # Nobody has been heard yet, or nobody is there any more.
         if now - numbering.last_sent >= self._settings.beat_interval:
-            self._put([numbering.seal(Kind.BEAT, now)])
+            self._put([numbering.seal(FrameKind.BEAT, now)])
 
     def _put(self, parts: list[bytes]) -> bool:
         if self.socket is None:

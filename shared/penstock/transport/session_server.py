@@ -18,7 +18,7 @@ from penstock.transport.wire import (
     MAX_FRAMES,
     NO_BOOT,
     BadFrame,
-    Kind,
+    FrameKind,
     join,
     pack_header,
     set_common_options,
@@ -89,7 +89,7 @@ class SessionServer(Inbound[Incoming]):
         with self.lock:
             numbering = self._numberings.get(session)
             if numbering is not None:
-                header = numbering.seal(Kind.DATA, self._now)
+                header = numbering.seal(FrameKind.DATA, self._now)
                 self._put(session, numbering, header, [payload, *frames])
 
     def end(self, session: bytes, reason: str) -> None:
@@ -155,7 +155,7 @@ class SessionServer(Inbound[Incoming]):
     def _beat(self, now: float) -> None:
         for session, numbering in list(self._numberings.items()):
             if now - numbering.last_sent >= self._settings.beat_interval:
-                self._put(session, numbering, numbering.seal(Kind.BEAT, now), [])
+                self._put(session, numbering, numbering.seal(FrameKind.BEAT, now), [])
 
     def _put(self, session: bytes, numbering: Numbering, header: bytes, parts: list[bytes]) -> None:
         try:
@@ -176,7 +176,7 @@ class SessionServer(Inbound[Incoming]):
 
     def _say_bye(self, session: bytes, reason: str) -> bool:
         """Returns whether the peer is still connected."""
-        header = pack_header(self._boot, Kind.BYE, 0)
+        header = pack_header(self._boot, FrameKind.BYE, 0)
         try:
             self.socket.send_multipart([session, join(header, [reason.encode()])], zmq.NOBLOCK)
         except zmq.Again:
@@ -192,14 +192,14 @@ class SessionServer(Inbound[Incoming]):
                 raise BadFrame(f"a message of {len(parts)} parts")
             boot, kind, number = unpack_header(parts[1])
             numbering = self._numberings.get(session)
-            if kind is Kind.BYE:
+            if kind is FrameKind.BYE:
                 reason = parts[2].decode(errors="replace")[:200] if len(parts) > 2 else ""
                 self._left(session, reason or "the peer left")
             elif numbering is not None:
                 numbering.accept(boot, number, now)
-                if kind is Kind.DATA:
+                if kind is FrameKind.DATA:
                     self._inbox.put(Taken(session, numbering, parts[2:]))
-            elif kind is Kind.DATA and number == 0 and boot == NO_BOOT:
+            elif kind is FrameKind.DATA and number == 0 and boot == NO_BOOT:
                 self._open(session, parts[2:], now)
             else:
                 self._say_bye(session, "no such session")

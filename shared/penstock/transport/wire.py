@@ -34,7 +34,7 @@ HIGH_WATER_MARK = 4096
 """Messages queued towards one peer, at most; a pipe fuller than that ends the session."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     DATA = 0
     BEAT = 1
     BYE = 2
@@ -44,15 +44,15 @@ class BadFrame(Exception):
     """A frame that no sound peer sends: the session is over."""
 
 
-def pack_header(boot: bytes, kind: Kind, number: int) -> bytes:
+def pack_header(boot: bytes, kind: FrameKind, number: int) -> bytes:
     return _HEADER.pack(boot, kind, number)
 
 
-def unpack_header(header: bytes) -> tuple[bytes, Kind, int]:
+def unpack_header(header: bytes) -> tuple[bytes, FrameKind, int]:
     """(boot, kind, number). Raises BadFrame."""
     try:
         boot, kind, number = _HEADER.unpack(header)
-        return boot, Kind(kind), number
+        return boot, FrameKind(kind), number
     except (struct.error, ValueError) as error:
         raise BadFrame(f"a header that can't be read: {error}") from None
 

@@ -13,13 +13,13 @@ from penstock.protocol.common import Grant
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
-from penstock_engine.metrics.state import EngineState, state_of
+from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Front, Harness, RequestScore
 from tests.engine.test_walk import Seeded
 from tests.engine.walker import Walker, make_harness
 
 
-def state(h: Harness) -> EngineState:
+def state(h: Harness) -> MetricsSnapshot:
     return state_of(h.core, h.now, 0.0, 0.0)
 
 
@@ -104,7 +104,7 @@ def test_counts_are_what_the_peers_saw(seed: int) -> None:
     assert found.cache_hits <= found.cache_queries
     assert sum(found.blocks.values()) == found.blocks_total
     assert found.histograms["step_seconds"].cumulative()[-1][1] == found.steps <= watcher.plans
-    assert found.histograms["iteration_tokens"].total == h.core.workers.tokens_computed
+    assert found.histograms["iteration_tokens"].total == h.core.state.workers.tokens_computed
     assert found.frontends == len(h.fronts)
 
 
@@ -242,7 +242,7 @@ def test_a_debt_is_what_a_tenant_had_more_than_another() -> None:
         plan = h.plan
         assert plan is not None
         for work in plan.work:
-            sequence = h.core.scheduler.running[work.slot]
+            sequence = h.core.state.scheduling.running[work.slot]
             assert sequence.table is not None
             tokens = work.count / 2 if work.count > 1 else 0  # of a prompt: half a token's cost
             charged[sequence.request.tenant] += tokens + 1 + len(sequence.table.blocks) / 64

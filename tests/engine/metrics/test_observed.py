@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import RecordSettings
-from penstock_engine.commands import replay_all
 from penstock_engine.metrics import health as health_module
 from penstock_engine.metrics import observed as observed_module
-from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, Health
+from penstock_engine.metrics.health import LIVE_AGE, READY_AGE, EngineHealth
 from penstock_engine.metrics.observed import FRESH, Observed
-from penstock_engine.metrics.state import state_of
+from penstock_engine.metrics.snapshot import state_of
 from penstock_engine.record.recorder import recording
+from penstock_engine.simulate.commands import replay_all
 from tests.engine.harness import Harness
 
 WAIT = 0.125
-"""Seconds between two turns of an idle loop, as Health is told."""
+"""Seconds between two turns of an idle loop, as EngineHealth is told."""
 PATIENT = 60.0
 """Likewise, where the loop does turn: in another thread, which may not run for a while."""
 
@@ -75,28 +75,28 @@ def test_the_state_is_of_now_and_at_rest_none_is_made(
             time.sleep(0.01)
         assert made == []
         before = turns[-1]
-        first = observed.state(60)
+        first = observed.snapshot(60)
         assert first is not None
         assert first.now > before, "it was made in a turn after the question"
-        threads = [threading.Thread(target=observed.state, args=(60,)) for _ in range(20)]
+        threads = [threading.Thread(target=observed.snapshot, args=(60,)) for _ in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert len(made) == 1, "who asks more often gets the same again"
         monkeypatch.setattr(observed_module, "FRESH", 0.0)
-        second = observed.state(60)
+        second = observed.snapshot(60)
         assert second is not None
         assert second.now > first.now
 
 
 def test_a_loop_that_stands_still_keeps_nobody_waiting_for_ever(harness: Harness) -> None:
-    assert Observed(harness.core).state(0.2) is None
+    assert Observed(harness.core).snapshot(0.2) is None
 
 
 def test_a_core_that_serves_is_ready(harness: Harness) -> None:
     observed = Observed(harness.core)
-    health = Health(observed, PATIENT)
+    health = EngineHealth(observed, PATIENT)
     with turning(observed):
         assert health.dead() is None
         assert health.unready() is None
@@ -114,7 +114,7 @@ def test_a_recording_of_an_observed_core_is_replayed(tmp_path: Path) -> None:
     with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as recorded:
         h.core = observed = Observed(recorded)  # type: ignore[assignment]
         h.settle()
-        asking = threading.Thread(target=lambda: states.append(observed.state(60)))
+        asking = threading.Thread(target=lambda: states.append(observed.snapshot(60)))
         states: list[Any] = []
         asking.start()
         for _ in range(3):
@@ -130,7 +130,7 @@ def test_a_recording_of_an_observed_core_is_replayed(tmp_path: Path) -> None:
 
 def test_without_a_worker_it_is_not() -> None:
     observed = Observed(Harness().core)
-    health = Health(observed, PATIENT)
+    health = EngineHealth(observed, PATIENT)
     with turning(observed):
         assert health.unready() == "no worker is connected"
         assert health.dead() is None
@@ -141,17 +141,17 @@ def test_a_loop_that_is_stuck_is_not_ready_and_in_the_end_not_alive(
 ) -> None:
     observed = Observed(harness.core)
     with turning(observed):
-        assert Health(observed, PATIENT).unready() is None
+        assert EngineHealth(observed, PATIENT).unready() is None
     monkeypatch.setattr(health_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     patience: list[float] = []
-    state = observed.state
+    snapshot = observed.snapshot
 
     def noted(seconds: float) -> Any:
         patience.append(seconds)
-        return state(seconds)
+        return snapshot(seconds)
 
-    observed.state = noted  # type: ignore[method-assign]
-    health = Health(observed, WAIT)
+    observed.snapshot = noted  # type: ignore[method-assign]
+    health = EngineHealth(observed, WAIT)
     for age, ready, alive in (
         (0.1, True, True),
         (READY_AGE + WAIT + 0.5, False, True),

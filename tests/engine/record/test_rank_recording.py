@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import Recorder, recording
+from penstock_engine.record.recorder import CoreRecorder, recording
 from penstock_engine.record.replay import replay
 from penstock_engine.simulate.fit import measured_steps
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
@@ -36,7 +36,7 @@ def test_a_step_is_measured_once_by_its_slowest_rank(tmp_path: Path) -> None:
     h = RankHarness(2, 1)
     h.connect()
     h.start_worker()
-    recorder = Recorder(h.core, RecordSettings(record_dir=str(tmp_path)))
+    recorder = CoreRecorder(h.core, RecordSettings(record_dir=str(tmp_path)))
     h.core = recorder  # type: ignore[assignment]
     h.settle()
     h.submit(h.fronts[0], [3] * 5, max_tokens=6, ignore_eos=True)

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record import recorder, redaction, writer
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
-from penstock_engine.record.recorder import STEP, Recorder, recording
+from penstock_engine.record.recorder import STEP, CoreRecorder, recording
 from penstock_engine.record.replay import replay
+from penstock_engine.sessions.effects import Effects
 from tests.engine.harness import Harness, facts
 from tests.engine.test_walk import Seeded
 from tests.engine.walker import Walker, make_harness
@@ -54,7 +54,7 @@ def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
 
 
 def test_each_file_of_a_long_recording_replays_by_itself(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Recorder, "__init__", _small_files(Recorder.__init__))
+    monkeypatch.setattr(CoreRecorder, "__init__", _small_files(CoreRecorder.__init__))
     recorded_walk(tmp_path, 4, 1500, record_files=100)
     paths = log_files([str(tmp_path)])
     assert len(paths) > 4
@@ -64,7 +64,7 @@ def test_each_file_of_a_long_recording_replays_by_itself(tmp_path: Path, monkeyp
 
 
 def test_only_so_many_files_are_kept(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Recorder, "__init__", _small_files(Recorder.__init__))
+    monkeypatch.setattr(CoreRecorder, "__init__", _small_files(CoreRecorder.__init__))
     recorded_walk(tmp_path, 4, 1500, record_files=3)
     assert len(list(tmp_path.iterdir())) == 3
     assert all(replay(path).difference is None for path in tmp_path.iterdir())
@@ -155,7 +155,7 @@ def test_a_core_that_raised_raises_again(tmp_path: Path, monkeypatch: Any) -> No
     step = EngineCore.step
 
     def crashing(self: EngineCore, now: float) -> Effects:
-        if self.scheduler.num_steps == 5:
+        if self.state.scheduling.num_steps == 5:
             raise Crash
         return step(self, now)
 
@@ -200,7 +200,7 @@ def test_a_state_that_cannot_be_written_stops_the_recording(tmp_path: Path, capl
         pass
 
     harness = Harness()
-    harness.core.frontends.extra = Unheard()  # type: ignore[attr-defined]
+    harness.core.state.frontends.extra = Unheard()  # type: ignore[attr-defined]
     with recording(harness.core, RecordSettings(record_dir=str(tmp_path))) as core:
         core.step(1.0)
         core.step(2.0)

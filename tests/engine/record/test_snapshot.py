@@ -20,7 +20,7 @@ from penstock_engine.record import known
 from penstock_engine.record.events import READERS, STEP, event_methods, public_methods
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import SnapshotError, snapshot
-from penstock_engine.request import State
+from penstock_engine.request.request import SequenceState
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, seeded_walk
 from tests.engine.walker import Walker, make_harness
@@ -112,7 +112,7 @@ def round_trip(value: Any) -> Any:
         deque([1, 2], maxlen=5),
         array("i", [1, -2]),
         bytearray(b"xy"),
-        State.PREEMPTED,
+        SequenceState.PREEMPTED,
         Stopping(max_tokens=3, stop_token_ids=(1, 2)),
         [2**80, 1, "mixed"],
     ],

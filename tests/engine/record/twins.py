@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from penstock_engine.core import EngineCore
-from penstock_engine.effects import Effects
 from penstock_engine.record.events import READERS, STEP, public_methods
+from penstock_engine.sessions.effects import Effects
 
 
 def encoded(effects: Effects) -> bytes:

@@ -13,7 +13,7 @@ from penstock.config.settings import CacheSettings, EngineConfig, RecordSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import SlotWork
 from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import Recorder
+from penstock_engine.record.recorder import CoreRecorder
 from penstock_engine.record.replay import replay
 from penstock_engine.simulate import cost
 from penstock_engine.simulate.cost import StepCost
@@ -21,7 +21,7 @@ from penstock_engine.simulate.fit import Measured, fit_cost, measured_steps
 from penstock_engine.simulate.metrics import Slo
 from penstock_engine.simulate.recorded import Traffic
 from penstock_engine.simulate.report import report_of
-from penstock_engine.simulate.simulation import Options, Simulation
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import read_trace, write_trace
 
@@ -34,9 +34,9 @@ def recorded_simulation(folder: Path) -> Simulation:
         cache=CacheSettings(num_kv_blocks=300),
         scheduler=SchedulerSettings(max_num_seqs=12, max_num_batched_tokens=128),
     )
-    simulation = Simulation(config, Options(cost=TRUE))
+    simulation = Simulation(config, SimulationOptions(cost=TRUE))
     replica: Any = simulation.replicas[0]
-    recorder = Recorder(replica.core, RecordSettings(record_dir=str(folder)))
+    recorder = CoreRecorder(replica.core, RecordSettings(record_dir=str(folder)))
     replica.core = recorder
     recorder.step(0.0)  # The snapshot holds what came before it; here nothing of the trace.
     simulation.run(synthetic(Synthetic(rate=8.0, requests=300, seed=2)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock_engine.simulate.chart import draw
-from penstock_engine.simulate.histogram import LEAST, Histogram
+from penstock_engine.simulate.histogram import LEAST, LatencyHistogram
 from penstock_engine.simulate.metrics import Metrics, Slo
 from penstock_engine.simulate.prompts import prompt_of, submit_of
 from penstock_engine.simulate.routing import LeastLoaded, PrefixAware, make_router
@@ -24,7 +24,7 @@ from penstock_engine.simulate.trace import TraceRequest, read_trace
 
 @given(st.lists(st.floats(LEAST, 1e6), min_size=1, max_size=200), st.integers(1, 100))
 def test_a_percentile_is_within_one_percent(values: list[float], percent: int) -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     for value in values:
         histogram.add(value)
     exact = sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
@@ -34,8 +34,8 @@ def test_a_percentile_is_within_one_percent(values: list[float], percent: int) -
 
 
 def test_a_histogram_of_nothing() -> None:
-    assert math.isnan(Histogram().percentile(50))
-    assert math.isnan(Histogram().mean)
+    assert math.isnan(LatencyHistogram().percentile(50))
+    assert math.isnan(LatencyHistogram().mean)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 9)), max_size=100))

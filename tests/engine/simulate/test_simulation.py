@@ -13,11 +13,11 @@ from loadtest import long_simulation
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_engine.kv.pool import BrokenBooks
+from penstock_engine.kv.pool import BrokenState
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.prompts import _GREEDY as GREEDY
-from penstock_engine.simulate.report import Report, report_of
-from penstock_engine.simulate.simulation import Options, Simulation, Stuck
+from penstock_engine.simulate.report import SimulationReport, report_of
+from penstock_engine.simulate.simulation import Simulation, SimulationOptions, Stuck
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 from penstock_engine.simulate.worker import SimulatedWorker
@@ -34,7 +34,7 @@ def config(blocks: int = 512, **scheduler: Any) -> EngineConfig:
 def simulate(
     trace: list[TraceRequest], settings: EngineConfig | None = None, **options: Any
 ) -> Simulation:
-    simulation = Simulation(settings or config(), Options(**{"cost": COST, **options}))
+    simulation = Simulation(settings or config(), SimulationOptions(**{"cost": COST, **options}))
     simulation.run(trace)
     return simulation
 
@@ -90,9 +90,9 @@ def test_a_queue_of_one_server_obeys_lindley() -> None:
 BUSY = Synthetic(rate=6.0, requests=1500, prompt=60, output=20, tenants="a:3,b:1", seed=4)
 
 
-def busy(**options: Any) -> Report:
+def busy(**options: Any) -> SimulationReport:
     settings = config(blocks=60, max_num_seqs=16, max_waiting_requests=40)
-    simulation = Simulation(settings, Options(**{"cost": COST, **options}))
+    simulation = Simulation(settings, SimulationOptions(**{"cost": COST, **options}))
     simulation.run(synthetic(BUSY))
     return report_of(simulation)
 
@@ -143,18 +143,18 @@ def test_many_replicas_serve_what_one_cannot() -> None:
 
 
 def test_broken_books_end_the_run() -> None:
-    simulation = Simulation(config(), Options(cost=COST, check_every=10))
+    simulation = Simulation(config(), SimulationOptions(cost=COST, check_every=10))
     trace = synthetic(BUSY)
 
     def spoiling() -> Any:
         for number, request in enumerate(trace):
             if number == 50:
-                pool = simulation.replicas[0].core.scheduler.pool
+                pool = simulation.replicas[0].core.state.scheduling.pool
                 assert pool is not None
                 pool.num_free -= 1
             yield request
 
-    with pytest.raises(BrokenBooks):
+    with pytest.raises(BrokenState):
         simulation.run(spoiling())
 
 
@@ -167,9 +167,9 @@ def test_broken_books_end_the_run() -> None:
 )
 def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        Simulation(config(), Options(**options))
+        Simulation(config(), SimulationOptions(**options))
     with pytest.raises(InvalidRequest, match="--blocks"):
-        Simulation(EngineConfig(), Options())
+        Simulation(EngineConfig(), SimulationOptions())
 
 
 def test_a_core_that_forgets_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

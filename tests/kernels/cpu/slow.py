@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock_kernels.cpu.matrix import Kind
+from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.sources import Source
 
 GROUP = 32
@@ -45,11 +45,11 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return (rounded << np.uint32(16)).view(np.float32)
 
 
-def weights_as(source: Source, kind: Kind | None) -> np.ndarray:
+def weights_as(source: Source, kind: MatrixKind | None) -> np.ndarray:
     """The values that a packed matrix holds. float64."""
-    if kind is Kind.BF16:
+    if kind is MatrixKind.BF16:
         return bfloat16(source.values).astype(np.float64)
-    if kind is Kind.S8H:
+    if kind is MatrixKind.S8H:
         return int8_weights(source.values)
     return source.values.astype(np.float64)
 
@@ -67,24 +67,24 @@ def int8_weights(values: np.ndarray) -> np.ndarray:
     return (levels.astype(np.float64) * scale).reshape(rows, -1)[:, :width]
 
 
-def input_as(x: np.ndarray, kind: Kind) -> np.ndarray:
+def input_as(x: np.ndarray, kind: MatrixKind) -> np.ndarray:
     """The activations that a matrix of this kind meets. float64."""
-    if kind is Kind.F32:
+    if kind is MatrixKind.F32:
         return x.astype(np.float64)
-    if kind is Kind.BF16:
+    if kind is MatrixKind.BF16:
         return bfloat16(x).astype(np.float64)
     return quantised(x)
 
 
-def product(x: np.ndarray, weights: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+def product(x: np.ndarray, weights: np.ndarray, kind: MatrixKind) -> tuple[np.ndarray, np.ndarray]:
     """(x @ weights.T in float64, a bound of what float32 sums may differ from it).
 
     The bound counts the roundings of a sum of so many terms, as if all went one way.
     """
     given = input_as(x, kind)
     magnitude = np.abs(given) @ np.abs(weights).T
-    if kind in (Kind.U4H, Kind.U4W, Kind.U8H, Kind.U8W):
+    if kind in (MatrixKind.U4H, MatrixKind.U4W, MatrixKind.U8H, MatrixKind.U8W):
         # scale * level and minimum are summed apart, and can be larger than their sum.
         magnitude = magnitude + np.abs(given).sum(-1, keepdims=True) * np.abs(weights).max(-1) * 2
-    roundings = 8 + x.shape[1] / (1 if kind in (Kind.F32, Kind.BF16) else GROUP / 2)
+    roundings = 8 + x.shape[1] / (1 if kind in (MatrixKind.F32, MatrixKind.BF16) else GROUP / 2)
     return given @ weights.T, magnitude * roundings * 2.0**-24 + 1e-30

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, LayerWeights, Shape
-from penstock_kernels.cpu.matrix import OWN_KIND, Kind, PackedMatrix
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape, LayerWeights
+from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
@@ -31,7 +31,7 @@ class Sizes:
     vocab: int = 77
     layers: int = 2
     format: str = "F32"
-    kind: Kind | None = None
+    kind: MatrixKind | None = None
     qk_norm: bool = False
     bias: bool = False
     positions: int = 64
@@ -57,7 +57,7 @@ class Sizes:
 @dataclass(frozen=True)
 class SlowMatrix:
     source: Source
-    kind: Kind | None
+    kind: MatrixKind | None
     bias: np.ndarray | None = None
 
     @cached_property
@@ -65,7 +65,7 @@ class SlowMatrix:
         return slow.weights_as(self.source, self.kind)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        given = slow.input_as(x.astype(np.float32), self.kind or OWN_KIND[self.source.format])
+        given = slow.input_as(x.astype(np.float32), self.kind or SOURCES[self.source.format].kind)
         return given @ self.values.T + (0 if self.bias is None else self.bias)
 
     def packed(self) -> PackedMatrix:
@@ -193,7 +193,7 @@ class SlowDecoder:
     def packed(self, *, block_size: int = 16, num_blocks: int, threads: int = 1) -> Decoder:
         sizes = self.sizes
         return Decoder(
-            shape=Shape(
+            shape=DecoderShape(
                 hidden=sizes.hidden,
                 inner=sizes.inner,
                 heads=sizes.heads,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import gguf
 import numpy as np
 
-from penstock_kernels.cpu.matrix import PLAIN, SOURCES, Kind, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import PLAIN, SOURCES, MatrixKind, PackedMatrix, pack
 
 WIDTH = {name: 256 if name.endswith("K") else 1 if name in PLAIN else 32 for name in SOURCES}
 """Source -> its rows' lengths are a multiple of this."""
 
 WAYS = [(source, None) for source in SOURCES] + [
-    (source, kind) for source in PLAIN for kind in (Kind.F32, Kind.BF16, Kind.S8H)
+    (source, kind) for source in PLAIN for kind in (MatrixKind.F32, MatrixKind.BF16, MatrixKind.S8H)
 ]
 """Every source in every kind that it can be packed as. None: its own."""
 
@@ -22,7 +22,7 @@ K_HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 K_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
 
 
-def name_of(way: tuple[str, Kind | None]) -> str:
+def name_of(way: tuple[str, MatrixKind | None]) -> str:
     source, kind = way
     return source if kind is None else f"{source} as {kind.name}"
 

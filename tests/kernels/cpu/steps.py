@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, Step
+from penstock_kernels.cpu.decoder import Decoder, DecoderStep
 
 Work = list[tuple[int, int]]
 """One step: (number of a sequence, how many of its tokens), in the order of the batch."""
@@ -39,7 +39,7 @@ class Run:
             while len(table) * size < start + count:
                 table.append(self._blocks.pop())
         tables = [self._tables[which] for which, _ in work]
-        step = Step(
+        step = DecoderStep(
             tokens=_int32(tokens),
             first_row=_int32(np.cumsum([0, *(count for _, count in work)])),
             starts=_int32(starts),

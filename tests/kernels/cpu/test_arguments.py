@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.decoder import Shape
-from penstock_kernels.cpu.matrix import Kind, pack, product
+from penstock_kernels.cpu.decoder import DecoderShape
+from penstock_kernels.cpu.matrix import MatrixKind, pack, product
 from tests.kernels.cpu.sources import random_source
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("loaded")]
@@ -38,9 +38,14 @@ def test_width_that_blocks_do_not_divide(format: str, unit: int) -> None:
 
 @pytest.mark.parametrize(
     ("format", "kind"),
-    [("Q4_0", Kind.S8H), ("Q4_K", Kind.U4H), ("F32", Kind.U4H), ("BF16", Kind.S8W16)],
+    [
+        ("Q4_0", MatrixKind.S8H),
+        ("Q4_K", MatrixKind.U4H),
+        ("F32", MatrixKind.U4H),
+        ("BF16", MatrixKind.S8W16),
+    ],
 )
-def test_kind_that_does_not_fit(format: str, kind: Kind) -> None:
+def test_kind_that_does_not_fit(format: str, kind: MatrixKind) -> None:
     source = random_source(format, 2, 256)
     with pytest.raises(ValueError, match=f"can't be packed as {kind.name}"):
         source.packed(kind=kind)
@@ -102,8 +107,8 @@ FINE = {
     ],
 )
 def test_shapes_with_an_obstacle(change: dict[str, int], reason: str) -> None:
-    assert Shape(**FINE).obstacle() is None
-    assert Shape(**(FINE | change)).obstacle() == reason
+    assert DecoderShape(**FINE).obstacle() is None
+    assert DecoderShape(**(FINE | change)).obstacle() == reason
 
 
 @pytest.mark.parametrize(
@@ -112,4 +117,4 @@ def test_shapes_with_an_obstacle(change: dict[str, int], reason: str) -> None:
 )
 def test_memory_of_a_block(cache: str, size: int) -> None:
     """Keys and values of two heads, 16 tokens, 3 layers; int8's scales included."""
-    assert Shape(**FINE).block_bytes(cache, 3) == size * 16 * 3
+    assert DecoderShape(**FINE).block_bytes(cache, 3) == size * 16 * 3

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import Kind
+from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
 
@@ -64,9 +64,9 @@ def test_shapes_with_an_int8_cache(sizes: Sizes, threads: int) -> None:
 @pytest.mark.parametrize(
     ("format", "kind", "bound"),
     [
-        ("F32", Kind.BF16, 0.04),
+        ("F32", MatrixKind.BF16, 0.04),
         ("BF16", None, 0.04),
-        ("F32", Kind.S8H, 0.04),
+        ("F32", MatrixKind.S8H, 0.04),
         ("Q8_0", None, 0.04),
         ("Q4_0", None, 0.04),
         ("Q4_1", None, 0.04),
@@ -74,7 +74,7 @@ def test_shapes_with_an_int8_cache(sizes: Sizes, threads: int) -> None:
         ("Q5_1", None, 0.04),
     ],
 )
-def test_other_kinds(format: str, kind: Kind | None, bound: float) -> None:
+def test_other_kinds(format: str, kind: MatrixKind | None, bound: float) -> None:
     """The slow model rounds where the kernels do, so the bound is for roundings that fall the
     other way: a bfloat16's last bit is 0.4 %, a signed byte's step 0.8 % of a group's peak."""
     sizes = Sizes(
@@ -115,12 +115,12 @@ def test_long_contexts(threads: int, cache: str) -> None:
 
 def test_rows_that_are_asked_for() -> None:
     """Logits come in the order of `rows`, of any rows, and of none."""
-    from penstock_kernels.cpu.decoder import Step
+    from penstock_kernels.cpu.decoder import DecoderStep
 
     model = SlowDecoder(Sizes())
     tokens = np.array(random_tokens(77, 12, 3), np.int32)
     zero = np.zeros(1, np.int32)
-    step = Step(tokens, np.array([0, 12], np.int32), zero, zero, zero)
+    step = DecoderStep(tokens, np.array([0, 12], np.int32), zero, zero, zero)
     decoder = model.packed(num_blocks=1)
     whole = decoder.logits(step, np.arange(12, dtype=np.int32))
     rows = np.array([11, 0, 5, 5], np.int32)

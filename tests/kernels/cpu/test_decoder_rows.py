@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import Kind
+from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 BASE = Sizes(hidden=96, inner=112, heads=6, kv_heads=2, positions=700, layers=2)
 MODELS = {
     "F32": BASE,
-    "bfloat16": dataclasses.replace(BASE, kind=Kind.BF16, cache="bfloat16", qk_norm=True),
+    "bfloat16": dataclasses.replace(BASE, kind=MatrixKind.BF16, cache="bfloat16", qk_norm=True),
     "Q4_0": dataclasses.replace(
         BASE,
         format="Q4_0",
@@ -28,7 +28,7 @@ MODELS = {
         heads=3,
         kv_heads=1,
     ),
-    "int8": dataclasses.replace(BASE, kind=Kind.S8H, cache="int8", head_dim=48, kv_heads=3),
+    "int8": dataclasses.replace(BASE, kind=MatrixKind.S8H, cache="int8", head_dim=48, kv_heads=3),
 }
 
 
@@ -104,14 +104,14 @@ def poisoned(sizes: Sizes, value: float) -> SlowDecoder:
 @pytest.mark.parametrize(
     ("kind", "cache"),
     [
-        (Kind.F32, "bfloat16"),
-        (Kind.BF16, "bfloat16"),
-        (Kind.S8H, "bfloat16"),
-        (Kind.F32, "int8"),
-        (Kind.S8H, "int8"),
+        (MatrixKind.F32, "bfloat16"),
+        (MatrixKind.BF16, "bfloat16"),
+        (MatrixKind.S8H, "bfloat16"),
+        (MatrixKind.F32, "int8"),
+        (MatrixKind.S8H, "int8"),
     ],
 )
-def test_poison_stays_in_its_sequence(value: float, kind: Kind, cache: str) -> None:
+def test_poison_stays_in_its_sequence(value: float, kind: MatrixKind, cache: str) -> None:
     """It reaches every later position of its own, no earlier one, and no other sequence, not even
     the next one in its blocks."""
     sizes = dataclasses.replace(BASE, kind=kind, cache=cache)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import PLAIN, SOURCES, Kind, product
+from penstock_kernels.cpu.matrix import PLAIN, SOURCES, MatrixKind, product
 from tests.kernels.cpu.sources import K_BYTES, K_HALVES, Source, source_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
@@ -54,8 +54,8 @@ def test_whole_numbers_are_exact(format: str, rows: int) -> None:
     assert np.array_equal(product(x, source.packed()), true)
 
 
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.BF16])
-def test_plain_numbers_in_either_kind(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
+def test_plain_numbers_in_either_kind(kind: MatrixKind) -> None:
     source, x = whole_source("F16"), whole_activations(5)
     true = x.astype(np.float64) @ source.values.astype(np.float64).T
     assert np.array_equal(product(x, source.packed(kind=kind)), true)
@@ -68,7 +68,7 @@ def test_int8_weights_of_whole_numbers() -> None:
     values[:, ::32] = 127
     source, x = source_of("F32", values, OUTPUTS, INPUTS), whole_activations(9)
     true = x.astype(np.float64) @ values.astype(np.float64).T
-    assert np.array_equal(product(x, source.packed(kind=Kind.S8H)), true)
+    assert np.array_equal(product(x, source.packed(kind=MatrixKind.S8H)), true)
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q5_1", "Q4_0", "Q6_K"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock_kernels.cpu.matrix import Kind, product
+from penstock_kernels.cpu.matrix import MatrixKind, product
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import WAYS, WIDTH, random_source
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 
 @st.composite
-def matrices(draw: st.DrawFn) -> tuple[str, Kind | None, int, int]:
+def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     """(format, kind, outputs, inputs)."""
     format, kind = draw(st.sampled_from(WAYS))
     unit = WIDTH[format]
@@ -25,7 +25,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, Kind | None, int, int]:
     return format, kind, draw(st.integers(1, 100)), unit * draw(st.integers(1, most))
 
 
-@settings(settings.get_profile("kernels"), max_examples=150)
+@settings(settings.get_profile("kernels"), max_examples=100)
 @given(
     matrix=matrices(),
     rows=st.integers(1, 40),
@@ -34,7 +34,11 @@ def matrices(draw: st.DrawFn) -> tuple[str, Kind | None, int, int]:
     seed=st.integers(0, 1 << 30),
 )
 def test_products(
-    matrix: tuple[str, Kind | None, int, int], rows: int, threads: int, with_bias: bool, seed: int
+    matrix: tuple[str, MatrixKind | None, int, int],
+    rows: int,
+    threads: int,
+    with_bias: bool,
+    seed: int,
 ) -> None:
     format, kind, outputs, inputs = matrix
     rng = np.random.default_rng(seed)
@@ -45,7 +49,7 @@ def test_products(
         kind=kind, order=order, bias=bias if with_bias else None, threads=threads
     )
     x = rng.standard_normal((rows, inputs)).astype(np.float32)
-    true, bound = slow.product(x, slow.weights_as(source, kind), Kind(packed.struct.kind))
+    true, bound = slow.product(x, slow.weights_as(source, kind), MatrixKind(packed.struct.kind))
     ours = product(x, packed, threads=threads)[:, order]
     assert (np.abs(ours - (true + bias[order])) <= bound + 2e-6 * np.abs(bias).max()).all()
     row = seed % rows

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import PLAIN, Kind, product
+from penstock_kernels.cpu.matrix import PLAIN, MatrixKind, product
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_rows_read_back_equal_the_gguf_package(way: tuple[str, Kind | None]) -> None:
+def test_rows_read_back_equal_the_gguf_package(way: tuple[str, MatrixKind | None]) -> None:
     """A row of 127 and zeros is exact as signed bytes, with a scale of 1: the product reads one
     weight of each output. It differs from 127 times the weight by float32's rounding alone, which
     is less than any bit of a level or a scale."""
@@ -24,7 +24,7 @@ def test_rows_read_back_equal_the_gguf_package(way: tuple[str, Kind | None]) -> 
     units = 127 * np.eye(inputs, dtype=np.float32)
     read = product(units, source.packed(kind=kind)).T
     true = 127 * slow.weights_as(source, kind)
-    if format == "F32" and kind is not Kind.S8H:
+    if format == "F32" and kind is not MatrixKind.S8H:
         assert np.array_equal(read, true.astype(np.float32))
     # A weight is scale * level + minimum; either part can be larger than the weight.
     size = np.abs(true).reshape(19, -1, 32).max(-1).repeat(32, axis=1)
@@ -32,9 +32,9 @@ def test_rows_read_back_equal_the_gguf_package(way: tuple[str, Kind | None]) -> 
 
 
 @pytest.mark.parametrize("format", PLAIN)
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.BF16, Kind.S8H])
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16, MatrixKind.S8H])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
-def test_weights_that_are_not_finite(format: str, kind: Kind, poison: float) -> None:
+def test_weights_that_are_not_finite(format: str, kind: MatrixKind, poison: float) -> None:
     """They reach their output, and no other."""
     values = random_source("F32", 19, 70).values
     values[4, 33] = poison

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import Kind, PackedMatrix, product
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, product
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import WAYS, WIDTH, Source, name_of, random_source
 
@@ -25,9 +25,9 @@ def activations(rows: int, inputs: int, seed: int = 1) -> np.ndarray:
     return x
 
 
-def check(source: Source, packed: PackedMatrix, kind: Kind | None, x: np.ndarray) -> None:
+def check(source: Source, packed: PackedMatrix, kind: MatrixKind | None, x: np.ndarray) -> None:
     weights = slow.weights_as(source, kind)
-    true, bound = slow.product(x, weights, Kind(packed.struct.kind))
+    true, bound = slow.product(x, weights, MatrixKind(packed.struct.kind))
     ours = product(x, packed)
     assert ours.shape == true.shape
     assert np.isfinite(ours).all()
@@ -39,7 +39,7 @@ def check(source: Source, packed: PackedMatrix, kind: Kind | None, x: np.ndarray
 @pytest.mark.parametrize(
     ("rows", "outputs", "width"), [(1, 48, 3), (7, 17, 1), (8, 1, 2), (9, 35, 5)]
 )
-def test_shapes(way: tuple[str, Kind | None], rows: int, outputs: int, width: int) -> None:
+def test_shapes(way: tuple[str, MatrixKind | None], rows: int, outputs: int, width: int) -> None:
     """width: in the format's units. Plain formats get lengths that no group divides."""
     format, kind = way
     unit = WIDTH[format]
@@ -49,7 +49,7 @@ def test_shapes(way: tuple[str, Kind | None], rows: int, outputs: int, width: in
 
 
 @every_way
-def test_4097_rows(way: tuple[str, Kind | None]) -> None:
+def test_4097_rows(way: tuple[str, MatrixKind | None]) -> None:
     format, kind = way
     inputs = max(WIDTH[format], 64)
     source = random_source(format, 33, inputs)
@@ -57,7 +57,7 @@ def test_4097_rows(way: tuple[str, Kind | None]) -> None:
 
 
 @every_way
-def test_bias_and_order(way: tuple[str, Kind | None]) -> None:
+def test_bias_and_order(way: tuple[str, MatrixKind | None]) -> None:
     """The source's row r is output order[r]; the bias is in the order of outputs."""
     format, kind = way
     inputs = max(WIDTH[format], 64)
@@ -88,7 +88,7 @@ def test_input_that_is_not_contiguous(format: str) -> None:
 
 
 @every_way
-def test_tiny_and_huge_values(way: tuple[str, Kind | None]) -> None:
+def test_tiny_and_huge_values(way: tuple[str, MatrixKind | None]) -> None:
     """Peaks whose inverse overflows count as next to nothing; large ones don't overflow early."""
     format, kind = way
     inputs = max(WIDTH[format], 64)
@@ -99,5 +99,5 @@ def test_tiny_and_huge_values(way: tuple[str, Kind | None]) -> None:
     x = np.zeros((2, inputs), np.float32)
     x[:, 3] = 1e37, -1e37
     huge = product(x, packed)
-    true, _ = slow.product(x, slow.weights_as(source, kind), Kind(packed.struct.kind))
+    true, _ = slow.product(x, slow.weights_as(source, kind), MatrixKind(packed.struct.kind))
     assert np.allclose(huge, true, rtol=1e-4, atol=1e33)

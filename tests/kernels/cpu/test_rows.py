@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import Kind, product
+from penstock_kernels.cpu.matrix import MatrixKind, product
 from penstock_kernels.cpu.memory import Scratch
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
 
@@ -18,7 +18,7 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 @every_way
-def test_alone_and_in_company(way: tuple[str, Kind | None]) -> None:
+def test_alone_and_in_company(way: tuple[str, MatrixKind | None]) -> None:
     format, kind = way
     inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
     packed = random_source(format, 50, inputs).packed(kind=kind)
@@ -49,7 +49,7 @@ def test_among_4097_rows(kind: str) -> None:
 
 @every_way
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
-def test_poison(way: tuple[str, Kind | None], poison: float) -> None:
+def test_poison(way: tuple[str, MatrixKind | None], poison: float) -> None:
     """NaN or infinity in a row reaches all of its outputs, and no other row."""
     format, kind = way
     inputs = 2 * WIDTH[format] if WIDTH[format] > 1 else 75

@@ -111,7 +111,7 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     return logits, draw(rows)._replace(edit=edit)
 
 
-@settings(kernels, max_examples=300)
+@settings(kernels, max_examples=100)
 @given(
     logits=hnp.arrays(
         np.float32,
@@ -124,7 +124,7 @@ def test_any_row(logits: np.ndarray, row: Row) -> None:
     check(logits, [row])
 
 
-@settings(kernels, max_examples=300)
+@settings(kernels, max_examples=100)
 @given(case=edited_rows())
 def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
     logits, row = case

@@ -8,31 +8,26 @@ from functools import partial
 import numpy as np
 import torch
 
-from penstock_kernels.triton import (
-    activation,
-    attention,
-    attention_plan,
-    block_copies,
+from penstock_kernels.triton import tiles
+from penstock_kernels.triton.attention import block_copies, encoder, paged, rope_write
+from penstock_kernels.triton.attention import plan as plans
+from penstock_kernels.triton.linear import (
+    dense,
     dequantise,
-    edits,
-    encoder_attention,
     fp8_linear,
+    gguf_linear,
+    gguf_weights,
+    weight_only,
+)
+from penstock_kernels.triton.rowwise import (
+    activation,
     gated,
-    grouped,
-    grouped_weights,
     layer_norm,
-    likeliest,
-    linear,
-    log_probs,
-    philox,
     pool_rows,
     rank_sum,
     rms_norm,
-    rope_write,
-    sampling,
-    tiles,
-    weight_only,
 )
+from penstock_kernels.triton.sampling import argmax, edits, log_probs, philox, sample
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CPU = torch.device("cpu")
@@ -71,20 +66,20 @@ def rotary(cache: torch.dtype = BF16, *, norm: bool = False) -> None:
         torch.zeros(2, dtype=torch.int64),
         caches[0],
         caches[1].transpose(0, 1),
-        norms=rope_write.HeadNorms(rows(128), rows(128), 1e-6) if norm else None,
+        norms=rope_write.QueryKeyNorms(rows(128), rows(128), 1e-6) if norm else None,
     )
 
 
 def attend(
     head_dim: int = 128,
     cache: torch.dtype = BF16,
-    reach: attention.Reach = attention.FULL,
+    reach: paged.Reach = paged.FULL,
     *,
     group: int = 4,
     invariant: bool = False,
 ) -> None:
     choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
-    plan = attention_plan.plan_attention(
+    plan = plans.plan_attention(
         [np.arange(64), np.arange(64)],
         np.array([1, 100]),
         np.array([1000, 1000]),
@@ -94,7 +89,7 @@ def attend(
         device=CPU,
     )
     caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
-    attention.paged_attention(
+    paged.paged_attention(
         rows(101, 8 * group, head_dim), *caches, plan, head_dim**-0.5, reach=reach
     )
 
@@ -103,11 +98,11 @@ def encode(size: int, heads: int, dtype: torch.dtype = BF16, *, bias: bool = Fal
     """An encoder's own kernels. size: of its hidden state."""
     dim = size // heads
     shape = tiles.encoder_tiles(dim, dtype)
-    planned = map(torch.from_numpy, encoder_attention.plan_inputs([40, 9], shape))
-    plan = encoder_attention.InputPlan(shape, *planned)
+    planned = map(torch.from_numpy, encoder.plan_inputs([40, 9], shape))
+    plan = encoder.InputPlan(shape, *planned)
     table = rows(heads, 1023, dtype=dtype) if bias else None
     query, key, value = rows(49, 3, heads, dim, dtype=dtype).unbind(1)
-    encoder_attention.encoder_attention(query, key, value, plan, table)
+    encoder.encoder_attention(query, key, value, plan, table)
     hidden, gain = rows(49, size, dtype=dtype), rows(size, dtype=dtype)
     layer_norm.layer_norm(hidden, gain, gain, 1e-12)
     layer_norm.add_layer_norm(hidden, hidden, gain, gain, 1e-12)
@@ -129,11 +124,11 @@ def logits() -> None:
     biases = torch.zeros(3, dtype=torch.int32), half, row
     edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
     edits.count_tokens(seen, half, number)
-    asked = sampling.SamplingRows(row, half, row, row, number, number, number)
+    asked = sample.SamplingRows(row, half, row, row, number, number, number)
     for holes in (False, True):
         for cuts in (False, True):
-            sampling.sample_rows(raw, asked, holes=holes, cuts=cuts)
-        likeliest.likeliest(raw, holes=holes)
+            sample.sample_rows(raw, asked, holes=holes, cuts=cuts)
+        argmax.argmax(raw, holes=holes)
     for count in (0, 1, 20):
         log_probs.log_probs(raw, number, count)
     philox.uniform(number, number, number)
@@ -148,7 +143,7 @@ def copies() -> None:
 
 def products(dtype: torch.dtype = BF16) -> None:
     for count in (1, 2):  # Triton makes a constant of an argument that is 1.
-        linear.linear(rows(count, 4096, dtype=dtype), rows(6144, 4096, dtype=dtype))
+        dense.linear(rows(count, 4096, dtype=dtype), rows(6144, 4096, dtype=dtype))
 
 
 def quantised(bits: int, group: int) -> None:
@@ -158,14 +153,14 @@ def quantised(bits: int, group: int) -> None:
     dequantise.dequantise(packed, BF16)
 
 
-def grouped_call(layout: grouped_weights.Layout) -> None:
+def gguf_call(layout: gguf_weights.Layout) -> None:
     """Few rows, with a sum in parts; and many."""
-    weights = grouped_weights.empty(layout, 4096, 14336, CPU)
-    grouped.grouped_linear(rows(2, 14336), weights)
-    grouped.grouped_linear(rows(130, 14336), weights)
-    grouped.grouped_linear(rows(2, 14336), weights, batch_invariant=True)
+    weights = gguf_weights.empty(layout, 4096, 14336, CPU)
+    gguf_linear.gguf_linear(rows(2, 14336), weights)
+    gguf_linear.gguf_linear(rows(130, 14336), weights)
+    gguf_linear.gguf_linear(rows(2, 14336), weights, batch_invariant=True)
     for ids in (torch.zeros(2, dtype=torch.int64), None):
-        grouped.grouped_rows(weights, ids, BF16)
+        gguf_linear.gguf_rows(weights, ids, BF16)
 
 
 def fp8() -> None:
@@ -183,7 +178,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention": attend,
     "attention-fp8": partial(attend, cache=FP8),
     "attention-invariant": partial(attend, invariant=True),
-    "attention-window": partial(attend, reach=attention.Reach(window=1024, soft_cap=50.0)),
+    "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
     "attention-64": partial(attend, 64, group=3),
     "attention-96": partial(attend, 96, group=1),
     "attention-256": partial(attend, 256, group=8),
@@ -201,13 +196,13 @@ CALLS: dict[str, Callable[[], object]] = {
     "int4-128": partial(quantised, 4, 128),
     "fp8": fp8,
     **{
-        f"grouped-{name}": partial(grouped_call, layout)
+        f"gguf-{name}": partial(gguf_call, layout)
         for name, layout in {
-            "q4_1": grouped_weights.Layout(4, minima=True),
-            "q5_0": grouped_weights.Layout(5, offset=16),
-            "q8_0": grouped_weights.Layout(8),
-            "q4_k": grouped_weights.Layout(4, minima=True, factors=torch.uint8),
-            "q6_k": grouped_weights.Layout(6, offset=32, group=16, factors=torch.int8),
+            "q4_1": gguf_weights.Layout(4, minima=True),
+            "q5_0": gguf_weights.Layout(5, offset=16),
+            "q8_0": gguf_weights.Layout(8),
+            "q4_k": gguf_weights.Layout(4, minima=True, factors=torch.uint8),
+            "q6_k": gguf_weights.Layout(6, offset=32, group=16, factors=torch.int8),
         }.items()
     },
 }

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.attention import FULL, Reach, paged_attention
-from penstock_kernels.triton.attention_plan import plan_attention
-from penstock_kernels.triton.rope_write import UNSCALED, KVScales
+from penstock_kernels.triton.attention.paged import FULL, Reach, paged_attention
+from penstock_kernels.triton.attention.plan import plan_attention
+from penstock_kernels.triton.attention.rope_write import UNSCALED, KVScales
 from penstock_kernels.triton.tiles import AttentionChoice
 
 

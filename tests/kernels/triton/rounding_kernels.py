@@ -1,11 +1,11 @@
-"""Kernels that test_numerics.py launches; conftest.py imports them for the interpreter."""
+"""Kernels that test_rounding.py launches; conftest.py imports them for the interpreter."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from penstock_kernels.triton.numerics import round_to
+from penstock_kernels.triton.rounding import round_to
 
 
 @triton.jit

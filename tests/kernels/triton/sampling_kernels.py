@@ -1,12 +1,12 @@
-"""A kernel that test_sampling_parts.py launches; conftest.py imports it for the interpreter."""
+"""A kernel that test_row_parts.py launches; conftest.py imports it for the interpreter."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from penstock_kernels.triton.sampling import _draw_of_all
-from penstock_kernels.triton.sampling_parts import STATS, fold
+from penstock_kernels.triton.sampling.row_parts import STATS, fold
+from penstock_kernels.triton.sampling.sample import _draw_of_all
 
 
 @triton.jit

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton import attention
-from penstock_kernels.triton.attention import FULL, Reach
-from penstock_kernels.triton.attention_plan import AttentionPlan, TileList
-from penstock_kernels.triton.rope_write import KVScales
+from penstock_kernels.triton.attention import paged
+from penstock_kernels.triton.attention.paged import FULL, Reach
+from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
+from penstock_kernels.triton.attention.rope_write import KVScales
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
 
@@ -76,6 +76,7 @@ def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
     assert error(part, one, 30) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "reach", "dtype"),
     [
@@ -114,6 +115,7 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
 
 
+@pytest.mark.slow
 def test_more_tiles_than_partial_results_have_room_for(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,11 +124,12 @@ def test_more_tiles_than_partial_results_have_room_for(
     lengths = [70 + 5 * n for n in range(20)]
     work = [(sequence(n, length, shape, dtype), length - 1, 1) for n, length in enumerate(lengths)]
     whole = run_step(work, Case(SAME), device)
-    monkeypatch.setattr(attention, "PARTIAL_BYTES", 1)
+    monkeypatch.setattr(paged, "PARTIAL_BYTES", 1)
     for one, other in zip(run_step(work, Case(SAME), device), whole, strict=True):
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 1, 64), (8, 2, 128)], ids=str)
 def test_the_tiles_that_serve(shape: tuple[int, int, int], device: torch.device) -> None:
     """Over a split's edge at 512; batch_invariant gives a chunk the bits of decode."""
@@ -148,7 +151,7 @@ def test_a_padded_decode_leaves_no_row_unwritten(
     one = sequence(12, 70, (4, 2, 64), torch.bfloat16)
     wanted = run_step([(one, 69, 1)], Case(SAME), device)[0]
     numbers = torch.tensor
-    plan = AttentionPlan(
+    plan = DeviceAttentionPlan(
         tables=numbers([[0] * 3, [2, 0, 1], [0] * 3], dtype=torch.int32, device=device),
         query_starts=numbers([0, 1, 2], dtype=torch.int32, device=device),
         query_lens=numbers([0, 1, 0], dtype=torch.int32, device=device),
@@ -177,8 +180,8 @@ def test_a_padded_decode_leaves_no_row_unwritten(
     def unwritten(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.full(size, float("nan"), dtype=dtype, device=device)
 
-    monkeypatch.setattr(attention.torch, "empty", unwritten)
-    monkeypatch.delattr(attention.torch, "zeros")
-    out = attention.paged_attention(query.to(device), *caches, plan, 64**-0.5).cpu()
+    monkeypatch.setattr(paged.torch, "empty", unwritten)
+    monkeypatch.delattr(paged.torch, "zeros")
+    out = paged.paged_attention(query.to(device), *caches, plan, 64**-0.5).cpu()
     assert torch.equal(out[1:2], wanted)
     assert not out[[0, 2]].any()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from penstock_kernels.triton.block_copies import copy_blocks, gather_blocks, scatter_blocks
+from penstock_kernels.triton.attention.block_copies import (
+    copy_blocks,
+    gather_blocks,
+    scatter_blocks,
+)
 
 pytestmark = pytest.mark.timeout(240)
 

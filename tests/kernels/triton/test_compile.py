@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_kernels_compile_for_hopper(tmp_path: Path) -> None:
     environment = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path))

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock_kernels.reference import encoder as reference
-from penstock_kernels.triton.activation import activate
-from penstock_kernels.triton.encoder_attention import InputPlan, encoder_attention, plan_inputs
-from penstock_kernels.triton.layer_norm import add_layer_norm, layer_norm
-from penstock_kernels.triton.pool_rows import max_rows, mean_rows
+from penstock_kernels.triton.attention.encoder import InputPlan, encoder_attention, plan_inputs
+from penstock_kernels.triton.rowwise.activation import activate
+from penstock_kernels.triton.rowwise.layer_norm import add_layer_norm, layer_norm
+from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_kernels.triton.tiles import encoder_tiles
 from tests.kernels.triton.closeness import UNITS, assert_close
 

@@ -33,6 +33,7 @@ SOME = (
 """Of those that failed there, the quickest."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="a GPU has products of its own")
 @pytest.mark.timeout(240)
 def test_bits_without_avx512() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.fp8_linear import fp8_linear, quantise_fp8
-from penstock_kernels.triton.linear import linear
-from penstock_kernels.triton.weight_only import (
+from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
+from penstock_kernels.triton.linear.weight_only import (
     PackedWeights,
     pack,
     pack_nibbles,

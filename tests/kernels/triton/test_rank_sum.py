@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.triton.rank_sum import rank_sum
+from penstock_kernels.triton.rowwise.rank_sum import rank_sum
 from penstock_kernels.triton.tiles import RANK_SUM_BLOCK
 
 pytestmark = pytest.mark.timeout(240)

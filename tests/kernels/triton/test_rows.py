@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_kernels.triton.gated import gelu_mul, silu_mul
-from penstock_kernels.triton.rms_norm import add_rms_norm, rms_norm
-from penstock_kernels.triton.rope_write import HeadNorms, KVScales, rope_write
+from penstock_kernels.triton.attention.rope_write import KVScales, QueryKeyNorms, rope_write
+from penstock_kernels.triton.rowwise.gated import gelu_mul, silu_mul
+from penstock_kernels.triton.rowwise.rms_norm import add_rms_norm, rms_norm
 from tests.kernels.triton.closeness import assert_close
 
 pytestmark = pytest.mark.timeout(300)
@@ -76,7 +76,7 @@ def test_rope_and_write(
     cos, sin = reference.rope_table(reference.inverse_frequencies(dim, 1e4), 40)
     positions, slots = torch.tensor([0, 39, 7]), torch.tensor([5, -1, 2])
     weights = drawn(2, dim).to(dtype), drawn(3, dim).to(dtype)
-    norms = HeadNorms(*(weight.to(device) for weight in weights), 1e-6) if norm else None
+    norms = QueryKeyNorms(*(weight.to(device) for weight in weights), 1e-6) if norm else None
     caches = [torch.full((6, kv_heads, dim), 9.0).to(dtype).transpose(0, 1) for _ in range(2)]
     ours = [cache.to(device) for cache in caches]
     parts = qkv.to(device).split((heads, kv_heads, kv_heads), 1)

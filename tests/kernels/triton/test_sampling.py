@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_kernels.triton.edits import EditRows, count_tokens, edit_rows
-from penstock_kernels.triton.log_probs import log_probs
-from penstock_kernels.triton.philox import uniform
-from penstock_kernels.triton.sampling import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling.edits import EditRows, count_tokens, edit_rows
+from penstock_kernels.triton.sampling.log_probs import log_probs
+from penstock_kernels.triton.sampling.philox import uniform
+from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
 
 pytestmark = pytest.mark.timeout(300)
 

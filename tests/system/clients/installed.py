@@ -30,7 +30,7 @@ CLIENTS = {
     "aiperf": "streamed chat under concurrency, its own count of tokens and errors",
     "schemathesis": "every operation of /openapi.json: no 5xx, no status or shape undeclared",
 }
-"""Distribution, and what the tests exercise of it: the README's table."""
+"""Distribution, and what the tests exercise of it: the reference's table."""
 
 
 def venv() -> Path:
@@ -82,7 +82,7 @@ def pinned() -> dict[str, str]:
 
 
 def table() -> str:
-    """The README's table."""
+    """The reference's table."""
     versions = pinned()
     rows = [f"| {name} | {versions[name]} | {what} |" for name, what in CLIENTS.items()]
     return "\n".join(["| client | version | exercised |", "|---|---|---|", *rows])

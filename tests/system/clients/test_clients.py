@@ -139,6 +139,6 @@ def test_a_client_gets_embeddings(script: str, pooling: Server) -> None:
         assert vector == pytest.approx(item["embedding"], abs=1e-6)
 
 
-def test_the_readme_lists_them(pytestconfig: pytest.Config) -> None:
+def test_the_reference_lists_them(pytestconfig: pytest.Config) -> None:
     """`python -m tests.system.clients.readme` writes it."""
-    assert table() in Path(ROOT / "README.md").read_text(encoding="utf-8")
+    assert table() in Path(ROOT / "docs/reference/clients.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.device_memory import memory_of
+from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
@@ -23,7 +23,7 @@ from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import TINY, tiny_files
 

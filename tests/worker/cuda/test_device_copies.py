@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from penstock.protocol.to_worker import Copy
-from penstock_worker import device_copies
-from penstock_worker.block_copies import BlockCopies
-from penstock_worker.device_copies import DeviceBlockCopies
-from penstock_worker.slots import PlanError
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import PlanError
+from penstock_worker.device import block_copies
+from penstock_worker.device.block_copies import DeviceBlockCopies
 from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.small_models import GROUPED, queued
 
 
 def test_any_copies_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_copies, "STAGED_BLOCKS", 2)
+    monkeypatch.setattr(block_copies, "STAGED_BLOCKS", 2)
     choose = np.random.default_rng(0)
     start = choose.integers(0, 256, (3, 5, 40), dtype=np.uint8)
     slow = BlockCopies(list(start.copy()), 4)

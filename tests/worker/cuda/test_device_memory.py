@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock_worker.device_memory import Usage, device_kv_blocks, measure
+from penstock_worker.device.memory import Usage, device_kv_blocks, measure
 
 GIB = 1 << 30
 

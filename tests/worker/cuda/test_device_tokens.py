@@ -17,7 +17,7 @@ from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.small_models import GROUPED, prompt
 from tests.worker.driver import Driver, Job, make_runner
 
-pytest.importorskip("penstock_worker.device.runner")
+pytest.importorskip("penstock_worker.steps.generate")
 pytest.importorskip("penstock_worker.sampler.device")
 pytest.importorskip("penstock_worker.layers.triton_ops")
 
@@ -30,7 +30,7 @@ def jobs() -> list[Job]:
 
 @pytest.mark.timeout(240)
 def test_what_a_setup_loads_gives_the_references_tokens(tmp_path: Path) -> None:
-    from penstock_worker.loading import _load_on_device
+    from penstock_worker.loading.load import _load_on_device
 
     files = tiny_files(tmp_path, GROUPED)
     ours = CPUModel(GROUPED, files, "float32", backend="triton")

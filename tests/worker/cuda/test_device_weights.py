@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 from penstock_worker.models import model_class
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import tiny_files, tiny_tensors

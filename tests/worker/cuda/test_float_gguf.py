@@ -16,13 +16,13 @@ from torch import Tensor
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import WeightFiles
 from penstock.prepare.from_gguf import _dtype
-from penstock_kernels.triton.grouped_weights import GroupedWeights
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.forward import choose
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.triton_ops import JoinedProduct, LibraryProduct, TritonOps
 from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.cpu_model import CPUModel
@@ -134,7 +134,7 @@ def test_a_mixed_files_matrices(tmp_path: Path) -> None:
     qkv = model.layers[0].attention.qkv
     assert isinstance(qkv, JoinedProduct)
     packed, value = qkv.products
-    assert isinstance(packed.weights, GroupedWeights)  # type: ignore[attr-defined]
+    assert isinstance(packed.weights, GGUFWeights)  # type: ignore[attr-defined]
     wanted = true.take("layers.0.self_attn.v_proj.weight", (64, 128))
     held = value.product.weight  # type: ignore[attr-defined]
     assert held.dtype == torch.bfloat16

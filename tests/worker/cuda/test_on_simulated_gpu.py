@@ -17,8 +17,8 @@ from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward.captures import CUDACaptures
 from penstock_worker.grammar import Grammars
-from penstock_worker.pending import OutOfDeviceMemory
 from penstock_worker.sampler.device import DeviceSampler
+from penstock_worker.steps.errors import OutOfDeviceMemory
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, COLLECTING, Even, Machine
@@ -111,7 +111,7 @@ def test_every_feature_and_nobody_waits(name: str) -> None:
         kernels = {key[0] for key in made.device.launched}
     assert kernels >= {"_rms_norm", "_attend", "_combine", "_rope_write", "_sample", "_edit"}
     assert kernels >= {"_count", "_parts", "_join", "_log_probs", "_gate_mul"}
-    assert kernels >= {"_weigh_parts", "_list_candidates"}
+    assert kernels >= {"_weigh_parts", "_list_survivors"}
     special = {"int8": "_weight_only", "int4": "_weight_only", "fp8": "_fp8_linear"}
     assert special.get(name, "_attend") in kernels
     assert ("_linear" in kernels) == bool(settings.get("batch_invariant"))
@@ -119,7 +119,7 @@ def test_every_feature_and_nobody_waits(name: str) -> None:
 
 def _of_sampling(made: Machine) -> set[Any]:
     names = {"_parts", "_join", "_edit", "_count", "_log_probs"}
-    names |= {"_weigh_parts", "_list_candidates", "_sample"}
+    names |= {"_weigh_parts", "_list_survivors", "_sample"}
     return {key for key in made.device.launched if key[0] in names}
 
 

@@ -19,10 +19,10 @@ from penstock.protocol.common import Pooling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.interface import Unable
-from penstock_worker.loading import Loaded
+from penstock_worker.loading.load import Loaded
+from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
-from penstock_worker.pooling.device_runner import DevicePoolingRunner
-from penstock_worker.pooling.loading import choose_pooling
+from penstock_worker.pooling.kind import DevicePoolingRunner
 from tests.interpreted_triton import DEVICE
 from tests.worker.pooling_models import (
     cosine_distance,

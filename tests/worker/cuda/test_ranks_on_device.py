@@ -44,7 +44,7 @@ class OnDevices(Together):
     """What a setup loads on each rank."""
 
     def __init__(self, formed: Formed, model: CPUModel, folder: Path) -> None:
-        from penstock_worker.loading import _load_on_device
+        from penstock_worker.loading.load import _load_on_device
 
         self.formed = formed
         self._told: dict[int, list[int]] = {}

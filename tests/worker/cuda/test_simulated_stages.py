@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from penstock.model_config import WeightFiles
 from penstock.protocol.common import Adjustments, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
-from penstock_worker import loading
-from penstock_worker.device_loading import Rehearsal
 from penstock_worker.grammar import Grammars
+from penstock_worker.loading import load as loading
+from penstock_worker.loading.device import Rehearsal
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.pending import OutOfDeviceMemory
 from penstock_worker.sampler.device import DeviceSampler
+from penstock_worker.steps.errors import OutOfDeviceMemory
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, Even

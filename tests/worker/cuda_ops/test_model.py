@@ -16,7 +16,7 @@ from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models import model_class
-from penstock_worker.weights import open_weights
+from penstock_worker.weights.opening import open_weights
 from tests.worker.checkpoints import TINY, tiny_files
 
 pytestmark = pytest.mark.timeout(300)

@@ -12,18 +12,19 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock_kernels.triton.grouped import grouped_rows
-from penstock_kernels.triton.grouped_weights import GroupedWeights
-from penstock_worker.dtype import CUDA, stays_quantised
+from penstock_kernels.triton.linear.gguf_linear import gguf_rows
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
+from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward import Forward, choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models import model_class
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights import open_weights
+from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.matrix import Matrix, Stacked
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.cpu_model import CPUModel
@@ -138,11 +139,11 @@ def test_the_device_holds_the_files_bytes(
 class Noted(QuantisedWeights):
     """Notes the matrices that it hands out."""
 
-    matrices: list[GroupedWeights]
+    matrices: list[GGUFWeights]
 
     def take_matrix(self, parts: list[tuple[str, tuple[int, ...]]]) -> Matrix:  # type: ignore[override]
         matrix = super().take_matrix(parts)
-        assert isinstance(matrix, GroupedWeights)
+        assert isinstance(matrix, GGUFWeights)
         self.matrices.append(matrix)
         return matrix
 
@@ -174,9 +175,9 @@ def test_ranks_parts_of_the_default_model(
                 files, config, torch.bfloat16, device=device, keep_quantised=True
             )
             part = weights.cut_to(shard).take_matrix([(name, shape)])
-            assert isinstance(part, GroupedWeights)
+            assert isinstance(part, GGUFWeights)
             ids = torch.arange(0, part.outputs, 32, device=device)
-            parts.append(grouped_rows(part, ids, torch.float32).cpu())
+            parts.append(gguf_rows(part, ids, torch.float32).cpu())
         # Rows are cut at multiples of 64, so every 32nd of all is every 32nd of each part.
         wanted = plain.take(name, shape)[::32]
         assert torch.equal(torch.cat(parts, 0 if "q_proj" in name else 1), wanted)
@@ -203,7 +204,7 @@ def test_one_product_of_several_types(batch_invariant: bool, device: torch.devic
     plain = QuantisedWeights(tensors, torch.float32).take_stacked(parts)
     matrix = QuantisedWeights(tensors, torch.bfloat16, device).take_matrix(parts)
     assert isinstance(matrix, Stacked)
-    assert [type(piece) for piece in matrix.pieces] == [GroupedWeights, GroupedWeights, Tensor]
+    assert [type(piece) for piece in matrix.pieces] == [GGUFMatrix, GGUFMatrix, Tensor]
     generator = torch.Generator().manual_seed(1)
     x, bias = torch.randn(3, 256, generator=generator).bfloat16(), torch.randn(40)
     ops = TritonOps(device, torch.bfloat16, batch_invariant=batch_invariant)
@@ -227,7 +228,7 @@ def test_many_rows_are_unpacked(
     batch_invariant: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not where all rows are to have the same bits, and not for logits."""
-    monkeypatch.setattr("penstock_worker.layers.triton_ops.UNPACKED_ROWS", 5)
+    monkeypatch.setattr("penstock_worker.quantisation.gguf.product.UNPACKED_ROWS", 5)
     tensors = {"x": stored("Q4_1", 7, 64)}
     matrix = QuantisedWeights(tensors, torch.bfloat16, device).take_matrix([("x", (7, 64))])
     true = QuantisedWeights(tensors, torch.float32).take_stacked([("x", (7, 64))])
@@ -292,5 +293,5 @@ def test_which_files_stay_as_they_are() -> None:
         ("safetensors", "bfloat16", False),
     ):
         files = WeightFiles(format=form, files=(), dtype=dtype)
-        assert stays_quantised("auto", files, CUDA) == kept
-        assert not stays_quantised("float32", files, CUDA)
+        assert stays_quantised("auto", files) == kept
+        assert not stays_quantised("float32", files)

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock_worker.layers.reference_ops import REFERENCE
-from penstock_worker.layers.triton_ops import MANY_ROWS, TritonOps, check_quantization
+from penstock_worker.layers.triton_ops import TritonOps
+from penstock_worker.quantisation.packed import MANY_ROWS
+from penstock_worker.quantisation.registry import check_quantization
 from tests.kernels.triton.closeness import UNITS, assert_close
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
-from penstock_kernels.triton.sampling import sample_rows
+from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler import Ask, Choice, ReferenceSampler
 from penstock_worker.sampler import device as module
 from penstock_worker.sampler.device import DeviceSampler

@@ -10,15 +10,15 @@ import torch
 
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.block_copies import BlockCopies
-from penstock_worker.device.runner import DeviceRunner
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner
 from penstock_worker.sampler import ReferenceSampler
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.steps.host_runner import Runner
 from tests.worker.checkpoints import TINY
 from tests.worker.device.fake_device import FakeCopies, FakeDevice, FakeForward, FakeSampler
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import Copy
-from penstock_worker.block_copies import BlockCopies
+from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import Ask, Choice, ReferenceSampler, Rules
 

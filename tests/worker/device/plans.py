@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.pending import Pending
-from penstock_worker.steps_in_flight import Begins
+from penstock_worker.steps.errors import Pending
+from penstock_worker.steps.in_flight import Begins
 from tests.worker.driver import Job
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
-from penstock_worker.block_copies import BlockCopies
-from penstock_worker.device.runner import DeviceRunner
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.loading import Loaded
+from penstock_worker.loading.load import Loaded
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.steps.generate import DeviceRunner
 from tests.worker.checkpoints import TINY, load_model
 from tests.worker.device.conftest import BOUNDS, host_forward
 from tests.worker.device.fake_device import (

@@ -12,7 +12,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
+from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from tests.worker.device.conftest import Machine
 from tests.worker.device.test_device_runner import (
     COUNTED,

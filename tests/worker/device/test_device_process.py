@@ -12,7 +12,7 @@ import pytest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
-from penstock_worker.runner import Runner
+from penstock_worker.steps.host_runner import Runner
 from tests.worker import test_process
 from tests.worker.device.served import LARGE, POISON, gate
 from tests.worker.test_process import START, Also, Engine
@@ -23,7 +23,7 @@ setup = test_process.setup
 SERVED = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from penstock_worker import loading
+from penstock_worker.loading import load as loading
 from tests.worker.device.served import load
 loading.load = load
 {START}"""

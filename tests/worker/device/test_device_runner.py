@@ -9,11 +9,11 @@ import torch
 
 from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar import Grammars
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.runner import Runner
-from penstock_worker.slots import PlanError
+from penstock_worker.steps.host_runner import Runner
 from tests.worker.checkpoints import TINY
 from tests.worker.device.conftest import Machine, plain_runner
 from tests.worker.device.plans import Ahead

@@ -13,10 +13,10 @@ from torch import Tensor
 from penstock.model_config import PoolingConfig
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
-from penstock_worker.pending import DeviceLost, OutOfDeviceMemory
+from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.pooling.device_body import Hidden
-from penstock_worker.pooling.device_runner import DevicePoolingRunner
-from penstock_worker.slots import PlanError, SlotBounds, Slots
+from penstock_worker.pooling.kind import DevicePoolingRunner
+from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from tests.worker.device.fake_device import FakeDevice
 
 SIZE = 3

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import DeviceQueue, HostQueue, Mark
-from penstock_worker.device.stage_runner import DeviceStageRunner
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.pending import DeviceLost
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.steps.device_stage import DeviceStageRunner
+from penstock_worker.steps.errors import DeviceLost
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -28,7 +28,7 @@ SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 SMALL = 3
 SHORT = 100
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["penstock_worker.loading", "penstock_worker.parallel.group"])
+_FORKS.set_forkserver_preload(["penstock_worker.loading.load", "penstock_worker.parallel.group"])
 """Importing torch once is enough for all ranks."""
 
 

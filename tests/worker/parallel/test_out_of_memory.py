@@ -14,7 +14,7 @@ from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.pending import OutOfDeviceMemory
+from penstock_worker.steps.errors import OutOfDeviceMemory
 from tests.worker.checkpoints import TINY, tiny_files
 from tests.worker.driver import GREEDY
 from tests.worker.parallel import test_group_process

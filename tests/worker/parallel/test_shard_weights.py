@@ -16,9 +16,10 @@ from penstock_worker.models.decoder import EMBEDDING, HEAD
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.weights import Weights, open_weights
-from penstock_worker.weights.formats import FORMATS
+from penstock_worker.quantisation.registry import FORMATS
+from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 from tests.worker.test_weights import stored_bytes, write_gguf
 

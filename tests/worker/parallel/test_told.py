@@ -11,13 +11,13 @@ from penstock.errors import StartupError
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, RankGroup, SlotWork
+from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import Place
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous, split_address
 from penstock_worker.parallel.report import report, sampled_hash
-from penstock_worker.slots import PlanError, SlotBounds, Slots
 from tests.worker.parallel.together import Formed
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,8 @@ from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, RankGroup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.block_copies import BlockCopies
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import Compile, Grammars
 from penstock_worker.models import model_class
@@ -24,11 +25,10 @@ from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous
 from penstock_worker.parallel.report import report
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.parallel.stage_runner import StageRunner
-from penstock_worker.runner import Observer, Runner
 from penstock_worker.sampler import choose
-from penstock_worker.slots import SlotBounds, Slots
-from penstock_worker.weights import open_weights
+from penstock_worker.steps.host_runner import Observer, Runner
+from penstock_worker.steps.stage import StageRunner
+from penstock_worker.weights.opening import open_weights
 
 CPU = torch.device("cpu")
 

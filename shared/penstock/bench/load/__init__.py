@@ -1,6 +1,6 @@
 """A closed- and open-loop load generator for any OpenAI-compatible server.
 
-From a shell: `penstock bench serve --help`.  From Python: `run(Options(...))`.
+From a shell: `penstock bench serve --help`.  From Python: `run(LoadOptions(...))`.
 
 run, runner         one run, from options to report; closed and open loop
 options, arguments  what to run; the same as flags

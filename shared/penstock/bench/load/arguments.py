@@ -1,4 +1,4 @@
-"""The flags of a load run, and the Options that they make."""
+"""The flags of a load run, and the LoadOptions that they make."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.bench.load.options import EndControl, Length, OptionError, Options
+from penstock.bench.load.options import EndControl, Length, LoadOptions, OptionError
 
 Parsed = TypeVar("Parsed")
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:
-    """A flag for each field of Options."""
-    default = Options()
+    """A flag for each field of LoadOptions."""
+    default = LoadOptions()
     add = parser.add_argument
     add("--url", default=default.url, help="the server (default: %(default)s)")
     add("--model", help="model to name; default: the server's first")
@@ -91,10 +91,10 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def options(flags: dict[str, Any]) -> Options:
-    """The Options of parsed flags; others are left aside. Raises OptionError."""
-    names = Options.__dataclass_fields__
-    return Options(**{name: flags[name] for name in names if name in flags})
+def options(flags: dict[str, Any]) -> LoadOptions:
+    """The LoadOptions of parsed flags; others are left aside. Raises OptionError."""
+    names = LoadOptions.__dataclass_fields__
+    return LoadOptions(**{name: flags[name] for name in names if name in flags})
 
 
 def _length(text: str) -> Length:

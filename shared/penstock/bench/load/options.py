@@ -103,7 +103,7 @@ class EndControl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class LoadOptions:
     """One run. rate None: closed loop with `concurrency` streams; else open loop.
 
     requests bounds the count; duration (s) stops new requests; max_time (s) ends everything,

@@ -23,14 +23,14 @@ class Delta(msgspec.Struct):
     refusal: str | None = None
 
 
-class Choice(msgspec.Struct):
+class StreamedChoice(msgspec.Struct):
     text: str | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
 
 
-class Usage(msgspec.Struct):
+class StreamedUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -38,8 +38,8 @@ class Usage(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One event of a completions or a chat stream; fields without use here are skipped."""
 
-    choices: list[Choice] = []
-    usage: Usage | None = None
+    choices: list[StreamedChoice] = []
+    usage: StreamedUsage | None = None
     error: Any = None  # a server's error object, in whatever shape
 
 

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.bench.load.options import Options
+from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.statistics import Distribution, Summary
 from penstock.machine import describe_machine, version_of
 
@@ -14,9 +14,9 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     command: list[str]
-    options: Options
+    options: LoadOptions
     model: str
     server_version: str | None
     started: datetime.datetime

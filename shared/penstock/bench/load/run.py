@@ -10,16 +10,16 @@ from collections import Counter
 
 from tqdm import tqdm
 
-from penstock.bench.load.options import Options
+from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.record import ErrorKind, RequestRecord
-from penstock.bench.load.report import Report
+from penstock.bench.load.report import LoadReport
 from penstock.bench.load.runner import LoadRun, allow_many_sockets, new_event_loop
 from penstock.bench.load.statistics import summarise
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.workload import Workload
 
 
-def run(options: Options, *, api_key: str | None = None, progress: bool = True) -> Report:
+def run(options: LoadOptions, *, api_key: str | None = None, progress: bool = True) -> LoadReport:
     """Warms up, measures, sums up. Raises TargetError where the server can't be used: no model to
     name, or not one warm-up request that succeeds."""
     target = Target.from_url(options.url, api_key)
@@ -34,7 +34,7 @@ def run(options: Options, *, api_key: str | None = None, progress: bool = True) 
     ):
         load = LoadRun(target, Workload(options, model), options, _Progress(bar))
         runner.run(_warm_and_measure(load))
-    return Report(
+    return LoadReport(
         command=["python", "-m", "loadtest.generator", *sys.argv[1:]],
         options=options,
         model=model,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock.bench.load.connection import send
-from penstock.bench.load.options import Options
+from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.target import Target
-from penstock.bench.load.workload import Request, Workload, arrival_times
+from penstock.bench.load.workload import LoadRequest, Workload, arrival_times
 
 OnEnd = Callable[[RequestRecord], None]
 
@@ -26,7 +26,7 @@ class LoadRun:
         self,
         target: Target,
         workload: Workload,
-        options: Options,
+        options: LoadOptions,
         on_end: OnEnd = lambda record: None,
     ) -> None:
         self.records: list[RequestRecord] = []
@@ -94,11 +94,11 @@ class LoadRun:
         while self._in_flight:
             await asyncio.wait(self._in_flight)
 
-    async def _send_one(self, request: Request, record: RequestRecord) -> None:
+    async def _send_one(self, request: LoadRequest, record: RequestRecord) -> None:
         await self._send(request, record)
         self._on_end(record)
 
-    async def _send(self, request: Request, record: RequestRecord) -> None:
+    async def _send(self, request: LoadRequest, record: RequestRecord) -> None:
         head = self._target.head(self._workload.path, len(request.body))
         await send(
             self._target,
@@ -109,7 +109,7 @@ class LoadRun:
         )
 
     def _record(
-        self, request: Request, intended: float, records: list[RequestRecord]
+        self, request: LoadRequest, intended: float, records: list[RequestRecord]
     ) -> RequestRecord:
         record = RequestRecord(request.index, request.output_tokens, intended)
         records.append(record)

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.load.options import Options
+from penstock.bench.load.options import LoadOptions
 from penstock.bench.load.words import WORDS
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LoadRequest:
     index: int
     body: bytes
     output_tokens: int
@@ -27,7 +27,7 @@ class Workload:
     `shared_prefix` tokens that the options ask for.
     """
 
-    def __init__(self, options: Options, model: str) -> None:
+    def __init__(self, options: LoadOptions, model: str) -> None:
         self._options = options
         self._model = model
         self._prefix = self._tokens(random.Random(f"{options.seed}/prefix"), options.shared_prefix)
@@ -37,7 +37,7 @@ class Workload:
         chat = self._options.endpoint == "chat"
         return "/v1/chat/completions" if chat else "/v1/completions"
 
-    def request(self, index: int) -> Request:
+    def request(self, index: int) -> LoadRequest:
         """Negative indices are the warm-up's."""
         options = self._options
         rng = random.Random(f"{options.seed}/{index}")
@@ -54,7 +54,7 @@ class Workload:
             **options.end_control.fields(),
             **options.extra_body,
         }
-        return Request(index, msgspec.json.encode(body), output_tokens)
+        return LoadRequest(index, msgspec.json.encode(body), output_tokens)
 
     def _prompt(self, tokens: list[Any]) -> dict[str, Any]:
         if self._options.prompt_kind == "token-ids":
@@ -77,7 +77,7 @@ class Workload:
         return rng.choices(WORDS, k=count)
 
 
-def arrival_times(options: Options) -> Iterator[float]:
+def arrival_times(options: LoadOptions) -> Iterator[float]:
     """Open loop: seconds after the start at which each request is due. Endless; seeded.
 
     Poisson arrivals have exponential gaps of mean 1/rate; constant ones have gaps of 1/rate.

@@ -11,14 +11,14 @@ import torch
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import Plan, Setup
-from penstock_worker.device.runner import DeviceRunner
-from penstock_worker.device.step import DeviceStep
-from penstock_worker.device_loading import DeviceParts, load_on_device
+from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward import choose
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.grammar import Grammars
+from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.slots import SlotBounds, Slots
+from penstock_worker.steps.begun import DeviceStep
+from penstock_worker.steps.generate import DeviceRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.grammar_tools import EVEN, compile_now

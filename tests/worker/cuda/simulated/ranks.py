@@ -10,12 +10,12 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward import choose
-from penstock_worker.loading import _load_on_device
+from penstock_worker.loading.load import _load_on_device
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
-from penstock_worker.pending import Pending
+from penstock_worker.steps.errors import Pending
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.machine import MAY_WAIT, small_setup

@@ -1,0 +1,1 @@
+"""The documentation: pages for MkDocs, and what makes and checks them."""

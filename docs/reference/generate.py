@@ -1,0 +1,96 @@
+"""Writes the reference's pages: `python -m docs.reference.generate`.
+
+Starts a small system, which is asked for its endpoints and metrics, and stops it again.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from docs.reference.pages import commands_page, endpoints_page, metrics_page, settings_page
+
+FOLDER = Path(__file__).parent
+PORT_FLAGS = ("--engine-metrics-port", "--worker-metrics-port")
+PATIENCE = 180.0
+"""Seconds that the system gets to be ready."""
+
+
+def main() -> None:
+    """Writes all of them."""
+    _write("settings", settings_page())
+    _write("commands", commands_page())
+    with _system() as [main_port]:
+        document = json.loads(get(main_port, "/openapi.json"))
+        plain = metrics_after_a_request(main_port)
+    with _system(*PORT_FLAGS, policy="fair") as ports:
+        metrics_after_a_request(ports[0])
+        gateway, engine, worker = (get(port, "/metrics") for port in ports)
+    _write("endpoints", endpoints_page(document))
+    _write("metrics", metrics_page(plain, gateway, engine, worker))
+
+
+def metrics_after_a_request(port: int) -> str:
+    """A request first: some labels have no values before it."""
+    body = json.dumps({"prompt": "Hello", "max_tokens": 1}).encode()
+    get(port, "/v1/completions", body)
+    return get(port, "/metrics")
+
+
+def get(port: int, path: str, body: bytes | None = None) -> str:
+    """What a local server answers. body: is posted, as JSON."""
+    headers = {"content-type": "application/json"} if body else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return str(reply.read().decode())
+
+
+@contextmanager
+def _system(*port_flags: str, policy: str = "fcfs") -> Iterator[list[int]]:
+    """A ready system; its HTTP port, then the port given to each of the flags."""
+    ports = [free_port() for _ in ("--port", *port_flags)]
+    flags = zip(("--port", *port_flags), map(str, ports), strict=True)
+    arguments = [word for pair in flags for word in pair]
+    arguments += ["--scheduling-policy", policy]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", *arguments], stdout=subprocess.DEVNULL
+    )
+    try:
+        _wait_ready(process, ports[0])
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            get(port, "/health/ready")
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError("the system did not become ready; its log says why")
+
+
+def free_port() -> int:
+    """Of loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _write(name: str, text: str) -> None:
+    (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

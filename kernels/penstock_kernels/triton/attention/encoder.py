@@ -1,0 +1,146 @@
+"""Attention of encoders: every token of an input sees every other, over a ragged batch, no cache.
+
+A program has one (query tile, head) and goes through the keys of its input, in tiles of fixed size
+from the input's first token on, by the online softmax (Milakov and Gimelshein, 2018; Dao et al.,
+2022).  So a query's bits follow from its input alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.attention.online_softmax import online_softmax_step
+from penstock_kernels.triton.rounding import LOG2_E, LOWEST, round_to, tile_dot
+from penstock_kernels.triton.tiles import AttentionTiles
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """One step's inputs, the same for every layer. All tensors are int32 and on the device."""
+
+    tiles: AttentionTiles
+    starts: Tensor
+    """[inputs]: an input's first row."""
+    lengths: Tensor
+    """[inputs]: its number of rows."""
+    tile_inputs: Tensor
+    """[tiles]: each query tile's input."""
+    tile_firsts: Tensor
+    """[tiles]: each query tile's first query within the input."""
+
+
+def plan_inputs(lengths: Sequence[int], tiles: AttentionTiles) -> list[np.ndarray]:
+    """The tensors of an InputPlan, in its order, on the host. lengths: each at least 1; the rows of
+    the inputs follow one another."""
+    rows = np.array(lengths, dtype=np.int32)
+    counts = -(-rows // tiles.rows)
+    inputs = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
+    within = np.arange(len(inputs)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # Those that see most keys first: they take longest.
+    order = np.argsort(-rows[inputs], kind="stable")
+    firsts = (within * tiles.rows).astype(np.int32)
+    return [(np.cumsum(rows) - rows).astype(np.int32), rows, inputs[order], firsts[order]]
+
+
+@triton.jit
+def _attend_inputs(
+    query,
+    key,
+    value,
+    bias,
+    out,
+    starts,
+    lengths,
+    tile_inputs,
+    tile_firsts,
+    scale,
+    row_stride,
+    bias_stride,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    tile, head = tl.program_id(0), tl.program_id(1)
+    which = tl.load(tile_inputs + tile)
+    start = tl.load(starts + which).to(tl.int64)
+    length = tl.load(lengths + which)
+    within = tl.load(tile_firsts + tile) + tl.arange(0, ROWS)
+    column = tl.arange(0, DIM_BLOCK)
+    in_head = (column < HEAD_DIM)[None, :]
+    mask = (within < length)[:, None] & in_head
+    place = (start + within)[:, None] * row_stride + head * HEAD_DIM + column[None, :]
+    q = tl.load(query + place, mask=mask, other=0.0)
+    top = tl.full([ROWS], LOWEST, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
+    for base in range(0, length, KEYS):
+        at = base + tl.arange(0, KEYS)
+        held = at < length
+        from_row = (start + at)[:, None] * row_stride + head * HEAD_DIM + column[None, :]
+        there = held[:, None] & in_head
+        keys = tl.load(key + from_row, mask=there, other=0.0)
+        scores = tile_dot(q, tl.trans(keys), tl.zeros([ROWS, KEYS], tl.float32)) * scale
+        if BIAS:
+            # Of the distance alone: the table's middle is that of a token to itself.
+            apart = bias_stride // 2 + at[None, :] - within[:, None]
+            near = (within < length)[:, None] & held[None, :]
+            added = tl.load(bias + head * bias_stride + apart, mask=near, other=0.0)
+            scores += added.to(tl.float32) * LOG2_E
+        scores = tl.where(held[None, :], scores, float("-inf"))
+        top, keep, weights, total = online_softmax_step(scores, top, total)
+        values = tl.load(value + from_row, mask=there, other=0.0)
+        mixed = tile_dot(round_to(weights, q.dtype), values, mixed * keep[:, None])
+    to_row = (start + within)[:, None] * (tl.num_programs(1) * HEAD_DIM)
+    result = round_to(mixed / total[:, None], out.dtype.element_ty)
+    tl.store(out + to_row + head * HEAD_DIM + column[None, :], result, mask=mask)
+
+
+def encoder_attention(
+    query: Tensor, key: Tensor, value: Tensor, plan: InputPlan, bias: Tensor | None = None
+) -> Tensor:
+    """softmax(q k^T / sqrt(head_dim) + bias) v, each input over itself, both ways.
+
+    query, key, value: [rows, heads, head_dim] of one dtype (float32, bfloat16 or float16), strided
+    alike: rows may lie apart, the heads of one lie together.  All rows are the plan's.
+    bias: [heads, 2 * positions - 1], contiguous, of any float dtype: what a query adds for a key
+    that is `d` tokens further on is in column d + positions - 1; no input is longer than
+    `positions`.  Returns [rows, heads, head_dim], multiplied in the query's dtype, accumulated in
+    float32.
+    """
+    rows, heads, head_dim = query.shape
+    for each in (query, key, value):
+        if each.stride() != (query.stride(0), head_dim, 1):
+            raise ValueError(f"the heads of a row must lie together, not {each.stride()}")
+    out = torch.empty(rows, heads, head_dim, dtype=query.dtype, device=query.device)
+    tiles = plan.tiles
+    _attend_inputs[(plan.tile_inputs.shape[0], heads)](
+        query,
+        key,
+        value,
+        out if bias is None else bias,
+        out,
+        plan.starts,
+        plan.lengths,
+        plan.tile_inputs,
+        plan.tile_firsts,
+        head_dim**-0.5 * LOG2_E.value,
+        query.stride(0),
+        0 if bias is None else bias.shape[1],
+        HEAD_DIM=head_dim,
+        DIM_BLOCK=max(16, triton.next_power_of_2(head_dim)),
+        ROWS=tiles.rows,
+        KEYS=tiles.keys,
+        BIAS=bias is not None,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
+    return out

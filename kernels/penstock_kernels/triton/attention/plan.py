@@ -1,0 +1,131 @@
+"""What one step's attention needs beside queries and cache: which program has which queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles
+
+
+@dataclass(frozen=True)
+class TileList:
+    """Query tiles of one launch."""
+
+    sequences: Tensor
+    """[tiles] int32: each tile's sequence."""
+    firsts: Tensor
+    """[tiles] int32: each tile's first query within the sequence's new tokens."""
+    queries: int
+    """The most that a tile has."""
+    end: int
+    """No query sees a key at or after this position. It bounds the grid, and may be larger than
+    is needed."""
+
+
+@dataclass(frozen=True)
+class DeviceAttentionPlan:
+    """One step's sequences, the same for every layer. All tensors are int32 and on the device.
+
+    A CUDA graph keeps one plan, and its tensors are overwritten between replays.
+    """
+
+    tables: Tensor
+    """[sequences, blocks]; entries past a sequence's end are never read."""
+    query_starts: Tensor
+    """[sequences]: a sequence's first row in the query tensor; of padding, a row that no other
+    sequence has."""
+    query_lens: Tensor
+    """[sequences]: new tokens; 0 for padding."""
+    seq_lens: Tensor
+    """[sequences]: all tokens; 0 for padding."""
+    few: TileList | None
+    """Sequences with few new tokens."""
+    many: TileList | None
+    """Sequences with many."""
+    choice: AttentionChoice
+    block_size: int
+    """Tokens per KV block."""
+    group: int
+    """Query heads that share a KV head."""
+
+    def covers(self, rows: int) -> bool:
+        """Whether each of so many query rows has a tile of its own, as in a decode: then a kernel
+        writes all of them, padding included."""
+        few = self.few
+        if self.many is not None or few is None:
+            return False
+        return few.queries == 1 and few.sequences.shape[0] == rows
+
+
+def tile_queries(tiles: AttentionTiles, group: int) -> int:
+    """Queries in a tile where `group` query heads share a KV head."""
+    if group > tiles.rows:
+        raise ValueError(f"{group} query heads share a KV head; at most {tiles.rows} are supported")
+    return tiles.rows // group
+
+
+def plan_attention(
+    block_tables: Sequence[np.ndarray],
+    query_lens: np.ndarray,
+    seq_lens: np.ndarray,
+    *,
+    block_size: int,
+    group: int,
+    choice: AttentionChoice,
+    device: torch.device,
+) -> DeviceAttentionPlan:
+    """Lay out a step, on the host; copies to the device without waiting for it.
+
+    block_tables: per sequence, its physical blocks in token order, enough for seq_lens tokens.
+    query_lens: [seqs], queries per sequence, at least 1; they are its last tokens.
+    seq_lens: [seqs], tokens whose K and V are in the cache, the queries included.
+    group: query heads per KV head.  Unlike the reference, no slot of zeros is needed.
+    """
+    widest = max(len(table) for table in block_tables)
+    tables = np.zeros((len(block_tables), widest), np.int32)
+    for row, table in zip(tables, block_tables, strict=True):
+        row[: len(table)] = table
+    is_few = query_lens <= choice.split_queries
+
+    def send(values: np.ndarray) -> Tensor:
+        host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+    def tiles(chosen: np.ndarray, shape: AttentionTiles) -> TileList | None:
+        if not chosen.any():
+            return None
+        sequences, firsts = _tiles_of(
+            chosen.nonzero()[0], query_lens, seq_lens, tile_queries(shape, group)
+        )
+        # One, or as many as there may be: the kernels are compiled for each number.
+        queries = 1 if query_lens[chosen].max() == 1 else tile_queries(shape, group)
+        return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()))
+
+    return DeviceAttentionPlan(
+        send(tables),
+        send(np.cumsum(query_lens) - query_lens),
+        send(query_lens),
+        send(seq_lens),
+        tiles(is_few, choice.few),
+        tiles(~is_few, choice.many),
+        choice,
+        block_size,
+        group,
+    )
+
+
+def _tiles_of(
+    chosen: np.ndarray, query_lens: np.ndarray, seq_lens: np.ndarray, per_tile: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sequence and first query of each tile, those that see most keys first: they take longest."""
+    counts = -(-query_lens[chosen] // per_tile)
+    sequences = np.repeat(chosen, counts)
+    within = np.arange(len(sequences)) - np.repeat(np.cumsum(counts) - counts, counts)
+    firsts = within * per_tile
+    order = np.argsort(-(seq_lens - query_lens)[sequences] - firsts, kind="stable")
+    return sequences[order], firsts[order]

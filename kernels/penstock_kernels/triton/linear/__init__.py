@@ -1,0 +1,1 @@
+"""Products of activations and weights, by the weights' format."""

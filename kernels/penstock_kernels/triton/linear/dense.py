@@ -1,0 +1,78 @@
+"""The batch-invariant product of activations and a weight matrix.
+
+Every output is summed over the inputs in one order: one tile shape whatever the number of rows
+(`tiles.INVARIANT`), tiles of `inner` inputs from first to last, no split of the inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.rounding import tile_dot
+from penstock_kernels.triton.tiles import INVARIANT, MatmulTiles
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _linear(
+    x,
+    weight,
+    bias,
+    out,
+    rows,
+    outputs,
+    inputs,
+    x_row,
+    weight_row,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+):
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    inner = tl.arange(0, INNER)
+    x_place = x + row.to(tl.int64)[:, None] * x_row + inner[None, :]
+    weight_place = weight + column.to(tl.int64)[:, None] * weight_row + inner[None, :]
+    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for base in range(0, inputs, INNER):
+        left = inner < inputs - base
+        some = tl.load(x_place + base, mask=in_rows[:, None] & left[None, :], other=0.0)
+        part = tl.load(weight_place + base, mask=in_columns[:, None] & left[None, :], other=0.0)
+        acc = tile_dot(some, tl.trans(part), acc)
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles = INVARIANT
+) -> Tensor:
+    """x @ weight.T + bias, each row by itself, accumulated in float32 and rounded once.
+
+    x: [rows, inputs], rows may be strided.  weight: [outputs, inputs], likewise.  bias: [outputs]
+    or None.  All of one dtype: float32 (multiplied in full precision), bfloat16 or float16.
+    tiles: another choice may give other bits.  Returns [rows, outputs].
+    """
+    rows, inputs = x.shape
+    outputs = weight.shape[0]
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if rows:
+        _linear[(tiles.programs(rows, outputs),)](
+            x,
+            weight,
+            out if bias is None else bias,
+            out,
+            rows,
+            outputs,
+            inputs,
+            x.stride(0),
+            weight.stride(0),
+            BIAS=bias is not None,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            INNER=tiles.inner,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out

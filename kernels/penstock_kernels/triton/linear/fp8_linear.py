@@ -1,0 +1,119 @@
+"""Products in FP8 e4m3: weights with a scale for each output, activations with one for each row.
+
+A row's scale follows from that row alone.  A Hopper tensor core adds FP8 products in about 14 bits;
+each tile of `inner` inputs is therefore added to float32 sums, in order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.rounding import INTERPRETED, round_to
+from penstock_kernels.triton.tiles import FP8, MatmulTiles, row_block, row_warps
+
+
+@triton.jit
+def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    wide = tl.load(x + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(wide), 0) / 448.0, 1e-30)
+    tl.store(scales + row, scale)
+    tl.store(levels + row * size + column, round_to(wide / scale, tl.float8e4nv), mask=inside)
+
+
+def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row as float8_e4m3fn with its own scale, largest magnitude / 448: for activations, and
+    for weights [outputs, inputs], whose rows are outputs.
+
+    x: [rows, size], any float dtype; rows may be strided.  Returns (levels [rows, size],
+    scales [rows] float32), x = levels * scale.
+    """
+    rows, size = x.shape
+    levels = torch.empty(rows, size, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(rows, dtype=torch.float32, device=x.device)
+    if rows:
+        block = row_block(size)
+        _quantise[(rows,)](
+            x, levels, scales, size, x.stride(0), BLOCK=block, num_warps=row_warps(block)
+        )
+    return levels, scales
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _fp8_linear(
+    x,
+    x_scales,
+    weight,
+    weight_scales,
+    bias,
+    out,
+    rows,
+    outputs,
+    inputs,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+):
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    inner = tl.arange(0, INNER)
+    x_place = x + row.to(tl.int64)[:, None] * inputs + inner[None, :]
+    weight_place = weight + column.to(tl.int64)[:, None] * inputs + inner[None, :]
+    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for base in range(0, inputs, INNER):
+        left = inner < inputs - base
+        some = tl.load(x_place + base, mask=in_rows[:, None] & left[None, :], other=0.0)
+        part = tl.load(weight_place + base, mask=in_columns[:, None] & left[None, :], other=0.0)
+        if INTERPRETED:
+            acc = tl.dot(some.to(tl.float32), tl.trans(part.to(tl.float32)), acc)
+        else:
+            acc = tl.dot(some, tl.trans(part), acc, max_num_imprecise_acc=INNER)
+    x_scale = tl.load(x_scales + row, mask=in_rows, other=0.0)[:, None]
+    acc = acc * x_scale * tl.load(weight_scales + column, mask=in_columns, other=0.0)[None, :]
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
+
+
+def fp8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    bias: Tensor | None = None,
+    *,
+    tiles: MatmulTiles = FP8,
+) -> Tensor:
+    """x @ (weight * scale).T + bias, each row by itself; x is quantised as quantise_fp8 does.
+
+    x: [rows, inputs], any float dtype.  weight: [outputs, inputs] float8_e4m3fn, contiguous.
+    weight_scales: [outputs] float32.  bias: [outputs] or None.  tiles: another choice may
+    give other bits.  Returns [rows, outputs] of x's dtype.  FP8 products need a device of compute
+    capability 8.9 or higher.
+    """
+    rows, inputs = x.shape
+    outputs = weight.shape[0]
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if rows:
+        levels, scales = quantise_fp8(x)
+        _fp8_linear[(tiles.programs(rows, outputs),)](
+            levels,
+            scales,
+            weight,
+            weight_scales,
+            out if bias is None else bias,
+            out,
+            rows,
+            outputs,
+            inputs,
+            BIAS=bias is not None,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            INNER=tiles.inner,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out

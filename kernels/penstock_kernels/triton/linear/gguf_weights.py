@@ -1,0 +1,95 @@
+"""Weights as GGUF's quantised types have them, laid out for the kernels of `gguf_linear`.
+
+No value is rounded on the way: levels are the file's whole numbers, scales and minima its float16
+numbers, and those of K-quants stay the products that they are in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+"""Inputs whose levels lie together."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the numbers of a type mean: weight = scale * (level - offset) + minimum."""
+
+    bits: int
+    """Of a level: 4, 5, 6 or 8."""
+    offset: int = 0
+    group: int = GROUP
+    """Inputs that share a scale: 16 or 32."""
+    minima: bool = False
+    factors: torch.dtype | None = None
+    """The type of what scales and minima hold; None: float16, and there are no units. Else a
+    scale is a unit times a whole number."""
+    unit: int = 256
+    """Inputs that share a unit."""
+
+
+@dataclass(frozen=True)
+class GGUFWeights:
+    """[outputs, inputs], group by group: what a program reads at once lies side by side.
+
+    A tensor is None where the layout has none.
+    """
+
+    layout: Layout
+    levels: Tensor
+    """[inputs / 32, outputs, 16] uint8, a group's first half in the low and its second in the
+    high nibbles; of 8 bits [inputs / 32, outputs, 32] int8."""
+    high: Tensor | None
+    """[inputs / 32, outputs, bits - 4] int32, of 5 and 6 bits: bit i of the first is bit 4 of
+    input i's level, and so on."""
+    scales: Tensor
+    """[inputs / group, outputs]."""
+    minima: Tensor | None
+    """[inputs / group, outputs]."""
+    units: Tensor | None
+    """[inputs / unit, outputs] float16."""
+    unit_minima: Tensor | None
+    """[inputs / unit, outputs] float16."""
+
+    @property
+    def outputs(self) -> int:
+        return self.levels.shape[1]
+
+    @property
+    def inputs(self) -> int:
+        return self.levels.shape[0] * GROUP
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that there are, by their names."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
+    """To be filled. inputs: a multiple of 32 and of the layout's unit, where it has one."""
+    planes = layout.bits - 4 if layout.bits in (5, 6) else 0
+    scaled = layout.factors or torch.float16
+
+    def tensor(per: int, dtype: torch.dtype, *inner: int) -> Tensor:
+        return torch.empty(inputs // per, outputs, *inner, dtype=dtype, device=device)
+
+    units = layout.factors is not None
+    wide = layout.bits == 8
+    return GGUFWeights(
+        layout,
+        levels=tensor(GROUP, torch.int8, 32) if wide else tensor(GROUP, torch.uint8, 16),
+        high=tensor(GROUP, torch.int32, planes) if planes else None,
+        scales=tensor(layout.group, scaled),
+        minima=tensor(layout.group, scaled) if layout.minima else None,
+        units=tensor(layout.unit, torch.float16) if units else None,
+        unit_minima=tensor(layout.unit, torch.float16) if units and layout.minima else None,
+    )

@@ -1,0 +1,49 @@
+"""What the programs of a matrix product have in common: a tile of the output, and its end.
+
+A program has the outputs COLUMNS of the rows ROWS, and is alone in writing them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock_kernels.triton.rounding import round_to
+
+_GROUP = tl.constexpr(8)
+"""Row tiles that go through the columns together, so that their weights stay in the L2 cache."""
+
+
+@triton.jit
+def own_tile(rows, outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """(row, column, in_rows, in_columns) of this program: [ROWS] and [COLUMNS] indices, and which
+    of them there are.  The grid's axis 0 is `MatmulTiles.programs`."""
+    row_tile, column_tile = _tile_of(
+        tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
+    )
+    row = row_tile * ROWS + tl.arange(0, ROWS)
+    column = column_tile * COLUMNS + tl.arange(0, COLUMNS)
+    return row, column, row < rows, column < outputs
+
+
+@triton.jit
+def _tile_of(program, row_tiles, column_tiles):
+    """The (row tile, column tile) of a program, in bands of _GROUP row tiles."""
+    per_band = _GROUP * column_tiles
+    first = program // per_band * _GROUP
+    height = tl.minimum(row_tiles - first, _GROUP)
+    within = program % per_band
+    return first + within % height, within // height
+
+
+@triton.jit
+def store_tile(
+    acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS: tl.constexpr
+):  # fmt: skip
+    """out[row, column] = acc + bias, rounded once.  acc: [ROWS, COLUMNS] float32.  out:
+    [rows, outputs], contiguous."""
+    if BIAS:
+        acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None, :]
+    place = row.to(tl.int64)[:, None] * outputs + column[None, :]
+    mask = in_rows[:, None] & in_columns[None, :]
+    tl.store(out + place, round_to(acc, out.dtype.element_ty), mask=mask)

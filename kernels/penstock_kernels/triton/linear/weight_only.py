@@ -1,0 +1,168 @@
+"""Products with weights of 8 or 4 bits that have a scale for each group of inputs.
+
+Levels are whole numbers that bfloat16 and float16 hold exactly, so a group's product is that of the
+levels, and its scale multiplies the sum.  Groups are added in order, with no split of the inputs.
+The tiles don't follow from the number of rows unless the caller says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.rounding import round_to, tile_dot
+from penstock_kernels.triton.tiles import WEIGHT_ONLY, MatmulTiles
+
+GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """weight[o, i] = (level - zero) * scale of i's group."""
+
+    levels: Tensor
+    """8 bits: int8 [outputs, inputs]. 4 bits: uint8 [outputs, inputs / 2]; the bytes of a group
+    hold its first half in their low and its second half in their high nibbles, 0 to 15."""
+    scales: Tensor
+    """[outputs, inputs / group] float32 or float16."""
+    zeros: Tensor | None
+    """As scales; None: 0 (8 bits) or 8 (4 bits)."""
+    bits: int
+    """8 or 4."""
+    group: int
+    """Inputs that share a scale: one of GROUPS, divides inputs."""
+
+
+def pack(weight: Tensor, *, bits: int, group: int) -> PackedWeights:
+    """The nearest levels, symmetric: scale = the group's largest magnitude / 127 (or 7).
+
+    weight: [outputs, inputs], any device.  Raises ValueError for bits other than 4 and 8 and for a
+    group that isn't in GROUPS or doesn't divide inputs.
+    """
+    if bits not in (4, 8):
+        raise ValueError(f"bits is {bits}; it must be 4 or 8")
+    if group not in GROUPS or weight.shape[1] % group:
+        raise ValueError(
+            f"group is {group}; it must be one of {GROUPS} and divide {weight.shape[1]}"
+        )
+    most = 127 if bits == 8 else 7
+    groups = weight.float().unflatten(1, (-1, group))
+    scales = (groups.abs().amax(-1) / most).clamp(min=torch.finfo(torch.float32).tiny)
+    levels = (groups / scales[..., None]).round().clamp(-most, most)
+    if bits == 8:
+        return PackedWeights(levels.flatten(1).to(torch.int8), scales, None, 8, group)
+    return PackedWeights(pack_nibbles(levels.flatten(1) + 8, group), scales, None, 4, group)
+
+
+def pack_nibbles(levels: Tensor, group: int) -> Tensor:
+    """levels: [outputs, inputs] whole numbers from 0 to 15. Returns PackedWeights.levels."""
+    low, high = levels.to(torch.uint8).unflatten(1, (-1, 2, group // 2)).unbind(2)
+    return (low | (high << 4)).flatten(1).contiguous()
+
+
+@triton.jit
+def _levels(raw, dtype: tl.constexpr):
+    return round_to(raw.to(tl.float32), dtype)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _weight_only(
+    x,
+    levels,
+    scales,
+    zeros,
+    bias,
+    out,
+    rows,
+    outputs,
+    inputs,
+    x_row,
+    BIAS: tl.constexpr,
+    ZEROS: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
+    groups = inputs // GROUP
+    HALF: tl.constexpr = GROUP // 2
+    half = tl.arange(0, HALF)
+    whole = tl.arange(0, GROUP)
+    x_place = x + row.to(tl.int64)[:, None] * x_row
+    scale_place = column.to(tl.int64) * groups
+    dtype: tl.constexpr = x.dtype.element_ty
+    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+    none = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for group in range(groups):
+        scale = tl.load(scales + scale_place + group, mask=in_columns, other=0.0).to(tl.float32)
+        zero = tl.full([COLUMNS], 8.0 if BITS == 4 else 0.0, tl.float32)
+        if ZEROS:
+            zero = tl.load(zeros + scale_place + group, mask=in_columns, other=0.0).to(tl.float32)
+        if BITS == 4:
+            byte_place = column.to(tl.int64)[:, None] * (inputs // 2) + group * HALF + half[None, :]
+            raw = tl.load(levels + byte_place, mask=in_columns[:, None], other=0)
+            low = _levels((raw & 15).to(tl.float32) - zero[:, None], dtype)
+            high = _levels((raw >> 4).to(tl.float32) - zero[:, None], dtype)
+            first = tl.load(
+                x_place + group * GROUP + half[None, :], mask=in_rows[:, None], other=0.0
+            )
+            second = tl.load(
+                x_place + group * GROUP + HALF + half[None, :], mask=in_rows[:, None], other=0.0
+            )
+            part = tile_dot(second, tl.trans(high), tile_dot(first, tl.trans(low), none))
+        else:
+            level_place = column.to(tl.int64)[:, None] * inputs + group * GROUP + whole[None, :]
+            raw = tl.load(levels + level_place, mask=in_columns[:, None], other=0)
+            level = _levels(raw.to(tl.float32) - zero[:, None], dtype)
+            some = tl.load(
+                x_place + group * GROUP + whole[None, :], mask=in_rows[:, None], other=0.0
+            )
+            part = tile_dot(some, tl.trans(level), none)
+        acc = tl.fma(part, tl.broadcast_to(scale[None, :], part.shape), acc)
+    store_tile(acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS)
+
+
+def weight_only_linear(
+    x: Tensor,
+    weights: PackedWeights,
+    bias: Tensor | None = None,
+    *,
+    tiles: MatmulTiles = WEIGHT_ONLY,
+) -> Tensor:
+    """x @ weight.T + bias with packed weights, each row by itself.
+
+    x: [rows, inputs], float32, bfloat16 or float16; rows may be strided.  bias: [outputs] or None.
+    tiles: rows and columns count; another choice may give other bits.  Zeros must be whole numbers
+    for the levels to stay exact.  Returns [rows, outputs] of x's dtype.
+    """
+    rows, inputs = x.shape
+    outputs = weights.levels.shape[0]
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if rows:
+        _weight_only[(tiles.programs(rows, outputs),)](
+            x,
+            weights.levels,
+            weights.scales,
+            weights.scales if weights.zeros is None else weights.zeros,
+            out if bias is None else bias,
+            out,
+            rows,
+            outputs,
+            inputs,
+            x.stride(0),
+            BIAS=bias is not None,
+            ZEROS=weights.zeros is not None,
+            BITS=weights.bits,
+            GROUP=weights.group,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return out

@@ -1,0 +1,1 @@
+"""Operations on each row by itself: norms, activations, pooling, and sums over ranks."""

@@ -1,0 +1,56 @@
+"""What the normalisations of rows have in common.
+
+One program has one row whole, in one block of a size that follows from the row's alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.rounding import rounded
+from penstock_kernels.triton.tiles import row_block, row_warps
+
+
+@triton.jit
+def add_residual(x, residual, column, inside, ADD: tl.constexpr):
+    """x, or residual + x rounded to residual's dtype, in float32. Both begin at the row."""
+    wide = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        wide += tl.load(residual + column, mask=inside, other=0.0).to(tl.float32)
+        wide = rounded(wide, residual.dtype.element_ty)
+    return wide
+
+
+def launch_rows(
+    kernel: Any,
+    x: Tensor,
+    residual: Tensor | None,
+    parameters: tuple[Tensor, ...],
+    eps: float,
+    warps: int | None = None,
+) -> Tensor:
+    """A program for each row of x's last dimension. kernel: takes x, residual, the parameters, out,
+    eps, size, ADD and BLOCK.  residual: like x, or None.  warps: instead of row_warps.  Returns
+    out, like x."""
+    out = torch.empty_like(x)
+    size = x.shape[-1]
+    rows = x.numel() // size
+    if rows:
+        block = row_block(size)
+        kernel[(rows,)](
+            x,
+            x if residual is None else residual,
+            *parameters,
+            out,
+            eps,
+            size,
+            ADD=residual is not None,
+            BLOCK=block,
+            num_warps=warps or row_warps(block),
+        )
+    return out

@@ -1,0 +1,45 @@
+"""Root-mean-square normalisation, with or without the residual addition before it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.rounding import round_to
+from penstock_kernels.triton.rowwise.norm_rows import add_residual, launch_rows
+
+
+@triton.jit
+def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * size
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    # A decode's few programs do nothing but wait for memory, so the gain is asked for together with
+    # the row: without the barrier the compiler puts that off until the row is there.
+    gain = tl.load(weight + column, mask=inside, other=0.0)
+    tl.debug_barrier()
+    wide = add_residual(x + row, residual + row, column, inside, ADD)
+    if ADD:
+        tl.store(residual + row + column, round_to(wide, residual.dtype.element_ty), mask=inside)
+    mean = tl.sum(wide * wide, 0) / size
+    scaled = wide / tl.sqrt_rn(mean + eps) * gain.to(tl.float32)
+    tl.store(out + row + column, round_to(scaled, out.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
+
+    x: [rows, size] or [rows, heads, size], contiguous, any float dtype.  weight: [size].
+    Computed in float32 and rounded once, to x's dtype.  warps: instead of row_warps; another number
+    may give other bits.  Returns x's shape.
+    """
+    return launch_rows(_rms_norm, x, None, (weight,), eps, warps)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, warps: int | None = None
+) -> Tensor:
+    """rms_norm(residual + x, weight, eps), where residual becomes residual + x, rounded to its
+    dtype before it is normalised.  Mutates residual.  Shapes and dtypes as for rms_norm."""
+    return launch_rows(_rms_norm, x, residual, (weight,), eps, warps)

@@ -1,0 +1,163 @@
+"""What sampling must know of each part of a row of logits, and how the parts are put together.
+
+A row is cut into parts of fixed size, so that a few rows use a whole device.  What a part leaves is
+folded in the parts' order: a row's result depends on nothing but the row.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.sampling.rows import SamplingRows
+from penstock_kernels.triton.tiles import PartTiles
+
+NO_ID = tl.constexpr(0x7FFFFFFF)
+BAD = tl.constexpr(-1)
+PEAK = tl.constexpr(0)
+ID = tl.constexpr(1)
+TOTAL = tl.constexpr(2)
+FINITE = tl.constexpr(3)
+LISTED = tl.constexpr(4)
+STATS = tl.constexpr(5)
+"""Numbers of each part, float64 [rows, STATS, parts]: the largest logit; the lowest id of it, or
+BAD; the sum of the weights relative to the part's own largest; how many logits aren't -inf.
+LISTED, of a row's first part only: how many survivors the row has."""
+
+LEVELS = 256
+"""Levels that a part's logits are counted in, downwards from that of its largest.  The last one is
+of all that lie deeper, too."""
+LAST = tl.constexpr(LEVELS - 1)
+FINENESS = tl.constexpr(8.0)
+"""Levels in which weights fall to 1 / e, or logits by 1 where top_k only counts them."""
+
+
+@triton.jit
+def weight_of(x, peak, temperature):
+    """Relative to the weight of peak, float64; as the reference rounds it."""
+    return tl.exp((x.to(tl.float64) - peak) / temperature)
+
+
+@triton.jit
+def level_scale(top_k, vocab, temperature):
+    """Levels of a difference of 1 between logits."""
+    counted = (top_k > 0) & (top_k < vocab)
+    return tl.where(counted, FINENESS, FINENESS / temperature)
+
+
+@triton.jit
+def depth(peak, x, scale):
+    """How many levels x, float32, is below peak: int32, in [0, LAST]. A deeper x is never above.
+
+    Levels are the same for all parts of a row.  An x that is d levels below has a distance of more
+    than d - 1, and less than d + 1: float64 holds what float32 differ in.
+    """
+    deep = tl.floor(peak.to(tl.float64) * scale) - tl.floor(x.to(tl.float64) * scale)
+    return tl.where(deep < LAST, deep, LAST).to(tl.int32)  # -inf, and what isn't finite: LAST.
+
+
+@triton.jit
+def _weigh_parts(
+    logits,
+    temperatures,
+    top_ks,
+    stats,
+    counts,
+    vocab,
+    parts,
+    HOLES: tl.constexpr,
+    CUTS: tl.constexpr,
+    PART: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """counts: [rows, parts, LEVELS] int32, written with CUTS only."""
+    row, part = tl.program_id(0), tl.program_id(1)
+    logits += row.to(tl.int64) * vocab
+    stats += row.to(tl.int64) * STATS * parts + part
+    start = part * PART
+    end = tl.minimum(start + PART, vocab)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    best_id = tl.full([BLOCK], NO_ID, tl.int32)
+    bad = tl.zeros([BLOCK], tl.int32)
+    finite = tl.zeros([BLOCK], tl.int32)
+    for base in range(start, end, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        x = tl.load(logits + at, mask=at < end, other=0.0)
+        wrong = (x != x) | (x == float("inf"))
+        if not HOLES:
+            wrong |= x == float("-inf")
+        bad |= wrong.to(tl.int32)
+        finite += ((x > float("-inf")) & (at < end)).to(tl.int32)
+        ahead = (x > best) & (at < end)  # NaN is not above anything.
+        best_id = tl.where(ahead, at, best_id)
+        best = tl.where(ahead, x, best)
+    peak = tl.max(best, 0)
+    token = tl.min(tl.where(best == peak, best_id, NO_ID), 0)
+    token = tl.where(tl.max(bad, 0) > 0, BAD, token)
+    tl.store(stats + PEAK * parts, peak.to(tl.float64))
+    tl.store(stats + ID * parts, token.to(tl.float64))
+    tl.store(stats + FINITE * parts, tl.sum(finite, 0).to(tl.float64))
+    temperature = tl.load(temperatures + row)
+    total = tl.zeros([BLOCK], tl.float64)
+    found = tl.zeros([LEVELS], tl.int32)
+    if (temperature > 0.0) & (peak > float("-inf")):
+        scale = level_scale(tl.load(top_ks + row), vocab, temperature)
+        for base in range(start, end, BLOCK):
+            at = base + tl.arange(0, BLOCK)
+            x = tl.load(logits + at, mask=at < end, other=float("-inf"))
+            total += weight_of(x, peak.to(tl.float64), temperature)
+            if CUTS:
+                found += tl.histogram(depth(peak, x, scale), LEVELS, mask=x > float("-inf"))
+    tl.store(stats + TOTAL * parts, tl.sum(total, 0))
+    if CUTS:
+        counts += (row.to(tl.int64) * parts + part) * LEVELS
+        tl.store(counts + tl.arange(0, LEVELS), found)
+
+
+@triton.jit
+def fold(stats, parts, temperature, PARTS: tl.constexpr):
+    """(best, token, totals): of a row, its largest logit, float64, the lowest id of it or BAD, and
+    [PARTS] the sum of the weights in each part.  A part's total is above 0 only where the weight of
+    its largest logit is."""
+    part = tl.arange(0, PARTS)
+    inside = part < parts
+    peak = tl.load(stats + PEAK * parts + part, mask=inside, other=float("-inf"))
+    token = tl.load(stats + ID * parts + part, mask=inside, other=NO_ID)
+    best = tl.max(peak, 0)
+    chosen = tl.min(tl.where(peak == best, token, NO_ID), 0).to(tl.int32)
+    bad = (tl.min(token, 0) == BAD) | (best == float("-inf"))
+    some = inside & (peak > float("-inf"))
+    total = tl.load(stats + TOTAL * parts + part, mask=some, other=0.0)
+    total = tl.where(some, total * weight_of(peak, best, temperature), 0.0)
+    return best, tl.where(bad, BAD, chosen), total
+
+
+def weigh_parts(
+    logits: Tensor, rows: SamplingRows, tiles: PartTiles, *, holes: bool, cuts: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(stats, counts): see STATS; and with cuts, [rows, parts, LEVELS] int32."""
+    (count, vocab), device = logits.shape, logits.device
+    parts = tiles.parts(vocab)
+    stats = torch.empty(count, STATS.value, parts, dtype=torch.float64, device=device)
+    counts = None
+    if cuts:
+        counts = torch.empty(count, parts, LEVELS, dtype=torch.int32, device=device)
+    _weigh_parts[(count, parts)](
+        logits,
+        rows.temperature,
+        rows.top_k,
+        stats,
+        stats if counts is None else counts,
+        vocab,
+        parts,
+        HOLES=holes,
+        CUTS=cuts,
+        PART=tiles.part,
+        BLOCK=tiles.block,
+        LEVELS=LEVELS,
+        num_warps=tiles.warps,
+    )
+    return stats, counts

@@ -1,0 +1,262 @@
+"""Drawing one token from each row of logits, with no sort and no rejection.
+
+Two launches: a program for each part of a row finds its largest logit and the sum of its weights;
+a program for each row puts them together, finds the part that the draw falls on, and goes through
+that one.  Where a row asks for top_k, top_p or min_p, a third, in between, lists the tokens that
+may be kept; the radix searches (`selection.py`) for the exact cuts are among these.  Weights are
+float64, as in the reference.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock_kernels.triton.sampling.philox import draw_uniform
+from penstock_kernels.triton.sampling.row_parts import (
+    LISTED,
+    NO_ID,
+    STATS,
+    fold,
+    weigh_parts,
+    weight_of,
+)
+from penstock_kernels.triton.sampling.rows import SamplingRows
+from penstock_kernels.triton.sampling.selection import kept_entries, key_value, order_key, threshold
+from penstock_kernels.triton.sampling.survivors import is_cut, list_survivors
+from penstock_kernels.triton.tiles import SAMPLING_TILES, PartTiles
+
+CUT_ROWS = 128
+"""Rows whose survivors are listed at once: the lists take 12 bytes for each of their logits."""
+
+
+@triton.jit
+def _cut(logits, ids, weights, size, least, limit, ties, BLOCK: tl.constexpr):
+    """Stores 0 for what is left out: below `limit`, equal to it but not among the first `ties`, or
+    a weight below `least`. Returns the sum of the rest."""
+    total = tl.full((), 0.0, tl.float64)
+    seen = tl.full((), 0, tl.int32)
+    for base in range(0, size, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        inside = at < size
+        kept = inside
+        if limit >= 0:  # Else all are: no need to count equal ones.
+            token = tl.load(ids + at, mask=inside, other=0)
+            key = order_key(tl.load(logits + token, mask=inside, other=float("-inf")))
+            kept, seen = kept_entries(key, inside, limit, ties, seen)
+        weight = tl.load(weights + at, mask=inside, other=0.0)
+        weight = tl.where(kept & (weight >= least), weight, 0.0)
+        tl.store(weights + at, weight, mask=inside)
+        total += tl.sum(weight, 0)
+    tl.debug_barrier()
+    return total
+
+
+@triton.jit
+def _place(weights, size, target, BLOCK: tl.constexpr):
+    """The first place whose cumulative weight exceeds target: its own weight is above 0."""
+    before = tl.full((), 0.0, tl.float64)
+    found = tl.full((), -1, tl.int32)
+    last = tl.full((), 0, tl.int32)
+    for base in range(0, size, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        weight = tl.load(weights + at, mask=at < size, other=0.0)
+        before, found, last = _step(weight, at, target, before, found, last)
+    return tl.where(found < 0, last, found)
+
+
+@triton.jit
+def _step(weight, at, target, before, found, last):
+    """A block of a walk to the place. last: the last so far whose weight is above 0."""
+    here = tl.sum(weight, 0)
+    last = tl.maximum(last, tl.max(tl.where(weight > 0.0, at, 0), 0))
+    if (found < 0) & (before + here > target):
+        over = (before + tl.cumsum(weight, 0) > target) & (weight > 0.0)
+        # `last`: the cumulative sum was rounded below the sum.
+        found = tl.minimum(last, tl.min(tl.where(over, at, NO_ID), 0))
+    return before + here, found, last
+
+
+@triton.jit
+def _draw_of_all(
+    logits,
+    totals,
+    best,
+    temperature,
+    draw,
+    vocab,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The token of a row without cuts: only the part that it is in is read."""
+    each = tl.arange(0, PARTS)
+    target = draw * tl.sum(totals, 0)
+    upto = tl.cumsum(totals, 0)
+    # `last_part`: the cumulative sum was rounded below the sum.
+    last_part = tl.max(tl.where(totals > 0.0, each, 0), 0)
+    part = tl.min(tl.where((upto > target) & (totals > 0.0), each, last_part), 0)
+    before = tl.sum(tl.where(each == part - 1, upto, 0.0), 0)
+    found = tl.full((), -1, tl.int32)
+    last = tl.full((), 0, tl.int32)
+    end = tl.minimum(part * PART + PART, vocab)
+    for base in range(part * PART, end, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        x = tl.load(logits + at, mask=at < end, other=float("-inf"))
+        weight = weight_of(x, best, temperature)
+        before, found, last = _step(weight, at, target, before, found, last)
+    return tl.where(found < 0, last, found)
+
+
+@triton.jit
+def _draw_of_listed(
+    logits,
+    ids,
+    weights,
+    size,
+    total,
+    best,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    draw,
+    BLOCK: tl.constexpr,
+):
+    """total: of the weights of the whole row."""
+    limit = tl.full((), -1, tl.int64)
+    ties = tl.full((), 0, tl.int32)
+    if (top_k > 0) & (top_k < size):
+        wanted = top_k.to(tl.float64)
+        limit, above = threshold(logits, ids, weights, size, wanted, True, True, BLOCK)
+        ties = top_k - above.to(tl.int32)
+    if top_k > 0:
+        total = _cut(logits, ids, weights, size, 0.0, limit, ties, BLOCK)
+    limit = tl.full((), -1, tl.int64)
+    if top_p < 1.0:
+        wanted = top_p * total
+        limit, held = threshold(logits, ids, weights, size, wanted, False, True, BLOCK)
+        level = weight_of(key_value(limit), best, temperature)
+        level = tl.maximum(level, 1e-300)
+        ties = tl.minimum(tl.ceil((wanted - held) / level), size * 1.0).to(tl.int32)
+        ties = tl.maximum(ties, 1)
+    if (min_p > 0.0) | (top_p < 1.0):
+        total = _cut(logits, ids, weights, size, min_p, limit, ties, BLOCK)
+    return tl.load(ids + _place(weights, size, draw * total, BLOCK))
+
+
+@triton.jit
+def _sample(
+    logits,
+    stats,
+    ids,
+    weights,
+    tokens,
+    temperatures,
+    top_ks,
+    top_ps,
+    min_ps,
+    seeds,
+    sequences,
+    indices,
+    vocab,
+    parts,
+    CUTS: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * vocab
+    stats += row.to(tl.int64) * STATS * parts
+    temperature = tl.load(temperatures + row)
+    best, token, totals = fold(stats, parts, temperature, PARTS)
+    if (token >= 0) & (temperature > 0.0):
+        draw = draw_uniform(tl.load(seeds + row), tl.load(sequences + row), tl.load(indices + row))
+        if CUTS:
+            top_k = tl.load(top_ks + row)
+            top_p, min_p = tl.load(top_ps + row), tl.load(min_ps + row)
+            if is_cut(top_k, top_p, min_p, vocab):
+                top_k = tl.where(top_k < vocab, top_k, 0)
+                token = _draw_of_listed(
+                    logits,
+                    ids + row.to(tl.int64) * vocab,
+                    weights + row.to(tl.int64) * vocab,
+                    tl.load(stats + LISTED * parts).to(tl.int32),
+                    tl.sum(totals, 0),
+                    best,
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    draw,
+                    BLOCK,
+                )
+            else:
+                token = _draw_of_all(
+                    logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK
+                )
+        else:
+            token = _draw_of_all(logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK)
+    tl.store(tokens + row, token.to(tl.int64))
+
+
+def sample_rows(
+    logits: Tensor,
+    rows: SamplingRows,
+    *,
+    holes: bool = True,
+    cuts: bool = True,
+    tiles: PartTiles = SAMPLING_TILES,
+) -> Tensor:
+    """reference.sample_row of every row, with the draw of reference.uniform.
+
+    logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn, or without
+    holes a row that isn't finite.  cuts: whether a row may ask for top_k, top_p or min_p; without,
+    none is heeded.
+    Returns [rows] int64; -1 where a logit is NaN or +inf, or none is finite.
+    """
+    count = len(logits)
+    tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
+    if not cuts or count <= CUT_ROWS:
+        if count:
+            _sample_into(tokens, logits, rows, holes, cuts, tiles)
+        return tokens
+    for first in range(0, count, CUT_ROWS):
+        some = slice(first, first + CUT_ROWS)
+        asked = SamplingRows(*(each[some] for each in vars(rows).values()))
+        _sample_into(tokens[some], logits[some], asked, holes, cuts, tiles)
+    return tokens
+
+
+def _sample_into(
+    tokens: Tensor, logits: Tensor, rows: SamplingRows, holes: bool, cuts: bool, tiles: PartTiles
+) -> None:
+    count, vocab = logits.shape
+    stats, counts = weigh_parts(logits, rows, tiles, holes=holes, cuts=cuts)
+    ids = weights = stats  # Without cuts they aren't touched.
+    if counts is not None:
+        ids, weights = list_survivors(logits, rows, stats, counts, tiles)
+    _sample[(count,)](
+        logits,
+        stats,
+        ids,
+        weights,
+        tokens,
+        rows.temperature,
+        rows.top_k,
+        rows.top_p,
+        rows.min_p,
+        rows.seed,
+        rows.sequence,
+        rows.token,
+        vocab,
+        tiles.parts(vocab),
+        CUTS=cuts,
+        PART=tiles.part,
+        PARTS=tiles.part_block(vocab),
+        BLOCK=tiles.block,
+        num_warps=tiles.warps,
+    )

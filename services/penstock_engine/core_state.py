@@ -1,0 +1,66 @@
+"""What the handlers of events and the core share, with a name for each part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock_engine.facts import EngineFacts
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.policies.admission import ServiceRate
+from penstock_engine.policies.registry import make_policy
+from penstock_engine.request.timeline import Clock
+from penstock_engine.scheduler.context_limit import ContextLimit
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.scheduler.step_clock import StepClock
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.grammars import GrammarManager
+from penstock_engine.waiting.remote_kv import RemoteKV
+
+
+@dataclass(slots=True)
+class CoreState:
+    """The state of one engine core. Each part guards what it owns; handlers combine them."""
+
+    facts: EngineFacts
+    scheduling: SchedulerState  # queue, slots, KV blocks, and the steps in flight
+    context_limit: ContextLimit  # how long a sequence may get with the present pool
+    frontends: Frontends  # sessions of front ends, and their open requests
+    workers: Workers  # the rank group and its health
+    grammars: GrammarManager  # grammars of structured output, and who waits for them
+    remote_kv: RemoteKV  # sequences that wait for KV blocks of another engine
+    service_rate: ServiceRate  # how fast requests leave the queue
+    counts: EngineCounts  # for metrics; no decision depends on them
+    effects: Effects  # what the next call of EngineCore.step returns
+    clock: Clock  # the time of the event that is being handled
+    step_clock: StepClock  # when the oldest step in flight began
+    draining: bool = False  # only what was accepted before is served
+
+
+def make_core_state(facts: EngineFacts) -> CoreState:
+    """The state at the beginning of a life: no peers, no requests."""
+    config = facts.config
+    effects = Effects()
+    scheduling = SchedulerState(
+        config.scheduler,
+        facts.block_size,
+        facts.longest_sequence,
+        make_policy(config.scheduler, facts.tenants()),
+    )
+    workers = Workers(config.parallel, facts.created, config.transport.progress_timeout, effects)
+    clock = Clock()
+    return CoreState(
+        facts=facts,
+        scheduling=scheduling,
+        context_limit=ContextLimit(facts.longest_sequence, scheduling),
+        frontends=Frontends(),
+        workers=workers,
+        grammars=GrammarManager(config.grammar, scheduling, workers),
+        remote_kv=RemoteKV(config.scheduler.max_waiting_requests),
+        service_rate=ServiceRate(),
+        counts=EngineCounts(),
+        effects=effects,
+        clock=clock,
+        step_clock=StepClock(clock),
+    )

@@ -1,0 +1,277 @@
+"""What front ends say, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.errors import InvalidRequest
+from penstock.protocol.from_frontend import (
+    Abort,
+    Advance,
+    Finish,
+    FromFrontend,
+    Hello,
+    KVArrived,
+    Submit,
+)
+from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
+from penstock_engine.core_state import CoreState
+from penstock_engine.facts import agree, disagreement
+from penstock_engine.handlers.admission import Admission
+from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.pooling import check_pooling, tasks_of
+from penstock_engine.handlers.validation import check_advance, check_submit
+from penstock_engine.kv.keys import prefix_root, root_key
+from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.stopping import check_stop
+from penstock_engine.request.timeline import TimelineBuilder
+from penstock_engine.sessions.frontends import MAX_FRONTENDS, FrontendSession
+from penstock_engine.waiting.queue import Part
+
+log = logs.get(__name__)
+
+DRAINING_RETRY_MS = 1_000
+"""When to ask again: another engine core, or this one's next life."""
+
+
+class FromFrontends:
+    """Handles the events of front ends' sessions.
+
+    after_error: called when a message met an internal error, once its session has been ended.
+    """
+
+    def __init__(
+        self,
+        state: CoreState,
+        finisher: Finisher,
+        after_error: Callable[[], None],
+    ) -> None:
+        facts = state.facts
+        self._pooling = facts.pooling
+        self._tasks = tasks_of(facts.pooling, facts.model, facts.config)
+        self._after_error = after_error
+        self._state = state
+        self._finisher = finisher
+        self._admission = Admission(state)
+        self._arrivals = 0
+
+    def opened(self, session: bytes, message: FromFrontend) -> None:
+        """A first message. Answered by a Welcome, or the session is ended."""
+        if not isinstance(message, Hello):
+            self._refuse(session, "the first message must be Hello")
+            return
+        version = agree(message.versions)
+        if version is None:
+            self._refuse(session, disagreement(message.versions))
+            return
+        if len(self._state.frontends) >= MAX_FRONTENDS:
+            self._refuse(session, f"{MAX_FRONTENDS} front ends are connected already")
+            return
+        frontend = self._state.frontends.open(session, message.name)
+        frames = (self._state.facts.tokenizer, self._state.facts.template)
+        frontend.reply(self._state.facts.welcome(version, self._state.context_limit.tokens), frames)
+        log.info("front end connected", name=message.name, pid=message.pid)
+
+    def received(self, session: bytes, message: FromFrontend, now: float) -> None:
+        """A later message. One that can't be handled ends its session, and nothing else."""
+        frontend = self._state.frontends.get(session)
+        if frontend is None:
+            return  # We have ended it; the peer didn't know yet.
+        try:
+            self._handle(frontend, message, now)
+        except Exception:
+            log.error("internal error", exception=True, handling=type(message).__name__)
+            self._refuse(session, "internal error: see the engine's log")
+            self._after_error()
+
+    def ended(self, session: bytes, reason: str) -> None:
+        """The session is over."""
+        frontend = self._state.frontends.get(session)
+        if frontend is not None:
+            open_requests = len(frontend.requests)
+            log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
+            self._finisher.close_session(session)
+
+    def expire(self, now: float) -> None:
+        """Ends the requests whose time is over, wherever they are; and whoever has waited for
+        remote KV long enough computes it."""
+        for request in self._state.frontends.deadlines.over(now):
+            self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
+        for sequence in self._state.remote_kv.over(now):
+            self._enter(sequence)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do next."""
+        return self._state.frontends.deadlines.next()
+
+    def _refuse(self, session: bytes, reason: str) -> None:
+        self.ended(session, reason)
+        self._state.effects.end_frontends.append((session, reason))
+
+    def _handle(self, frontend: FrontendSession, message: FromFrontend, now: float) -> None:
+        match message:
+            case Submit():
+                self._submit(frontend, message, now)
+            case Advance():
+                self._advance(frontend, message, now)
+            case Finish():
+                self._finish(frontend, message)
+            case KVArrived():
+                self._kv_arrived(frontend, message)
+            case Abort():
+                self._abort(frontend, message)
+            case Hello():
+                self._refuse(frontend.session, "Hello came twice")
+
+    def _submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        try:
+            self._validate(frontend, submit)
+        except InvalidRequest as error:
+            self._reject(frontend, Rejected(submit.request, "invalid", error.message))
+            return
+        refusal = (
+            self._leaving(submit)
+            or self._admission.refusal(submit, now)
+            or self._grammar_refusal(submit, now)
+        )
+        if refusal is not None:
+            self._reject(frontend, refusal)
+        else:
+            self._accept(frontend, submit, now)
+
+    def _reject(self, frontend: FrontendSession, refusal: Rejected) -> None:
+        self._state.counts.rejected[refusal.code] += 1
+        frontend.reply(refusal)
+
+    def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
+        if submit.request in frontend.requests:
+            raise InvalidRequest(f"request {submit.request} is open already in this session")
+        check_pooling(submit, self._pooling, self._tasks, self._state.facts.max_model_len)
+        check_submit(
+            submit,
+            vocab_size=self._state.facts.model.config.vocab_size,
+            max_len=self._state.context_limit.tokens,
+            room=self._state.context_limit.words,
+            max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
+            limits=self._state.facts.config.limits,
+        )
+        self._admission.check_priority(submit)
+
+    def _leaving(self, submit: Submit) -> Rejected | None:
+        """Only what has been accepted before is taken while the engine core drains."""
+        if not self._state.draining or submit.resumed:
+            return None
+        message = "the engine core is shutting down"
+        return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
+
+    def _grammar_refusal(self, submit: Submit, now: float) -> Rejected | None:
+        """Why a request with a grammar can't be taken now: what waits for one is not queued."""
+        if submit.grammar is None or submit.resumed:
+            return None
+        most = self._state.facts.config.scheduler
+        room = Part(most.max_waiting_requests, most.max_waiting_requests, most.max_waiting_tokens)
+        full = self._state.grammars.refusal(
+            submit.tenant, self._admission.weight_of(submit), submit.grammar, room
+        )
+        if full is None:
+            return None
+        wait_ms = round(
+            1000 * self._state.service_rate.retry_after(now, self._state.scheduling.queue)
+        )
+        return Rejected(submit.request, "overloaded", full, wait_ms)
+
+    def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        self._arrivals += 1
+        request = Request(
+            frontend.session,
+            submit,
+            arrival=self._arrivals,
+            eos_token_ids=self._state.facts.model.generation.eos_token_ids,
+            root=self._root(submit),
+            now=now,
+        )
+        self._state.frontends.opened(request)
+        self._state.counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
+        frontend.requests[submit.request] = request
+        frontend.reply(Accepted(submit.request))
+        if submit.grammar is not None:
+            self._state.grammars.hold(request, submit.grammar)
+            if self._state.grammars.is_ready(request):
+                frontend.reply(Prepared(submit.request))
+        if submit.timeline:
+            for sequence in request.sequences.values():
+                sequence.timeline = TimelineBuilder(self._state.clock)
+        self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
+
+    def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
+        """Its sequences wait, for whatever comes first."""
+        for sequence in request.sequences.values():
+            # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
+            end = check_stop(sequence, self._state.context_limit.tokens)
+            if end is not None:
+                self._finisher.end(sequence, end[0], stop_token=end[1])
+            elif self._finisher.end_if_poison(sequence):
+                continue
+            elif not self._awaits_kv(sequence, remote_kv_ms, now):
+                self._enter(sequence)
+
+    def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
+        """Whether it waits for its prefix's KV. One that is resumed computes it, and so does one
+        whose grammar isn't ready yet: that wait comes first, and is long enough."""
+        if remote_kv_ms is None or not self._state.grammars.is_ready(sequence.request):
+            return False
+        return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
+
+    def _advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
+        """The next step of a beam search."""
+        request = frontend.requests.get(message.request)
+        if request is None:
+            return  # It was aborted, or never accepted: the front end hears, or has heard, of it.
+        try:
+            check_advance(
+                request,
+                message.sequences,
+                vocab_size=self._state.facts.model.config.vocab_size,
+                max_len=self._state.context_limit.tokens,
+                room=self._state.context_limit.words,
+                most=self._state.facts.config.limits.max_request_tokens,
+            )
+        except InvalidRequest as error:
+            self._finisher.close(request)
+            self._reject(frontend, Rejected(message.request, "invalid", error.message))
+            return
+        request.advance(message.sequences)
+        if request.deadline is not None and request.deadline <= now:
+            self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
+        else:
+            self._begin(request, None, now)
+
+    def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
+        request = frontend.requests.get(message.request)
+        for sequence in [] if request is None else self._state.remote_kv.arrived(request):
+            self._enter(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        """A WAITING sequence may run, as soon as its grammar is ready."""
+        if self._state.grammars.is_ready(sequence.request):
+            self._state.scheduling.add(sequence)
+        else:
+            self._state.grammars.park(sequence)
+
+    def _root(self, submit: Submit) -> bytes:
+        """Of the keys of the request's KV blocks: who may share them."""
+        if self._state.facts.config.cache.enable_prefix_caching:
+            return prefix_root(submit.tenant, submit.cache_salt)
+        return root_key("request", str(self._arrivals))
+
+    def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
+        request = frontend.requests.get(finish.request)
+        sequence = request.sequences.get(finish.sequence) if request is not None else None
+        if sequence is not None and not sequence.finished:
+            self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
+
+    def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
+        request = frontend.requests.get(abort.request)
+        if request is not None:
+            self._finisher.close(request)

@@ -1,0 +1,304 @@
+"""What workers say, and what it does."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+
+from penstock import logs
+from penstock.protocol.common import ErrorCode
+from penstock.protocol.from_worker import (
+    Fault,
+    FromWorker,
+    GrammarFailed,
+    GrammarReady,
+    Leaving,
+    Progress,
+    Ready,
+    Result,
+    WorkerHello,
+)
+from penstock.protocol.to_frontend import Prepared
+from penstock_engine.core_state import CoreState
+from penstock_engine.facts import agree, disagreement
+from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.results import ResultHandler
+from penstock_engine.kv.pool import MAX_BLOCKS
+from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.step_builder import UnfitResult
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
+from penstock_engine.sessions.rank_faults import RankFaults
+from penstock_engine.sessions.ranks import Disagreement, WorkerSession
+from penstock_engine.waiting.grammar_entry import GrammarEntry
+
+log = logs.get(__name__)
+
+HEARD = "its fault was heard"
+
+
+class LossCause(enum.Enum):
+    """Whose doing the loss of a group is."""
+
+    SCHEDULED = "what was at work"
+    UNKNOWN = "known when its workers are back"
+    NOT_A_FAULT = "nobody's"
+
+
+class FromWorkers:
+    """Handles the events of the workers' sessions.
+
+    num_settled: results applied without an error.  after_error: called when there was one.
+    """
+
+    def __init__(
+        self,
+        state: CoreState,
+        finisher: Finisher,
+        after_error: Callable[[], None],
+    ) -> None:
+        self.num_settled = 0
+        self._ranks = state.workers.ranks
+        self._faults = RankFaults(self._ranks.size)
+        self._after_error = after_error
+        self._state = state
+        self._finisher = finisher
+        self._attribution = FaultAttribution()
+        self._results = ResultHandler(state, finisher)
+
+    def opened(self, session: bytes, message: FromWorker) -> None:
+        """A first message. Answered by Setup once all ranks are there, or the session is ended."""
+        if not isinstance(message, WorkerHello):
+            self._state.effects.end_workers.append(
+                (session, "the first message must be WorkerHello")
+            )
+            return
+        version, refusal = agree(message.versions), self._ranks.refusal(message)
+        if version is None or refusal is not None:
+            reason = refusal or disagreement(message.versions)
+            self._state.effects.end_workers.append((session, reason))
+            return
+        before = self._ranks.holder(message.rank)
+        if before is not None:
+            self._end(before, "another worker of the same rank took its place", LossCause.UNKNOWN)
+        log.info("worker connected", rank=message.rank, pid=message.pid)
+        for suspect in self._attribution.arrived(message.rank, message.life):
+            self._end_if_poison(suspect)
+        for worker, group in self._ranks.join(WorkerSession(session, message, version)):
+            setup = self._state.facts.setup(worker.version, group)
+            self._state.effects.to_workers.append((worker.session, setup, ()))
+
+    def received(self, session: bytes, message: FromWorker, now: float) -> None:
+        """A later message; one that doesn't fit ends the session."""
+        worker = self._ranks.find(session)
+        if worker is None:
+            return
+        all_ready = self._ranks.ready is not None
+        match message:
+            case Result() if all_ready:
+                self._take_result(worker, message, now)
+            case GrammarReady() if all_ready:
+                self._grammar_ready(message.grammar, worker.rank, now)
+            case GrammarFailed() if all_ready:
+                entry = self._state.grammars.failed(message.grammar, now)
+                if entry is not None:
+                    self._fail(entry, message.reason, "invalid_grammar")
+            case Progress() if all_ready:
+                self._state.workers.take_progress(worker, message, now)
+            case Ready() if self._ranks.formed and worker.ready is None:
+                self._take_ready(worker, message, now)
+            case Fault():
+                self._take_fault(worker, message, now)
+            case Leaving():
+                self._leaves(worker)
+            case _:
+                self._end(worker, f"{type(message).__name__} came out of turn")
+
+    def ended(self, session: bytes, reason: str) -> None:
+        """The session is over, and with it those of the ranks that it computed with."""
+        worker = self._ranks.find(session)
+        if worker is None:
+            return
+        if not self._ranks.formed:
+            self._ranks.leave(worker)
+            return
+        if self._faults.has(worker.rank):
+            return  # It has said why; others are waited for.
+        others = [one for one in self._ranks.formed if one != session]
+        self._lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
+
+    def _leaves(self, worker: WorkerSession) -> None:
+        """It was told to go: nothing that ran is to blame."""
+        if self._ranks.formed:
+            self._lose(
+                list(self._ranks.formed), f"rank {worker.rank} leaves", LossCause.NOT_A_FAULT
+            )
+
+    def _end(
+        self, worker: WorkerSession, reason: str, cause: LossCause = LossCause.SCHEDULED
+    ) -> None:
+        """Ends a worker's session from this side, and with it its group."""
+        if self._ranks.formed:
+            self.drop(reason, cause)
+        else:
+            self._state.effects.end_workers.append((worker.session, reason))
+            self._ranks.leave(worker)
+
+    def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
+        """Ends the present group, if there is one, from this side."""
+        if self._ranks.formed:
+            self._lose(list(self._ranks.formed), reason, cause)
+
+    def _lose(self, sessions: list[bytes], reason: str, cause: LossCause) -> None:
+        """The group is over; `sessions` of it are to be ended.
+
+        What ran waits again, with what it has emitted; a step in flight is forgotten.
+        """
+        log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
+        self._state.effects.end_workers += [(session, reason) for session in sessions]
+        lives = self._ranks.disband()
+        self._faults.clear()
+        self._state.workers.results.clear()
+        self._state.step_clock.forget()
+        self._state.counts.lost(self._state.clock.now)
+        if self._state.scheduling.cache is not None:
+            self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
+            self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
+        scheduled = self._state.scheduling.detach()
+        compiling = self._state.grammars.worker_lost()
+        if cause is LossCause.UNKNOWN:
+            self._attribution.suspect(scheduled, compiling, lives)
+        elif cause is LossCause.SCHEDULED:
+            self._attribution.accuse(scheduled, compiling)
+            for sequence in scheduled:
+                self._end_if_poison(sequence)
+            for entry in compiling:
+                self._end_if_poison(entry)
+
+    def _end_if_poison(self, suspect: Suspect) -> None:
+        if not self._attribution.is_poison(suspect):
+            return
+        if isinstance(suspect, GrammarEntry):
+            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            self._fail(suspect, error, "complex_grammar")
+        elif isinstance(suspect, Sequence):
+            self._finisher.end_if_poison(suspect)
+
+    def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
+        if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
+            self.drop(f"a pool has 1 to {MAX_BLOCKS} KV blocks, not {ready.num_kv_blocks}")
+            return
+        if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
+            self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
+            return
+        try:
+            group = self._ranks.loaded(worker, ready)
+        except Disagreement as error:
+            self.drop(str(error))
+            return
+        if group is not None:
+            self._begin(group, now)
+
+    def _begin(self, ready: Ready, now: float) -> None:
+        """All of the group has loaded."""
+        self._state.scheduling.attach(
+            ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds
+        )
+        self._state.workers.found_ready(now)
+        limit = self._state.context_limit.tokens
+        log.info(
+            "worker ready",
+            device=ready.device,
+            ranks=self._ranks.size,
+            kv_blocks=ready.num_kv_blocks,
+            max_model_len=min(limit, self._state.facts.max_model_len),
+            load_seconds=ready.load_seconds,
+        )
+        parked = [*self._state.grammars.parked(), *self._state.remote_kv.parked()]
+        for sequence in [*self._state.scheduling.queue.sequences(), *parked]:
+            if sequence.num_tokens >= limit:
+                error = (
+                    f"the sequence has {sequence.num_tokens} tokens and needs room for one more; "
+                    f"{self._state.context_limit.words} {limit}"
+                )
+                self._finisher.end(sequence, SequenceState.FINISHED_FAILED, error=error)
+        if not self._state.scheduling.has_work:
+            self._state.counts.recovered(now)
+
+    def compile_grammars(self, now: float) -> None:
+        """Has wanted grammars compiled, and gives up those that take too long."""
+        while (entry := self._state.grammars.overdue(now)) is not None:
+            seconds = self._state.facts.config.grammar.grammar_compile_timeout
+            reason = f"the grammar could not be compiled within {seconds:g} s"
+            self._fail(entry, reason, "complex_grammar")
+        if not self.failing:
+            self._state.grammars.send_wanted(now)
+
+    def _grammar_ready(self, number: int, rank: int, now: float) -> None:
+        told: dict[Request, None] = {}
+        for sequence in self._state.grammars.ready(number, rank, now):
+            told[sequence.request] = None
+            self._state.scheduling.add(sequence)
+        for request in told:
+            frontend = self._state.frontends.get(request.session)
+            if frontend is not None:
+                frontend.reply(Prepared(request.number))
+
+    def _fail(self, entry: GrammarEntry, error: str, code: ErrorCode) -> None:
+        """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
+        for request in list(entry.holders):
+            self._finisher.end_all(
+                request, SequenceState.FINISHED_FAILED, error=error, error_code=code
+            )
+
+    @property
+    def failing(self) -> bool:
+        """Whether a rank of the group has failed, and nothing more is to be sent to any."""
+        return self._faults.until is not None
+
+    def next_deadline(self) -> float:
+        """When `expire` must be called, even if nothing happens."""
+        until = self._faults.until
+        return math.inf if until is None else until
+
+    def expire(self, now: float) -> None:
+        """Ends the group of a rank that has failed, once the others had time to say why."""
+        if self._faults.due(now):
+            self.drop(HEARD, self._loss_cause())
+
+    def _loss_cause(self) -> LossCause:
+        """Of a group some of whose ranks have said that they failed."""
+        return LossCause.SCHEDULED if self._faults.own else LossCause.UNKNOWN
+
+    def _take_fault(self, worker: WorkerSession, fault: Fault, now: float) -> None:
+        log.error("worker fault", rank=worker.rank, message=fault.message, final=fault.final)
+        if not self.failing or not fault.rank_lost:
+            # That another is gone is no reason, where one is known.
+            self._state.workers.fault = f"the worker failed: {fault.message}"
+        in_step = self._state.scheduling.num_in_flight > 0
+        if fault.out_of_memory and in_step and self._state.scheduling.shrink():
+            # The step was too large, whoever was in it.
+            log.warning("steps become smaller", tokens=self._state.scheduling.budget)
+            self.drop(HEARD, LossCause.NOT_A_FAULT)
+        elif fault.out_of_memory or fault.final or not in_step:
+            self._end(worker, HEARD)
+        elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
+            self.drop(HEARD, self._loss_cause())
+        self._state.workers.final = fault.final
+        if fault.final:
+            # Nobody will ever serve these.
+            for request in list(self._state.frontends.requests()):
+                self._finisher.end_all(
+                    request, SequenceState.FINISHED_FAILED, error=self._state.workers.fault
+                )
+
+    def _take_result(self, worker: WorkerSession, result: Result, now: float) -> None:
+        try:
+            settled = self._results.take(worker.rank, result, now)
+        except UnfitResult as error:
+            self.drop(str(error))
+        except Exception:
+            log.error("internal error", exception=True, handling="Result")
+            self._after_error()
+        else:
+            self.num_settled += settled

@@ -1,0 +1,200 @@
+"""Checks a Submit again: the engine trusts no front end to have done it."""
+
+from __future__ import annotations
+
+from penstock.config.settings import LimitSettings
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import (
+    GRANT_RANGES,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    Stopping,
+)
+from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
+from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
+from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_whole
+from penstock_engine.handlers.sampling_validation import check_sampling
+from penstock_engine.request.request import Request
+
+MAX_NAME_LENGTH = 1024
+MAX_REMOTE_KV_MS = 60_000
+MAX_TENANT_LENGTH = 64
+
+
+def check_submit(
+    submit: Submit,
+    *,
+    vocab_size: int,
+    max_len: int,
+    room: str,
+    max_grammar_bytes: int,
+    limits: LimitSettings,
+) -> None:
+    """Raises InvalidRequest, which says what is wrong and what is allowed.
+
+    max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
+    """
+    if len(submit.name) > MAX_NAME_LENGTH:
+        raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
+    if len(submit.cache_salt) > MAX_SALT_LENGTH:
+        raise InvalidRequest(
+            f"cache_salt has {len(submit.cache_salt)} characters; at most {MAX_SALT_LENGTH} are "
+            "allowed",
+            param="cache_salt",
+        )
+    if submit.deaths < 0:
+        raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
+    if len(submit.tenant) > MAX_TENANT_LENGTH:
+        raise InvalidRequest(f"the tenant is longer than {MAX_TENANT_LENGTH} characters")
+    for name, (low, high) in GRANT_RANGES.items() if submit.grant is not None else ():
+        value = getattr(submit.grant, name)
+        if value is not None:
+            check_whole(name, value, low, high)
+    check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
+    if submit.time_left_ms is not None:
+        check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
+    if submit.remote_kv_ms is not None:
+        check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
+    _check_stopping(submit.stopping, vocab_size)
+    check_sampling(submit.sampling, vocab_size, limits)
+    if not submit.prompt:
+        raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
+    # Length before content: what is far too long isn't looked through.
+    _check_length(submit, max_len, room)
+    check_ids("prompt", submit.prompt, vocab_size)
+    _check_sequences(submit, vocab_size)
+    _check_beams(submit)
+    _check_together(submit, max_len, limits.max_request_tokens)
+    _check_grammar(submit, max_grammar_bytes)
+    check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt))
+
+
+def _check_length(submit: Submit, max_len: int, room: str) -> None:
+    # A request that is not run may fill the context; any other needs room for one token.
+    runs = submit.stopping.max_tokens > 0 or submit.sampling.prompt_logprobs is not None
+    longest = max_len - 1 if runs else max_len
+    emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
+    if emitted == 0 and len(submit.prompt) > longest:
+        raise InvalidRequest(
+            f"the prompt has {len(submit.prompt)} tokens; it may have {longest}, as {room} "
+            f"{max_len} tokens, output included",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if len(submit.prompt) + emitted > max_len:
+        raise InvalidRequest(
+            f"prompt and emitted tokens are {len(submit.prompt) + emitted}; {room} {max_len}",
+            code="context_length_exceeded",
+        )
+
+
+def _check_sequences(submit: Submit, vocab_size: int) -> None:
+    count = len(submit.sequences)
+    if not 1 <= count <= MAX_N:
+        raise InvalidRequest(f"a request has 1 to {MAX_N} sequences, not {count}", param="n")
+    indexes = [opened.index for opened in submit.sequences]
+    if len(frozenset(indexes)) != count or min(indexes) < 0 or max(indexes) >= MAX_N:
+        raise InvalidRequest(
+            f"sequence indexes must differ and lie in 0 to {MAX_N - 1}, not {indexes}", param="n"
+        )
+    most = submit.stopping.max_tokens
+    for opened in submit.sequences:
+        if len(opened.emitted) > most:
+            raise InvalidRequest(
+                f"sequence {opened.index} has emitted {len(opened.emitted)} tokens, "
+                f"more than max_tokens, {most}"
+            )
+        check_ids("emitted", opened.emitted, vocab_size)
+
+
+def _check_beams(submit: Submit) -> None:
+    check_whole("beams", submit.beams, 0, MAX_N)
+    if not submit.beams:
+        return
+    if len(submit.sequences) > submit.beams:
+        raise InvalidRequest(
+            f"the beam search begins with {len(submit.sequences)} sequences; it may have"
+            f" {submit.beams}"
+        )
+    if submit.grammar is not None or submit.pooling is not None:
+        raise InvalidRequest("a beam search has no grammar, and gives no vectors")
+
+
+def _check_together(submit: Submit, max_len: int, most: int) -> None:
+    """What all sequences may come to hold together. One alone may fill the context."""
+    count = max(len(submit.sequences), submit.beams)
+    each = min(len(submit.prompt) + submit.stopping.max_tokens, max_len)
+    if count > 1 and count * each > most:
+        raise InvalidRequest(
+            f"{count} sequences of {len(submit.prompt)} prompt tokens and up to"
+            f" {each - len(submit.prompt)} more may come to {count * each} tokens; a request may"
+            f" have {most} (--max-request-tokens)",
+            param="n",
+        )
+
+
+def check_advance(
+    request: Request,
+    sequences: list[OpenSequence],
+    *,
+    vocab_size: int,
+    max_len: int,
+    room: str,
+    most: int,
+) -> None:
+    """Raises InvalidRequest for an Advance that the request can't take. most: tokens that all of
+    its sequences may have."""
+    if request.closed or request.open:
+        what = f"{request.open} of its sequences are open" if request.open else "it is none"
+        raise InvalidRequest(f"the beam search can't go on: {what}")
+    if not 1 <= len(sequences) <= request.beams:
+        raise InvalidRequest(
+            f"a step of the beam search has {len(sequences)} sequences; allowed: 1 to"
+            f" {request.beams}"
+        )
+    indexes = [opened.index for opened in sequences]
+    if len(frozenset(indexes)) != len(indexes) or min(indexes) < 0 or max(indexes) >= MAX_N:
+        raise InvalidRequest(f"sequence indexes must differ and lie in 0 to {MAX_N - 1}")
+    for opened in sequences:
+        if len(request.prompt) + len(opened.emitted) >= max_len:
+            raise InvalidRequest(
+                f"prompt and emitted tokens are {len(request.prompt) + len(opened.emitted)}, and"
+                f" one more is to come; {room} {max_len}",
+                code="context_length_exceeded",
+            )
+        check_ids("emitted", opened.emitted, vocab_size)
+    tokens = sum(len(request.prompt) + len(opened.emitted) + 1 for opened in sequences)
+    if len(sequences) > 1 and tokens > most:
+        raise InvalidRequest(
+            f"the beams come to {tokens} tokens; a request may have {most} (--max-request-tokens)",
+            param="beam_width",
+        )
+
+
+def _check_grammar(submit: Submit, max_bytes: int) -> None:
+    if submit.grammar is None:
+        return
+    size = len(submit.grammar.text.encode())
+    if size > max_bytes:
+        raise InvalidRequest(
+            f"the grammar has {size} bytes; at most {max_bytes} are allowed",
+            param="structured_outputs",
+        )
+    if submit.stopping.ignore_eos:
+        raise InvalidRequest(
+            "ignore_eos can't be combined with structured outputs: they end with the EOS token",
+            param="ignore_eos",
+        )
+
+
+def _check_stopping(stopping: Stopping, vocab_size: int) -> None:
+    check_whole("max_tokens", stopping.max_tokens, 0, MAX_COUNT)
+    check_whole("min_tokens", stopping.min_tokens, 0, stopping.max_tokens)
+    if len(stopping.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequest(
+            f"stop_token_ids holds {len(stopping.stop_token_ids)} ids; "
+            f"at most {MAX_STOP_TOKEN_IDS} are allowed",
+            param="stop_token_ids",
+        )
+    check_ids("stop_token_ids", stopping.stop_token_ids, vocab_size)

@@ -1,0 +1,144 @@
+"""The core's figures of one moment, as a value that another thread may read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.metrics.histogram import Histogram
+from penstock_engine.core import EngineCore
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.request import Request, Sequence, SequenceState
+
+
+class TenantMetrics(NamedTuple):
+    """One tenant, or all that have no name of their own. Tokens since the process began.
+    debt: see Policy.debts; of several the highest."""
+
+    prompt_tokens: int
+    generation_tokens: int
+    open_requests: int
+    debt: float
+
+
+class MetricsSnapshot(NamedTuple):
+    """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
+    parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
+    EngineCounts are since the process began."""
+
+    now: float
+    model: str
+    unready: str
+    draining: bool
+    running: int
+    waiting: int
+    waiting_tokens: int
+    oldest_waiting: float
+    blocks: dict[str, int]
+    blocks_total: int
+    host_blocks: dict[str, int]
+    swapped: dict[str, int]
+    steps: int
+    step_budget: int
+    preemptions: int
+    cache_queries: int
+    cache_hits: int
+    parts: dict[str, float]
+    histograms: dict[str, Histogram]
+    ended: dict[str, int]
+    rejected: dict[str, int]
+    resumed: int
+    worker_deaths: int
+    frontends: int
+    workers: int
+    tenants: dict[str, TenantMetrics]
+    fair: bool
+
+
+def state_of(core: EngineCore, now: float, planning: float, applying: float) -> MetricsSnapshot:
+    """planning, applying: seconds that both have taken. Linear in the requests that are open."""
+    scheduler, counts, workers = core.state.scheduling, core.state.counts, core.state.workers
+    cache, pool = scheduler.cache, scheduler.pool
+    host = None if cache is None else cache.host
+    kept = 0 if cache is None else cache.num_kept
+    debts = scheduler.policy.debts()
+    free, total = (0, 0) if pool is None else (pool.num_free, pool.num_blocks)
+    host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
+    return MetricsSnapshot(
+        now=now,
+        model=core.state.facts.served_name,
+        unready=workers.health(now)[1],
+        draining=core.draining,
+        running=len(scheduler.running),
+        waiting=core.num_waiting,
+        waiting_tokens=scheduler.queue.num_tokens + core.state.grammars.waiting_tokens,
+        oldest_waiting=_oldest_waiting(core, now),
+        blocks={"free": free - kept, "used": total - free, "cached": kept},
+        blocks_total=total,
+        host_blocks={"free": host_total - host_used, "used": host_used},
+        swapped={
+            "out": counts.swapped_out + (0 if cache is None else cache.num_swapped_out),
+            "in": counts.swapped_in + (0 if cache is None else cache.num_swapped_in),
+        },
+        steps=scheduler.num_steps,
+        step_budget=scheduler.budget,
+        preemptions=scheduler.num_preemptions,
+        cache_queries=scheduler.fresh_share.total_brought,
+        cache_hits=scheduler.fresh_share.total_found,
+        parts={
+            "plan": planning,
+            "apply": applying,
+            "compute": workers.compute_seconds,
+            "dispatch": counts.dispatch_seconds,
+        },
+        histograms={
+            "step_seconds": counts.step_seconds.copy(),
+            "step_sequences": counts.step_sequences.copy(),
+            "iteration_tokens": counts.iteration_tokens.copy(),
+            "recovery_seconds": counts.recovery_seconds.copy(),
+        },
+        ended=dict(counts.ended),
+        rejected=dict(counts.rejected),
+        resumed=counts.resumed,
+        worker_deaths=counts.worker_deaths,
+        frontends=len(core.state.frontends),
+        workers=workers.num_ready,
+        tenants=_tenants(core, counts, debts or {}),
+        fair=debts is not None,
+    )
+
+
+def _oldest_waiting(core: EngineCore, now: float) -> float:
+    """Seconds since the first of those was accepted that wait and have been given nothing."""
+    oldest = now
+    for request in core.state.frontends.requests():
+        if request.accepted < oldest and any(map(_waits, request.sequences.values())):
+            oldest = request.accepted
+    return now - oldest
+
+
+def _waits(sequence: Sequence) -> bool:
+    idle = sequence.state is not SequenceState.RUNNING and not sequence.finished
+    return idle and not sequence.num_generated
+
+
+def _tenants(
+    core: EngineCore, counts: EngineCounts, owed: dict[str, float]
+) -> dict[str, TenantMetrics]:
+    generated, opened = dict(counts.generation_tokens), dict.fromkeys(counts.prompt_tokens, 0)
+    for request in core.state.frontends.requests():
+        generated[counts.label(request.tenant)] += _generated(request)
+    for tenant, count in core.state.frontends.open_requests.by_tenant().items():
+        opened[counts.label(tenant)] += count
+    debts = dict.fromkeys(opened, 0.0)
+    for tenant, debt in owed.items():
+        name = counts.label(tenant)
+        debts[name] = max(debt, debts[name])
+    return {
+        name: TenantMetrics(prompt, generated[name], opened[name], debts[name])
+        for name, prompt in counts.prompt_tokens.items()
+    }
+
+
+def _generated(request: Request) -> int:
+    """Tokens of those of its sequences that have not been counted for good."""
+    return sum(s.num_generated for s in request.sequences.values() if not s.finished)

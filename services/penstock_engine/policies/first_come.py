@@ -1,0 +1,72 @@
+"""The policy `fcfs`: first come, first served."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from penstock.config.settings import SchedulerSettings
+from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
+from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.policy import Policy, Turn
+from penstock_engine.policies.preemption import LatestFirst
+from penstock_engine.policies.shares import PrefillShare
+from penstock_engine.policies.tenants import Tenants
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.waiting.queue import WaitingQueue
+
+
+class OneLine(Policy):
+    """One queue for all, in some order; decodes before prefill; whoever is last in the order gives
+    way."""
+
+    def __init__(self, order: QueueOrder, pace: StepPace) -> None:
+        self.order = order
+        self.pace = pace
+        self.queue = WaitingQueue(order)
+        self._share = PrefillShare()
+        self._latest = LatestFirst(order)
+
+    def turns(
+        self,
+        decodes: list[Sequence],
+        chunks: list[Sequence],
+        builder: StepBuilder,
+        *,
+        can_start: bool,
+    ) -> Iterator[Turn]:
+        """Decodes come first, within a limit that leaves prefill its share; those that the limit
+        keeps out come last.  Prefill has what keeps the step short enough for decodes."""
+        limit = self._share.decode_limit(builder.left, prefill_pending=bool(chunks or can_start))
+        if len(decodes) > limit:
+            # Not all fit: those that were served least recently go first.
+            decodes.sort(key=lambda sequence: sequence.last_work)
+        for sequence in decodes[:limit]:
+            yield Turn(sequence, 1)
+        held = builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
+        yield from self._prefill(chunks, builder)
+        builder.left += held
+        for sequence in decodes[limit:]:
+            yield Turn(sequence, 1)
+
+    def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
+        """Those that run in the order in which they started, then those that wait."""
+        for sequence in chunks:
+            yield Turn(sequence, builder.left)
+        yield Turn(None, builder.left)
+
+    def precedes(self, one: Sequence, other: Sequence) -> bool:
+        return self.order.key(one) < self.order.key(other)
+
+    def victim(self, running: Collection[Sequence], needy: Sequence) -> Sequence | None:
+        return self._latest.victim(running, needy)
+
+
+class FirstCome(OneLine):
+    """In the order in which requests were accepted."""
+
+    name = "fcfs"
+
+    @classmethod
+    def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
+        return cls(FirstComeFirstServed(), StepPace(settings.max_step_slowdown))

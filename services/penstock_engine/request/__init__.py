@@ -1,0 +1,1 @@
+"""A request, its sequences, and what happens to one of them alone."""

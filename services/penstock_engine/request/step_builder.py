@@ -1,0 +1,230 @@
+"""A step while it is being decided, and while it is in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
+from penstock_engine.request.request import Sequence
+
+
+class UnfitResult(Exception):
+    """A Result that doesn't belong to the oldest step in flight."""
+
+
+class StepInFlight:
+    """What a step that was sent works on.
+
+    items: (sequence, tokens computed once it is settled, whether it samples), in the plan's order.
+    alone: one suspect has the step to itself.  tokens: that it computes; decodes: of these, those
+    of sequences that it gives one.
+    """
+
+    __slots__ = ("alone", "decodes", "items", "number", "tokens")
+
+    def __init__(
+        self,
+        number: int,
+        items: list[tuple[Sequence, int, bool]],
+        *,
+        alone: bool,
+        tokens: int,
+        decodes: int,
+    ) -> None:
+        self.number = number
+        self.items = items
+        self.alone = alone
+        self.tokens = tokens
+        self.decodes = decodes
+
+    def verify(self, result: Result, vocab_size: int) -> None:
+        """Raises UnfitResult unless `result` answers these items, one for one."""
+        if result.step != self.number:
+            raise UnfitResult(f"a result for step {result.step} where {self.number} is in flight")
+        if len(result.slots) != len(self.items):
+            raise UnfitResult(
+                f"the result of step {self.number} has {len(result.slots)} slots; "
+                f"its plan has {len(self.items)}"
+            )
+        for (sequence, end, samples), outcome in zip(self.items, result.slots, strict=True):
+            slot, token = outcome.slot, outcome.token
+            if slot != sequence.slot:
+                raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
+            if outcome.error is not None:
+                continue
+            self._verify_prompt(sequence, end, outcome)
+            if outcome.deferred and token is None and samples and sequence.request.grammar:
+                continue
+            if (token is not None) != samples or outcome.deferred:
+                raise UnfitResult(
+                    f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
+                )
+            if token is None:
+                continue
+            if not 0 <= token < vocab_size:
+                raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
+            if outcome.logprobs is None and sequence.request.sampling.logprobs is not None:
+                raise UnfitResult(f"slot {slot} gave no log-probabilities, which were asked for")
+
+    def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
+        """Each token that is computed tells about the next one of the prompt."""
+        if sequence.finished:
+            return  # It is told no more; so its count stays behind.
+        told = min(end + 1, len(sequence.request.prompt))
+        expected = max(0, told - sequence.prompt_reported)
+        given = len(outcome.prompt_logprobs or ())
+        if given != expected:
+            raise UnfitResult(
+                f"slot {outcome.slot} gave {given} log-probabilities of its prompt, not {expected}"
+            )
+
+
+MAX_PROMPT_LOGPROBS = 65_536
+"""Prompt tokens that one result tells log-probabilities of, some 300 bytes each: so it fits a
+message, however many tokens a step may have."""
+
+
+class StepBuilder:
+    """Collects a step's work within its token budget, and who starts in it.
+
+    What starts brings all its tokens along, whether they are to be computed or not: their keys are
+    looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
+
+    left: budget that is not given out.  room: tokens that others who start may bring.  told: prompt
+    tokens that the step's result may yet tell log-probabilities of.  alone: see StepInFlight.
+    """
+
+    __slots__ = ("_admitted", "alone", "items", "left", "room", "told")
+
+    def __init__(self, budget: int, room: int) -> None:
+        self.left = budget
+        self.room = room
+        self.told = MAX_PROMPT_LOGPROBS
+        self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
+        self.alone = False
+        self._admitted: dict[int, Sequence] = {}
+
+    def admit(self, sequence: Sequence) -> None:
+        """The worker gets the sequence in full, with the blocks that its table has now."""
+        if sequence.slot is None:
+            raise ValueError("a sequence without a slot can't be admitted")
+        self._admitted[sequence.slot] = sequence
+        self.room -= _carried(sequence)
+
+    def can_carry(self, sequence: Sequence) -> bool:
+        """Whether there is room for what it brings; one always may start."""
+        return not self._admitted or _carried(sequence) <= self.room
+
+    def most(self, sequence: Sequence) -> int:
+        """Tokens that the step has left for a sequence."""
+        return min(self.left, self.told) if sequence.reports_prompt else self.left
+
+    def keep_to(self, tokens: float) -> int:
+        """Leaves at most so many tokens to be given out. Returns how many it holds back."""
+        held = max(0, self.left - max(0, int(min(tokens, self.left))))
+        self.left -= held
+        return held
+
+    def starts(self, sequence: Sequence) -> bool:
+        """Whether the sequence was admitted in this builder."""
+        return sequence.slot in self._admitted
+
+    def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
+        """Computes tokens [start, end) of a sequence that has a slot."""
+        slot = sequence.slot
+        if slot is None or slot in self.items or end - start > self.left:
+            raise ValueError(f"work for slot {slot} that can't be planned")
+        self.left -= end - start
+        if end > start + 1 and sequence.reports_prompt:
+            self.told -= end - start
+        self.items[slot] = (sequence, start, end, new_blocks)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes back what a sequence was given: it is being preempted."""
+        item = self.items.pop(sequence.slot, None) if sequence.slot is not None else None
+        if item is not None:
+            self.left += item[2] - item[1]
+
+    def commit(
+        self, number: int, released: list[int], copies: list[Copy]
+    ) -> tuple[Plan, StepInFlight]:
+        """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
+        work: list[SlotWork] = []
+        items: list[tuple[Sequence, int, bool]] = []
+        tokens = decodes = 0
+        for slot, (sequence, start, end, new_blocks) in self.items.items():
+            work.append(SlotWork(slot, start, end - start, new_blocks))
+            samples = end == sequence.num_expected
+            items.append((sequence, end, samples))
+            tokens += end - start
+            decodes += end - start == 1
+            sequence.num_scheduled = end
+            sequence.num_expected += samples
+            sequence.in_flight += 1
+            sequence.last_work = (number << 12) + len(items)
+        plan = Plan(number, number - 1, released, self._admissions(), work, copies)
+        step = StepInFlight(number, items, alone=self.alone, tokens=tokens, decodes=decodes)
+        return plan, step
+
+    def _admissions(self) -> list[NewSequence]:
+        """In the order in which the worker reads them."""
+        unknown = dict(self._admitted)
+        admissions = []
+        for slot, sequence in self._admitted.items():
+            admissions.append(_admission(sequence, unknown))
+            del unknown[slot]
+        return admissions
+
+
+ANY_SAMPLING = TokenSampling(0)
+"""Of a sequence that is like another: it has that one's."""
+
+
+def _carried(sequence: Sequence) -> int:
+    return sequence.num_tokens + sequence.request.num_carried
+
+
+def _slot_of(sequence: Sequence) -> int:
+    if sequence.slot is None:
+        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no slot")
+    return sequence.slot
+
+
+def _blocks_of(sequence: Sequence) -> list[int]:
+    if sequence.table is None:
+        raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no blocks")
+    return list(sequence.table.blocks)
+
+
+def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
+    """In full; or like a sibling, if the worker has one. unknown: slots of those that it has not
+    read of yet."""
+    for other in sequence.request.sequences.values():
+        if other.slot is not None and other.slot not in unknown:
+            return NewSequence(
+                slot=_slot_of(sequence),
+                tokens=sequence.emitted.tolist(),
+                num_prompt=len(sequence.request.prompt),
+                index=sequence.index,
+                sampling=ANY_SAMPLING,
+                blocks=_blocks_of(sequence),
+                prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
+                like=other.slot,
+            )
+    return _in_full(sequence)
+
+
+def _in_full(sequence: Sequence) -> NewSequence:
+    return NewSequence(
+        slot=_slot_of(sequence),
+        tokens=sequence.tokens(),
+        num_prompt=len(sequence.request.prompt),
+        index=sequence.index,
+        sampling=sequence.request.sampling,
+        blocks=_blocks_of(sequence),
+        grammar=sequence.request.grammar,
+        pooling=sequence.request.pooling,
+        prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
+    )

@@ -1,0 +1,269 @@
+"""Which tokens the next step computes.
+
+Charter: this file knows tokens, blocks and slots.  What differs between deployments (order,
+admission, preemption, shares) comes in as policy objects.  No feature adds a branch to `plan`.
+"""
+
+from __future__ import annotations
+
+from penstock.config.settings import SchedulerSettings
+from penstock.protocol.to_worker import Plan
+from penstock_engine.policies.policy import Turn
+from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.prefix_reuse import Start
+from penstock_engine.scheduler.starts import StartFinder
+from penstock_engine.scheduler.state import SchedulerState
+
+
+class Scheduler:
+    """Decides; what it decides on, and what results do to it, is SchedulerState.
+
+    `plan` may be called while steps are in flight: the next one is sent before their results are
+    known, so that the worker never waits for it.  Without a pool (no worker) it returns None and
+    sequences wait.
+
+    whole: sequences are computed in one step each, never in chunks.
+    """
+
+    FOLLOWED_TOKENS = 512
+    FOLLOWED_SECONDS = 0.1
+    """A step of more tokens that takes longer is not followed before it is settled: the pause after
+    it is a small part of it, and a request that arrives meanwhile would have to wait for its
+    follower too."""
+
+    def __init__(
+        self, state: SchedulerState, settings: SchedulerSettings, *, whole: bool = False
+    ) -> None:
+        self.state = state
+        self._starts = StartFinder(state)
+        self._whole = whole
+        self._max_in_flight = settings.max_steps_in_flight
+        self._max_carried = settings.max_carried_tokens
+
+    def plan(self) -> Plan | None:
+        """The next step, or None: enough are in flight, there is no worker, or nothing to do.
+
+        The one invariant.  A sequence will have num_expected tokens (prompt and emitted) once
+        every step in flight is settled, and its KV lags behind: num_scheduled <= num_expected.  A
+        step gives a sequence `count` of the step's token budget and moves num_scheduled up by as
+        much; when that reaches num_expected the step also samples a token, so num_expected moves
+        one ahead and the chase goes on.  The worker holds that token by the time the next step
+        needs it, whether or not its number has been seen here.  Nothing else happens to a
+        sequence that runs: a long prompt taken in chunks, a prompt, a decode and the
+        recomputation after a preemption are all this, and differ only in how far num_scheduled is
+        behind.
+
+        Decodes (one token behind) are served first, within a limit that leaves prefill its share;
+        then what has started, in order; then whoever waits, strictly in order, while slots,
+        blocks and budget last; then decodes that the limit had kept out.
+        """
+        if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
+            return None
+        for sequence in [s for s in self.state.leaving.values() if not s.in_flight]:
+            self.state.preempt(sequence)
+        budget = self.state.policy.budget(self.state.budget, self._ahead())
+        if not budget or self._await_room():
+            return None
+        builder = StepBuilder(budget, self._max_carried)
+        turns = [self._run_suspect, self._run_others]
+        if self.state.last_was_alone:
+            turns.reverse()
+        for run in turns:
+            if not builder.items:
+                run(builder)
+        if not builder.items:
+            return None
+        self.state.last_was_alone = builder.alone
+        self.state.last_step += 1
+        plan, step = builder.commit(
+            self.state.last_step, self.state.released, self.state.cache.take_copies()
+        )
+        self.state.released = []
+        self.state.in_flight.append(step)
+        return plan
+
+    def _may_follow(self) -> bool:
+        """Whether one more step may be sent behind those in flight.
+
+        While a suspect is about they go one by one, so that a death accuses one step.
+        """
+        latest, head = self.state.in_flight[-1], self.state.queue.head()
+        suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
+        room = len(self.state.in_flight) < self._max_in_flight
+        return room and self._is_short() and not suspects
+
+    def _is_short(self) -> bool:
+        """Whether the latest step is short enough to be followed."""
+        tokens = self.state.in_flight[-1].tokens
+        return tokens <= self.FOLLOWED_TOKENS or self.state.step_cost.within(
+            tokens, self.FOLLOWED_SECONDS
+        )
+
+    def _ahead(self) -> int:
+        """Tokens that are computed before those of the next step."""
+        return sum(step.tokens for step in self.state.in_flight)
+
+    def _behind(self, sequence: Sequence) -> int:
+        """Tokens that the next step may compute: not the last one where none may follow it, and
+        none where one is on its way that a grammar's mask may defer: it is not followed."""
+        expected = sequence.num_expected
+        if sequence.request.grammar is not None and expected > sequence.num_tokens:
+            return 0
+        last = expected >= sequence.most_tokens or expected >= self.state.longest
+        return expected - last - sequence.num_scheduled
+
+    def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
+        """(one token behind, further behind) of those that run."""
+        decodes: list[Sequence] = []
+        chunks: list[Sequence] = []
+        for slot, sequence in self.state.running.items():
+            behind = self._behind(sequence)
+            if behind and sequence is not self.state.suspect and slot not in self.state.leaving:
+                (decodes if behind == 1 else chunks).append(sequence)
+        return decodes, chunks
+
+    def _run_others(self, builder: StepBuilder) -> None:
+        decodes, chunks = self._runnable()
+        can_start = bool(self.state.queue and self.state.free_slots)
+        for turn in self.state.policy.turns(decodes, chunks, builder, can_start=can_start):
+            if turn.sequence is None:
+                self._admit(builder, turn)
+            else:
+                self._extend(turn.sequence, builder, turn.most)
+
+    def _work(
+        self, sequence: Sequence, builder: StepBuilder, start: int, end: int, new_blocks: list[int]
+    ) -> None:
+        """Puts an item into the builder, and has it charged."""
+        builder.work(sequence, start, end, new_blocks)
+        if sequence.table is None:
+            return
+        samples = end == sequence.num_expected
+        decodes = samples and end - start == 1 and start >= len(sequence.request.prompt)
+        steps = self.state.last_step + 1 - (sequence.last_work >> 12) if sequence.last_work else 1
+        held = len(sequence.table.blocks) * steps
+        self.state.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
+
+    def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
+        """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
+        table, cache = sequence.table, self.state.cache
+        left = builder.left if most is None else min(most, builder.left)
+        if table is None or cache is None or sequence.slot in self.state.leaving or not left:
+            return  # Preempted earlier in this plan, or the budget is spent.
+        start = sequence.num_scheduled
+        end = min(start + self._behind(sequence), start + left)
+        if end > start + 1:
+            end = min(end, start + builder.most(sequence))
+        room = table.capacity
+        if end <= room:
+            self._work(sequence, builder, start, end, [])
+            return
+        if room == start and not cache.pool.num_free:
+            self._make_room(sequence, builder)
+        end = min(end, room + cache.pool.num_free * self.state.block_size)
+        if end > start:
+            self._work(sequence, builder, start, end, table.grow(cache, end))
+
+    def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
+        """Preempts somebody, at once or as soon as no step in flight refers to them."""
+        if self.state.leaving:
+            return  # Blocks are on their way.
+        # Whoever starts in this very plan is unknown to the worker as yet.
+        known = [
+            sequence for sequence in self.state.running.values() if not builder.starts(sequence)
+        ]
+        victim = self.state.policy.victim(known, needy)
+        if victim is None or victim.slot is None:
+            return
+        builder.withdraw(victim)
+        if victim.in_flight:
+            self.state.leaving[victim.slot] = victim
+        else:
+            self.state.preempt(victim)
+
+    def _admit(self, builder: StepBuilder, turn: Turn) -> None:
+        """Starts those that wait, strictly in order, as far as it is their turn.
+
+        Whoever was preempted for want of blocks in this plan doesn't start again in it: it needs
+        at least the blocks that it gave up, and one of those is taken.
+        """
+        least = builder.left - min(turn.most, builder.left)
+        while builder.left > least:
+            head = self.state.queue.head(turn.tenant)
+            if head is None or head.suspect_until:
+                return
+            if turn.before is not None and not self.state.policy.precedes(head, turn.before):
+                return
+            if not builder.can_carry(head) or not builder.most(head):
+                return
+            start = self._starts.fits(head)
+            if start is None:
+                self.state.queue.hold(head)
+                return
+            most = builder.left - least
+            if self._whole:
+                # All of it in this step, whatever its turn: a step that has room for all comes.
+                if head.num_tokens > builder.left:
+                    return
+                most = builder.left
+            self._start(head, start, builder, most)
+
+    def _await_room(self) -> bool:
+        """Has others make way for the head of the queue, where the policy says so.
+
+        Whether no step may be sent until those that must leave are free to.
+        """
+        head = self.state.queue.head() if self.state.policy.makes_way else None
+        if head is None or head.suspect_until or self.state.suspect is not None:
+            return False
+        shortage = self._starts.shortage(head)
+        if shortage is None:
+            return False
+        staying = [s for slot, s in self.state.running.items() if slot not in self.state.leaving]
+        for victim in self.state.policy.make_way(head, staying, shortage) or ():
+            if victim.in_flight and victim.slot is not None:
+                self.state.leaving[victim.slot] = victim
+            else:
+                self.state.preempt(victim)
+        return bool(self.state.leaving) and self._starts.missing(shortage.needed) <= 0
+
+    def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> None:
+        """most: tokens that it may compute in this step."""
+        if self.state.cache is None or self.state.prefix_reuse is None:
+            return
+        self.state.queue.remove(sequence)
+        sequence.move(SequenceState.RUNNING)
+        swapped = self.state.cache.num_swapped_in
+        sequence.table = self.state.prefix_reuse.table(sequence, start)
+        self.state.occupy(sequence, self.state.free_slots.pop())
+        sequence.tokens_at_start = sequence.num_tokens
+        sequence.num_computed = sequence.num_scheduled = start.computed
+        cached = min(start.computed, len(sequence.request.prompt))
+        if sequence.request.cached_tokens is None:
+            sequence.request.cached_tokens = cached
+            self.state.fresh_share.observe(len(sequence.request.prompt), cached)
+        if sequence.timeline is not None:
+            sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
+        end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
+        sequence.table.grow(self.state.cache, end)
+        builder.admit(sequence)
+        self._work(sequence, builder, start.computed, end, [])
+
+    # ---- suspects: those that ran when a worker or an engine died
+
+    def _run_suspect(self, builder: StepBuilder) -> None:
+        """Gives the whole step to one suspect, if there is one; they take turns with the others.
+
+        A suspect that was computed alone past the point at which it was accused is none.
+        """
+        if self.state.suspect is not None:
+            self._extend(self.state.suspect, builder)
+        else:
+            head = self.state.queue.head()
+            start = self._starts.fits(head) if head is not None and head.suspect_until else None
+            if head is None or start is None:
+                return
+            self._start(head, start, builder, builder.left)
+            self.state.suspect = head
+        builder.alone = bool(builder.items)

@@ -1,0 +1,97 @@
+"""Whether the head of the queue can start, and how."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock_engine.policies.admission import Headroom
+from penstock_engine.policies.policy import Shortage
+from penstock_engine.request.request import Sequence
+from penstock_engine.scheduler.prefix_reuse import Start
+from penstock_engine.scheduler.state import SchedulerState
+
+MAX_LOOK_STEPS = 32
+"""Steps for which a look at the head of the queue counts: what it had found may be gone by then, or
+more be there."""
+
+
+class Look(NamedTuple):
+    """How the head of the queue might start, when it was last looked for."""
+
+    head: Sequence | None
+    released: int  # SchedulerState.num_released then
+    steps: int  # SchedulerState.num_steps then
+    start: Start | None
+
+    def holds(self, head: Sequence, released: int, steps: int) -> bool:
+        """Whether nothing has become free since; who waits for others looks after each step."""
+        age = steps - self.steps
+        recent = age < MAX_LOOK_STEPS if self.start is not None else age == 0
+        return recent and head is self.head and released == self.released
+
+
+class StartFinder:
+    """Looks for a slot and blocks, and remembers what it found while nothing becomes free."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._headroom = Headroom()
+        self._look = Look(None, 0, 0, None)
+
+    def fits(self, head: Sequence) -> Start | None:
+        """How `head` may start: with a slot, and the blocks; None: it may not."""
+        if not self._state.free_slots or (self._is_known(head) and self._in_vain(self._look.start)):
+            return None
+        start = self._find(head)
+        return None if self._in_vain(start) else start
+
+    def shortage(self, head: Sequence) -> Shortage | None:
+        """What `head` lacks to start; None: it can, or should wait for what others compute."""
+        start = self._look.start if self._is_known(head) else self._find(head)
+        state = self._state
+        if start is None or (state.free_slots and not self._in_vain(start)):
+            return None
+        return Shortage(
+            blocks=self.missing(start.needed),
+            slots=1 - len(state.free_slots) - len(state.leaving),
+            needed=start.needed,
+        )
+
+    def missing(self, needed: int) -> int:
+        """Blocks that a start with `needed` free ones still lacks once those that are leaving have
+        left, and share none."""
+        state = self._state
+        if state.pool is None:
+            return 0
+        coming = sum(len(s.table.blocks) for s in state.leaving.values() if s.table is not None)
+        others = len(state.running) - len(state.leaving)
+        return self._needed(needed, others) - state.pool.num_free - coming
+
+    def _needed(self, own: int, others: int) -> int:
+        """Blocks that must be free for a sequence to start beside others: its own, and what those
+        may soon need.
+
+        Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
+        when all that have started are served.
+        """
+        headroom = self._headroom.blocks(others, self._state.block_size) if others else 0
+        return own + headroom
+
+    def _in_vain(self, start: Start | None) -> bool:
+        """Whether there are too few blocks for such a start, or it isn't to be yet."""
+        pool = self._state.pool
+        if start is None or pool is None:
+            return True
+        return self._needed(start.needed, len(self._state.running)) > pool.num_free
+
+    def _is_known(self, head: Sequence) -> bool:
+        """To look for a long prompt's blocks takes milliseconds, and a head may wait for many
+        steps."""
+        return self._look.holds(head, self._state.num_released, self._state.num_steps)
+
+    def _find(self, head: Sequence) -> Start | None:
+        """How it may start now."""
+        state = self._state
+        start = None if state.prefix_reuse is None else state.prefix_reuse.find(head)
+        self._look = Look(head, state.num_released, state.num_steps, start)
+        return start

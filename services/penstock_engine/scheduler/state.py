@@ -1,0 +1,307 @@
+"""Who waits, who holds a slot and KV blocks, and what the results of steps do to them.
+
+Charter: this file chooses nobody.  It knows tokens, blocks and slots; sessions, messages to front
+ends and stop rules are the core's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from penstock.config.settings import SchedulerSettings
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.pool import BlockPool
+from penstock_engine.policies.forecast import FreshShare, StepCostForecast
+from penstock_engine.policies.policy import Policy
+from penstock_engine.policies.resumption import Resumption
+from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.step_builder import StepInFlight, UnfitResult
+from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from penstock_engine.sessions.fault_attribution import FaultAttribution
+
+
+class SchedulerState:
+    """Owns the queue, the slots, the block pool and the steps in flight.
+
+    `add` and `finish` may be called at any time.
+
+    A slot and its blocks are freed in `_release`, and only when no step in flight refers to the
+    sequence: one that ends in mid-step is marked, and released when the last of its steps is
+    settled; one that is to be preempted leaves likewise.
+    """
+
+    LEAST_BUDGET = 64
+    """Tokens that a step may have however often memory ran out."""
+
+    MAX_DEFERRALS = 32
+    """Steps in a row that may pass a sequence by because the mask of its grammar is late."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        block_size: int,
+        max_model_len: int,
+        policy: Policy,
+    ) -> None:
+        self.policy = policy
+        self.block_size = block_size
+        self.queue = self.policy.queue
+        self.running: dict[int, Sequence] = {}
+        """By slot, in the order in which they started."""
+        self.marked: dict[int, Sequence] = {}
+        """Ended, by slot; a step in flight still refers to them."""
+        self.leaving: dict[int, Sequence] = {}
+        """Running, by slot, and to be preempted once no step in flight refers to them."""
+        self._moved: dict[Request, None] = {}
+        """Requests with a sequence that has got or lost a slot lately."""
+        self.cache: KVCache | None = None
+        self.num_released = 0
+        """Slots that became free so far, with their blocks."""
+        self.num_preemptions = 0
+        self.num_steps = 0
+        self.budget = settings.max_num_batched_tokens
+        """Tokens of a step; see `shrink`."""
+        self._max_model_len = max_model_len
+        self.longest = max_model_len
+        """Tokens that a sequence may have, with the pool that there is."""
+        self.max_num_seqs = settings.max_num_seqs
+        self.step_cost = StepCostForecast()
+        self.fresh_share = FreshShare()
+        self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
+        self.prefix_reuse: PrefixReuse | None = None
+        self.in_flight: deque[StepInFlight] = deque()
+        """Steps that were sent, and are not settled, the oldest first."""
+        self.suspect: Sequence | None = None
+        """Runs alone, as a worker or an engine died while it ran."""
+        self._forget_worker()
+
+    def _forget_worker(self) -> None:
+        self.free_slots = list(range(self.max_num_seqs - 1, -1, -1))
+        self.released: list[int] = []
+        """Slots that the worker doesn't know yet to be free."""
+        self.last_step = 0
+        """Number of the latest step that was planned."""
+        self.last_was_alone = False
+        """Whether a suspect had that step to itself."""
+
+    # ---- what the core tells it
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.queue or self.in_flight)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were sent, and are not settled."""
+        return len(self.in_flight)
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens that the whole pool holds; None without a worker."""
+        return None if self.pool is None else self.pool.num_blocks * self.block_size
+
+    @property
+    def pool(self) -> BlockPool | None:
+        return None if self.cache is None else self.cache.pool
+
+    def attach(self, num_blocks: int, host_blocks: int = 0, copy_seconds: float = 0.0) -> None:
+        """A worker is ready, with empty pools of that many blocks."""
+        self.cache = KVCache(num_blocks, self.block_size, host_blocks)
+        self.prefix_reuse = PrefixReuse(self.cache)
+        self.longest = min(self._max_model_len, num_blocks * self.block_size)
+        self._resume.attach(host_blocks, copy_seconds)
+
+    def shrink(self) -> bool:
+        """A step took more memory than there is: from now on they are half as large. Whether that
+        could be; a step has LEAST_BUDGET tokens at least, and as many as a block."""
+        smaller = max(self.budget // 2, self.LEAST_BUDGET, self.block_size)
+        if smaller >= self.budget:
+            return False
+        self.budget = self._resume.budget = smaller
+        return True
+
+    def detach(self) -> dict[Sequence, int]:
+        """The worker is gone, and its KV with it. Everything that ran waits again.
+
+        Returns the sequences that were in a step in flight, and live; each with the tokens that
+        would have been computed of it.
+        """
+        scheduled: dict[Sequence, int] = {}
+        for step in self.in_flight:
+            for sequence, end, _ in step.items:
+                sequence.in_flight = 0
+                if not sequence.finished:
+                    scheduled[sequence] = end
+        self.in_flight.clear()
+        self.num_released += 1
+        for sequence in [*self.running.values(), *self.marked.values()]:
+            self._vacate(sequence)
+            if not sequence.finished:
+                sequence.move(SequenceState.WAITING)
+                sequence.forget_computed()
+                self.queue.push(sequence)
+        self.running.clear()
+        self.marked.clear()
+        self.leaving.clear()
+        self.suspect = None
+        self.cache = self.prefix_reuse = None
+        self.longest = self._max_model_len
+        self._forget_worker()
+        return scheduled
+
+    def add(self, sequence: Sequence) -> None:
+        """A new sequence, WAITING."""
+        self.policy.joined(sequence)
+        self.queue.push(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes a waiting sequence out, to be added again when it may run."""
+        self.queue.remove(sequence)
+        self.policy.left(sequence)
+
+    def finish(self, sequence: Sequence, state: SequenceState) -> None:
+        """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
+        sequence.move(state)
+        slot = sequence.slot
+        known = bool(sequence.ticket) or slot is not None
+        if sequence.ticket:
+            self.queue.remove(sequence)
+        if known:
+            self.policy.left(sequence)
+        if slot is None:
+            return
+        self._leave_running(sequence, slot)
+        if sequence.in_flight:
+            self.marked[slot] = sequence
+        else:
+            self._release(sequence)
+
+    # ---- results
+
+    def verify(self, result: Result, vocab_size: int) -> StepInFlight:
+        """The oldest step in flight; UnfitResult unless `result` answers it, item for item."""
+        if not self.in_flight:
+            raise UnfitResult(f"a result for step {result.step} where no step is in flight")
+        self.in_flight[0].verify(result, vocab_size)
+        return self.in_flight[0]
+
+    def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
+        """Settles the oldest step in flight; `verify` has been called.
+
+        Returns the sequences that have a new token (appended already), log-probabilities of their
+        prompt, or an error, in the plan's order.  The caller decides which of them end.
+        """
+        step = self.in_flight[0]
+        self.step_cost.observe(step.tokens, result.compute_seconds)
+        self.policy.pace.observe(step.decodes, step.tokens, result.compute_seconds)
+        advanced: list[tuple[Sequence, SlotResult]] = []
+        for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
+            sequence.in_flight -= 1
+            if sequence.state is not SequenceState.RUNNING:
+                if not sequence.in_flight and sequence.slot is not None:
+                    del self.marked[sequence.slot]
+                    self._release(sequence)
+                continue
+            if outcome.error is not None:
+                advanced.append((sequence, outcome))
+                continue
+            sequence.prompt_reported += len(outcome.prompt_logprobs or ())
+            if outcome.deferred:
+                if self._defer(sequence, end):
+                    advanced.append((sequence, _too_slow(outcome)))
+                elif outcome.prompt_logprobs:
+                    advanced.append((sequence, outcome))
+                continue
+            sequence.num_computed = end
+            if self.prefix_reuse is not None:
+                self.prefix_reuse.computed(sequence)
+            if outcome.token is not None:
+                sequence.append(outcome.token)
+            if outcome.token is not None or outcome.prompt_logprobs:
+                advanced.append((sequence, outcome))
+        if step.alone and self.suspect is not None:
+            self._exonerate(self.suspect)
+        # Last: a step that can't be applied is still in flight when the books are built again.
+        self.in_flight.popleft()
+        self.num_steps += 1
+        return advanced
+
+    def _defer(self, sequence: Sequence, end: int) -> bool:
+        """No token came: the last of those before `end` is computed again, with its logits.
+
+        Nothing follows the step (see _behind).  Returns whether that was so too often in a row.
+        """
+        sequence.num_computed = sequence.num_scheduled = end - 1
+        sequence.num_expected = sequence.num_tokens
+        sequence.deferrals += 1
+        return sequence.deferrals >= self.MAX_DEFERRALS
+
+    def _exonerate(self, sequence: Sequence) -> None:
+        if sequence.num_computed >= sequence.suspect_until:
+            FaultAttribution.passed(sequence)
+            self.suspect = None
+
+    # ---- slots and blocks
+
+    def preempt(self, victim: Sequence) -> None:
+        if victim.slot is None or victim.table is None or self.cache is None:
+            raise ValueError(f"sequence {victim.index} of {victim.request.name} holds no slot")
+        self._leave_running(victim, victim.slot)
+        if self._resume.recomputes(victim):
+            self.cache.forget_private(victim.table.blocks)
+        self._release(victim)
+        victim.move(SequenceState.PREEMPTED)
+        victim.forget_computed()
+        victim.num_preemptions += 1
+        self.queue.push(victim)
+        self.num_preemptions += 1
+
+    def _leave_running(self, sequence: Sequence, slot: int) -> None:
+        del self.running[slot]
+        self.leaving.pop(slot, None)
+        if self.prefix_reuse is not None:
+            self.prefix_reuse.left(sequence)
+        if sequence is self.suspect:
+            self.suspect = None
+
+    def _release(self, sequence: Sequence) -> None:
+        """The one place where a slot and its blocks become free."""
+        if sequence.table is None or sequence.slot is None or self.cache is None:
+            raise ValueError(f"sequence {sequence.index} of {sequence.request.name} holds no slot")
+        sequence.table.release(self.cache)
+        self.free_slots.append(sequence.slot)
+        self.released.append(sequence.slot)
+        self.num_released += 1
+        self._vacate(sequence)
+
+    def occupy(self, sequence: Sequence, slot: int) -> None:
+        """The one place where a sequence gets a slot."""
+        sequence.slot = slot
+        self.running[slot] = sequence
+        sequence.request.num_running += 1
+        self._moved[sequence.request] = None
+
+    def _vacate(self, sequence: Sequence) -> None:
+        sequence.slot = sequence.table = None
+        sequence.request.num_running -= 1
+        self._moved[sequence.request] = None
+
+    def take_moved(self) -> list[Request]:
+        """Requests of which the first sequence has got a slot, or the last has lost it, since this
+        was asked last."""
+        moved = [r for r in self._moved if r.reported_running != bool(r.num_running)]
+        self._moved.clear()
+        for request in moved:
+            request.reported_running = bool(request.num_running)
+        return moved
+
+
+def _too_slow(outcome: SlotResult) -> SlotResult:
+    error = (
+        f"the mask of the request's grammar was late {SchedulerState.MAX_DEFERRALS} steps in a "
+        "row: the grammar is too ambiguous or too complex"
+    )
+    return msgspec.structs.replace(outcome, error=error, error_code="complex_grammar")

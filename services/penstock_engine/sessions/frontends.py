@@ -1,0 +1,114 @@
+"""The sessions of front ends: who has which requests open, and what goes to each next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.protocol.to_frontend import (
+    Accepted,
+    Outputs,
+    Pooled,
+    Prepared,
+    Rejected,
+    SequenceOutput,
+    Status,
+    Welcome,
+)
+from penstock_engine.policies.admission import OpenRequests
+from penstock_engine.request.request import Request
+from penstock_engine.sessions.effects import Effects, Frames
+from penstock_engine.waiting.deadlines import Deadlines
+
+Reply = Welcome | Accepted | Rejected | Prepared | Pooled
+
+MAX_FRONTENDS = 1024
+"""Sessions at once; one more is refused."""
+
+MAX_OUTPUTS = 4096
+"""Outputs in one message: a step gives at most max_num_seqs, a mass failure may give more."""
+
+
+class FrontendSession:
+    """requests: open ones, by the front end's number.  replies, outputs, entered, left: since the
+    last flush; see Outputs."""
+
+    __slots__ = ("entered", "left", "name", "outputs", "replies", "requests", "session")
+
+    def __init__(self, session: bytes, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.requests: dict[int, Request] = {}
+        self.replies: list[tuple[Reply, Frames]] = []
+        self.outputs: list[SequenceOutput] = []
+        self.entered: list[int] = []
+        self.left: list[int] = []
+
+    def reply(self, message: Reply, frames: Frames = ()) -> None:
+        """Answers come before the outputs of the same flush: Accepted precedes what it promises."""
+        self.replies.append((message, frames))
+
+
+class Frontends:
+    """All sessions, oldest first. open_requests: theirs, counted by tenant; deadlines: of these."""
+
+    def __init__(self) -> None:
+        self.open_requests = OpenRequests()
+        self.deadlines = Deadlines()
+        self._sessions: dict[bytes, FrontendSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[FrontendSession]:
+        return iter(self._sessions.values())
+
+    def get(self, session: bytes) -> FrontendSession | None:
+        return self._sessions.get(session)
+
+    def open(self, session: bytes, name: str) -> FrontendSession:
+        opened = self._sessions[session] = FrontendSession(session, name)
+        return opened
+
+    def close(self, session: bytes) -> None:
+        """Forgets a session; its requests have been ended."""
+        del self._sessions[session]
+
+    def opened(self, request: Request) -> None:
+        """A request was accepted."""
+        self.open_requests.opened(request)
+        self.deadlines.watch(request)
+
+    def ended(self, request: Request) -> None:
+        """The last of it has ended."""
+        self.open_requests.ended(request)
+        self.deadlines.forget(request)
+
+    def moved(self, requests: list[Request]) -> None:
+        """Requests whose first sequence has got a slot, or whose last has lost it."""
+        for request in requests:
+            session = self._sessions.get(request.session)
+            if session is not None and not request.ended:
+                (session.entered if request.num_running else session.left).append(request.number)
+
+    def requests(self) -> Iterator[Request]:
+        """Every open request. Don't end any while iterating."""
+        for session in self._sessions.values():
+            yield from session.requests.values()
+
+    def flush(self, effects: Effects, status: Status | None) -> None:
+        """Moves what each session is due into `effects`, in the order in which it must arrive."""
+        send = effects.to_frontends.append
+        for session in self._sessions.values():
+            if session.replies:
+                for message, frames in session.replies:
+                    send((session.session, message, frames))
+                session.replies = []
+            if session.outputs or session.entered or session.left:
+                for start in range(0, len(session.outputs), MAX_OUTPUTS) or (0,):
+                    part = session.outputs[start : start + MAX_OUTPUTS]
+                    entered, left = session.entered, session.left
+                    send((session.session, Outputs(part, entered, left), ()))
+                    session.entered, session.left = [], []
+                session.outputs = []
+            if status is not None:
+                send((session.session, status, ()))

@@ -1,0 +1,83 @@
+"""The workers: their sessions, what they have told, and whether steps get done."""
+
+from __future__ import annotations
+
+from penstock.config.settings import ParallelSettings
+from penstock.protocol.from_worker import Progress, Ready
+from penstock.protocol.to_worker import ToWorker
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.rank_results import RankResults
+from penstock_engine.sessions.ranks import RankSessions, WorkerSession
+
+
+class Workers:
+    """The rank group and its health.
+
+    fault: what the last worker said that it died of.  final: no other will do better.
+    compute_seconds: that steps took in the workers, by their own clocks, since boot; of a step the
+    slowest rank's.
+    progress_timeout: seconds without a result or a computed layer, with work to do, after which
+    we aren't ready.  One layer of a large model may take seconds; a process that doesn't run at
+    all misses its beats long before.
+    """
+
+    def __init__(
+        self, parallel: ParallelSettings, created: int, progress_timeout: float, effects: Effects
+    ) -> None:
+        self.ranks = RankSessions(parallel, created)
+        self.results = RankResults(parallel)
+        self.fault: str | None = None
+        self.final = False
+        self.compute_seconds = 0.0
+        self.tokens_computed = 0
+        self.tokens_generated = 0
+        self._progress_timeout = progress_timeout
+        self._progress_at = 0.0
+        self._effects = effects
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the group is; None: it isn't ready."""
+        return self.ranks.ready
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that steps are sent to."""
+        return 0 if self.ranks.ready is None else self.ranks.size
+
+    def send(self, message: ToWorker) -> None:
+        """To every rank of the group, if there is one."""
+        for session in self.ranks.formed:
+            self._effects.to_workers.append((session, message, ()))
+
+    def found_ready(self, now: float) -> None:
+        """All of the group has loaded."""
+        self.fault, self.final = None, False
+        self._progress_at = now
+
+    def progressed(self, now: float) -> None:
+        """A step was settled, or there is nothing to do."""
+        self._progress_at = now
+
+    def take_progress(self, worker: WorkerSession, progress: Progress, now: float) -> None:
+        """A step goes on; a worker that repeats itself is stuck."""
+        if progress.layers > worker.layers:
+            worker.layers = progress.layers
+            self._progress_at = now
+
+    def health(self, now: float) -> tuple[bool, str]:
+        """(ready, why not)."""
+        if not self.ranks.formed:
+            return False, self.fault or self._who_is_missing()
+        if self.ranks.ready is None:
+            loading = "worker is" if self.ranks.size == 1 else "workers are"
+            return False, f"the {loading} loading the model"
+        if now - self._progress_at > self._progress_timeout:
+            return False, f"no step has made progress for {self._progress_timeout:g} s"
+        return True, ""
+
+    def _who_is_missing(self) -> str:
+        missing = self.ranks.missing
+        if len(missing) == self.ranks.size:
+            return "no worker is connected"
+        return f"ranks {', '.join(map(str, missing))} (of {self.ranks.size}) are not connected"

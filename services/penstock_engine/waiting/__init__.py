@@ -1,0 +1,1 @@
+"""Everything that a sequence waits for: its turn, its grammar, remote KV blocks, its deadline."""

@@ -1,0 +1,148 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
+from penstock_gateway.chat.prompt import ChatPrompt, chat_prompt, template_of
+from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
+from penstock_gateway.chat.request import ChatRequest, check
+from penstock_gateway.chat.tools import ToolUse, tool_use
+from penstock_gateway.generate.beam_search import search_of
+from penstock_gateway.generate.echo_options import EchoOptions
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.request.sampling import (
+    room_for_output,
+    sampling_params,
+    sequences_of,
+    truncated,
+)
+from penstock_gateway.request.structured_outputs import structure_field
+from penstock_gateway.service import EngineInfo, Service
+
+OPERATION = posting(
+    "/v1/chat/completions", "Answer a conversation", ChatRequest, ChatCompletion, streams=True
+)
+
+
+class ChatCompletions(GenerateEndpoint[ChatRequest]):
+    """One conversation in, n answers out."""
+
+    request_type = ChatRequest
+    id_prefix = "chatcmpl"
+
+    def check(self, request: ChatRequest) -> None:
+        check(request)
+        tools_of(request)
+
+    async def prepare(self, request: ChatRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+        config = self._service.config
+        use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
+        prompt = await prompt_of(request, engine, use)
+        ids, params = _fitted(request, engine, prompt.ids)
+        template = template_of(engine).source
+        constrained = params.structured_outputs is not None
+        parsing = parsing_of(
+            config,
+            template,
+            use,
+            prompt.text,
+            constrained=constrained,
+            include_reasoning=request.include_reasoning is not False,
+        )
+        if needs_special_tokens(config, template, use) and not constrained:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
+        echo = _last_words(request) if request.echo else ""
+        reply = ChatFormat(head, engine.text.tokenizer, echo_options, ids, echo, parsing)
+        structure = "tool_choice" if use.grammar() is not None else structure_field(request)
+        return Job([ids], [with_grammar(params, use)], reply, structure, search_of(request))
+
+
+def _fitted(
+    request: ChatRequest, engine: EngineInfo, ids: list[int]
+) -> tuple[list[int], SamplingParams]:
+    """The prompt, cut if that was asked for, and the parameters. Raises InvalidRequest."""
+    limit = engine.welcome.limits.max_model_len
+    two = request.max_completion_tokens is not None
+    wanted = request.max_completion_tokens if two else request.max_tokens
+    ids = truncated(ids, request, wanted, limit)
+    sequences, many = sequences_of(request)
+    max_tokens = room_for_output(
+        len(ids),
+        wanted,
+        None,
+        engine.welcome.limits,
+        field="max_completion_tokens" if two else "max_tokens",
+        source="messages",
+        sequences=sequences,
+        many=many,
+    )
+    params = sampling_params(
+        request,
+        engine.welcome,
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+    )
+    return ids, params
+
+
+def _last_words(request: ChatRequest) -> str:
+    """What an echo begins with: the last message, if it is the assistant's."""
+    last = request.messages[-1]
+    return last.content if last.role == "assistant" and isinstance(last.content, str) else ""
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
+    watches the connection, which a handler that returns a response can't."""
+    return [OPERATION.route(ChatCompletions(service))]
+
+
+def tools_of(request: ChatRequest, *, auto_allowed: bool = True) -> ToolUse:
+    """Raises InvalidRequest."""
+    return tool_use(
+        request.tools,
+        request.tool_choice,
+        parallel=request.parallel_tool_calls,
+        auto_allowed=auto_allowed,
+    )
+
+
+async def prompt_of(request: ChatRequest, engine: EngineInfo, use: ToolUse) -> ChatPrompt:
+    """The conversation through the model's chat template. Raises InvalidRequest."""
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if use.tools:
+        variables["tools"] = use.for_template()
+    if request.documents:
+        variables["documents"] = request.documents
+    return await chat_prompt(
+        engine,
+        request.messages,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        add_special_tokens=request.add_special_tokens,
+        variables=variables,
+    )
+
+
+def with_grammar(params: SamplingParams, use: ToolUse) -> SamplingParams:
+    """The parameters of a request whose answer must be calls. Raises InvalidRequest."""
+    grammar = use.grammar()
+    if grammar is None:
+        return params
+    if params.structured_outputs is not None:
+        raise InvalidRequest(
+            "tool_choice makes the answer a call; it can't be combined with response_format or "
+            "structured_outputs",
+            param="tool_choice",
+        )
+    return msgspec.structs.replace(params, structured_outputs=grammar)

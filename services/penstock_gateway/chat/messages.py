@@ -1,0 +1,201 @@
+"""The messages of a chat: what they may hold, and the plain dicts that a chat template takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_MEDIA_PARTS = (
+    "image_url",
+    "input_image",
+    "image_embeds",
+    "input_audio",
+    "audio_url",
+    "audio_embeds",
+    "video_url",
+    "file",
+)
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One part of a message's content. Only text parts are supported yet."""
+
+    type: str
+    text: str | None = None
+    image_url: Any = None
+    image_embeds: Any = None
+    input_audio: Any = None
+    audio_url: Any = None
+    audio_embeds: Any = None
+    video_url: Any = None
+    file: Any = None
+    file_id: Any = None
+    detail: Any = None
+    refusal: str | None = None
+    uuid: str | None = None
+    annotations: Any = None
+    cache_control: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+class MessageFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str | None = None
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that the model made, as the client got it."""
+
+    function: MessageFunction
+    id: str | None = None
+    type: str = "function"
+    index: int | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of any role, as a client sends it, or sends back what it was given."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    function_call: Any = None
+    audio: Any = None
+    refusal: str | None = None
+    annotations: Any = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+def template_messages(messages: list[Message], most: int) -> list[dict[str, Any]]:
+    """Checked messages as dicts of strings. most: messages allowed.
+
+    A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
+    """
+    if not messages:
+        raise InvalidRequest("messages is empty; it must hold at least one", param="messages")
+    if len(messages) > most:
+        raise InvalidRequest(
+            f"messages holds {len(messages)} messages; at most {most} are allowed",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+
+
+def characters(messages: list[dict[str, Any]]) -> int:
+    """How much text there is to tokenise."""
+    return sum(len(message["content"]) for message in messages)
+
+
+def _template_message(message: Message, where: str) -> dict[str, Any]:
+    if message.role not in ROLES:
+        raise InvalidRequest(
+            f"{where}.role is {clip(message.role)}; allowed: {', '.join(ROLES)}",
+            param=f"{where}.role",
+            code="invalid_value",
+        )
+    _refuse_retired(message, where)
+    text = _text(message, where)
+    if message.role == "user" and not text:
+        raise InvalidRequest(f"{where}.content, a user message, is empty", param=f"{where}.content")
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": text}
+    for field in ("name", "tool_call_id"):
+        value = getattr(message, field)
+        if value is not None:
+            plain[field] = value
+    thoughts = message.reasoning_content or message.reasoning
+    if thoughts is not None:
+        plain["reasoning_content"] = thoughts
+    if message.tool_calls:
+        plain["tool_calls"] = _tool_calls(message, where)
+    return plain
+
+
+def _refuse_retired(message: Message, where: str) -> None:
+    for field, instead in (("function_call", "send tool_calls"), ("audio", "send text")):
+        if getattr(message, field):
+            raise InvalidRequest(
+                f"{where}.{field} is not supported; {instead}",
+                param=f"{where}.{field}",
+                code="unsupported_value",
+            )
+
+
+def _tool_calls(message: Message, where: str) -> list[dict[str, Any]]:
+    """As templates expect them: arguments as objects, not as the text that clients have."""
+    if message.role != "assistant":
+        raise InvalidRequest(
+            f"{where}.tool_calls belongs to an assistant's message, not to a {message.role}'s",
+            param=f"{where}.tool_calls",
+        )
+    calls = []
+    for index, call in enumerate(message.tool_calls or ()):
+        place = f"{where}.tool_calls[{index}].function.arguments"
+        function = {
+            "name": call.function.name,
+            "arguments": _arguments(call.function.arguments, place),
+        }
+        plain: dict[str, Any] = {"type": "function", "function": function}
+        if call.id is not None:
+            plain["id"] = call.id
+        calls.append(plain)
+    return calls
+
+
+def _arguments(text: str | None, where: str) -> dict[str, Any]:
+    if text is None or not text.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(text.encode())
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"{where} must be a JSON object: {error}", param=where) from None
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"{where} must be a JSON object, as text; it is {clip(text)}", param=where
+        )
+    return value
+
+
+def _text(message: Message, where: str) -> str:
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if content is None and message.tool_calls:
+        return ""
+    if content is None:
+        raise InvalidRequest(
+            f"{where}.content is missing; it must be a string or a list of text parts",
+            param=f"{where}.content",
+        )
+    return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    if part.type in _MEDIA_PARTS:
+        raise InvalidRequest(
+            f"{where} is a part of type {part.type}: media are not supported yet; allowed: text",
+            param=where,
+            code="unsupported_value",
+        )
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type not in _TEXT_PARTS:
+        raise InvalidRequest(
+            f"{where}.type is {clip(part.type)}; allowed: text",
+            param=f"{where}.type",
+            code="invalid_value",
+        )
+    if part.text is None:
+        raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text")
+    return part.text

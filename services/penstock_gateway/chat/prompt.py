@@ -1,0 +1,95 @@
+"""A conversation through the model's chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import InvalidRequest
+from penstock.text.template import ChatTemplate
+from penstock_gateway.chat.messages import Message, characters, template_messages
+from penstock_gateway.request.tokenising import check_length, encode
+from penstock_gateway.service import EngineInfo
+
+RESERVED = frozenset(
+    {
+        "self",
+        "messages",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tools",
+        "documents",
+        "chat_template",
+    }
+)
+"""Variables that are a request's own fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """text: the filled template, for people and parsers; only ids are what the model reads."""
+
+    ids: list[int]
+    text: str
+
+
+def template_of(engine: EngineInfo) -> ChatTemplate:
+    """Raises InvalidRequest where the model has none."""
+    if engine.text.template is None:
+        raise InvalidRequest(
+            "this model has no chat template; use /v1/completions, or start the server with "
+            "--chat-template",
+            code="no_chat_template",
+        )
+    return engine.text.template
+
+
+async def chat_prompt(
+    engine: EngineInfo,
+    messages: list[Message],
+    *,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | None = None,
+    add_special_tokens: bool | None = None,
+    variables: dict[str, Any],
+) -> ChatPrompt:
+    """variables: more for the template.  add_special_tokens: BOS goes in front, where the template
+    doesn't write it.  Raises InvalidRequest."""
+    template = template_of(engine)
+    limit = engine.welcome.limits.max_model_len
+    # Each message costs a token at least.
+    plain = template_messages(messages, limit)
+    check_length(characters(plain), limit)
+    opening = add_generation_prompt
+    if opening is None:
+        opening = not continue_final_message
+    if continue_final_message:
+        variables = {**variables, "continue_final_message": True}
+    rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
+    ids = await encode(rendered.encode, len(rendered.text), limit)
+    tokenizer = engine.text.tokenizer
+    bos = tokenizer.bos_token_id if tokenizer.add_bos else None
+    if add_special_tokens and bos is not None and ids[:1] != [bos]:
+        ids = [bos, *ids]
+    return ChatPrompt(ids, rendered.text)
+
+
+def check_variables(kwargs: dict[str, Any] | None) -> None:
+    """Raises InvalidRequest for chat_template_kwargs that are fields of their own."""
+    taken = RESERVED.intersection(kwargs or ())
+    if taken:
+        raise InvalidRequest(
+            f"chat_template_kwargs may not hold {', '.join(sorted(taken))}",
+            param="chat_template_kwargs",
+        )
+
+
+def refuse_template(given: str | None) -> None:
+    """A template is a program; only the operator may bring one."""
+    if given is not None:
+        raise InvalidRequest(
+            "chat_template can't come with a request; allowed: null (the server's operator sets it "
+            "with --chat-template)",
+            param="chat_template",
+            code="unsupported_value",
+        )

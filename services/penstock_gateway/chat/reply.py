@@ -1,0 +1,217 @@
+"""chat.completion and chat.completion.chunk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock_gateway.chat.parsed_choice import (
+    AssistantMessage,
+    ChatDelta,
+    ParsedChoice,
+    Parsing,
+    whole_message,
+)
+from penstock_gateway.generate.echo_options import (
+    EchoOptions,
+    PromptLogprobsSource,
+    no_prompt_logprobs,
+)
+from penstock_gateway.generate.fast_chunk import FastChunks
+from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
+from penstock_gateway.generate.reply import (
+    ReplyHead,
+    TimelineField,
+    UsageField,
+    UsageInfo,
+    append_event,
+    encoder,
+)
+from penstock_gateway.generate.timeline import RequestTimeline
+from penstock_gateway.http.events import DONE
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
+    from penstock.text.tokenizer import Tokenizer
+    from penstock_gateway.generate.choice import ChoiceOutput
+
+
+class ChatChoice(msgspec.Struct):
+    """stop_reason, as vLLM has it: the stop string or stop token id, null for EOS and length.
+    token_ids: there when they were asked for."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion"):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageInfo
+    system_fingerprint: str | None
+    penstock_timeline: TimelineField = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk"):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    system_fingerprint: str | None
+    usage: UsageField = UNSET
+    penstock_timeline: TimelineField = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatFormat:
+    """Writes the reply to one request. echo: what each answer begins with.  parsing: how the text
+    is read; None: all of it is content."""
+
+    def __init__(
+        self,
+        head: ReplyHead,
+        tokenizer: Tokenizer,
+        echo_options: EchoOptions,
+        prompt: list[int],
+        echo: str,
+        parsing: Parsing | None = None,
+    ) -> None:
+        self._head = head
+        self._tokenizer = tokenizer
+        self._echo_options = echo_options
+        self._prompt = prompt
+        self._echo = echo
+        self._parsing = parsing
+        self._parsed: dict[int, ParsedChoice] = {}
+        self._source: PromptLogprobsSource = no_prompt_logprobs
+        self._plain = FastChunks()
+        self._is_plain = (
+            parsing is None and not echo_options.logprobs and not echo_options.token_ids
+        )
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        """source: of the prompt's log-probabilities."""
+        self._source = source
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
+        chunk = self._chunk([first], usage)
+        if self._echo_options.token_ids:
+            chunk.prompt_token_ids = self._prompt
+        append_event(out, chunk)
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if self._is_plain and delta.finish_reason is None and not usage:
+            if delta.text:
+                nullable = usage is None
+                self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=nullable)
+            return
+        options = self._echo_options
+        added, reason = self._read(choice, delta)
+        if added is not None or (delta.token_ids and (options.logprobs or options.token_ids)):
+            piece = ChatChunkChoice(choice, added or ChatDelta())
+            if options.logprobs:
+                piece.logprobs = self._logprobs(delta.token_ids, delta.logprobs)
+            if options.token_ids:
+                piece.token_ids = delta.token_ids
+            append_event(out, self._chunk([piece], usage))
+        if reason is not None:
+            end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
+            append_event(out, self._chunk([end], usage))
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        append_event(out, self._chunk([], usage))
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        append_event(out, self._chunk([], UNSET, timeline))
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        out += DONE
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        head = self._head
+        written = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        reply = ChatCompletion(
+            head.id,
+            head.created,
+            head.model,
+            written,
+            usage,
+            head.system_fingerprint,
+            timeline,
+        )
+        if self._echo_options.prompt_logprobs is not None:
+            logprobs = self._source(0)
+            reply.prompt_logprobs = self._echo_options.prompt(
+                self._tokenizer, self._prompt, logprobs
+            )
+        if self._echo_options.token_ids:
+            reply.prompt_token_ids = self._prompt
+        return encoder.encode(reply)
+
+    def _choice(self, index: int, choice: ChoiceOutput) -> ChatChoice:
+        logprobs = None
+        if self._echo_options.logprobs:
+            logprobs = self._logprobs(choice.token_ids, choice.logprobs)
+        parsed = None if self._parsing is None else ParsedChoice(self._parsing)
+        message = whole_message("".join(choice.texts), parsed)
+        reason = choice.finish_reason
+        if parsed is not None:
+            reason = parsed.finish_reason(reason)
+        if self._echo:
+            message.content = self._echo + (message.content or "")
+        whole = ChatChoice(index, message, logprobs, reason, choice.stop_reason)
+        if self._echo_options.token_ids:
+            whole.token_ids = choice.token_ids
+        return whole
+
+    def _read(self, choice: int, delta: SequenceDelta) -> tuple[ChatDelta | None, str | None]:
+        """What a delta adds to the message, and why the choice ended, if it did."""
+        if self._parsing is None:
+            text = delta.text
+            return ChatDelta(content=text) if text else None, delta.finish_reason
+        parsed = self._parsed.get(choice)
+        if parsed is None:
+            parsed = self._parsed[choice] = ParsedChoice(self._parsing)
+        added = parsed.push(delta.text, last=delta.finish_reason is not None)
+        return added, parsed.finish_reason(delta.finish_reason)
+
+    def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
+        return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._echo_options.as_ids)
+
+    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> ChatChunk:
+        piece = ChatChunkChoice(choice, ChatDelta(content=text))
+        return self._chunk([piece], None if nullable else UNSET)
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: UsageField,
+        timeline: TimelineField = UNSET,
+    ) -> ChatChunk:
+        head = self._head
+        return ChatChunk(
+            head.id, head.created, head.model, choices, head.system_fingerprint, usage, timeline
+        )

@@ -1,0 +1,216 @@
+"""The tools that a request offers, and whether and how the model is made to call them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.structured_outputs import StructuredOutputs
+from penstock_gateway.http.errors import clip
+
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 262_144
+"""Of all tools together, as JSON."""
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+CHOICES = ("auto", "required", "none")
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """parameters: a JSON schema of the arguments object; None: there are no arguments.
+    strict: accepted; calls that tool_choice forces keep to the schema anyway."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Only functions can be tools."""
+
+    function: FunctionDefinition
+    type: str = "function"
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates expect it."""
+        function: dict[str, Any] = {"name": self.function.name}
+        if self.function.description is not None:
+            function["description"] = self.function.description
+        if self.function.parameters is not None:
+            function["parameters"] = self.function.parameters
+        return {"type": "function", "function": function}
+
+
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+
+
+class NamedChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """tool_choice: this function, and no other."""
+
+    function: NamedFunction
+    type: str = "function"
+
+
+ToolChoice = str | NamedChoice | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """tools: that the model is shown; none where it may not call any.
+    mode: free: it may call them.  required: it must.  named: it must call `name`.
+    most: calls that an answer may hold; None: any number."""
+
+    tools: tuple[Tool, ...]
+    mode: Literal["off", "free", "required", "named"]
+    name: str = ""
+    most: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.function.name for tool in self.tools)
+
+    def for_template(self) -> list[dict[str, Any]] | None:
+        return [tool.for_template() for tool in self.tools] or None
+
+    def grammar(self) -> StructuredOutputs | None:
+        """What the answer must look like so that it is the calls that are asked for."""
+        if self.mode == "named":
+            tool = next(tool for tool in self.tools if tool.function.name == self.name)
+            return StructuredOutputs(json=_parameters(tool))
+        if self.mode != "required":
+            return None
+        items = [_call_schema(index, tool) for index, tool in enumerate(self.tools)]
+        schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": items}}
+        if self.most is not None:
+            schema["maxItems"] = self.most
+        return StructuredOutputs(json=schema)
+
+
+NO_TOOLS = ToolUse((), "off")
+
+
+def tool_use(
+    tools: list[Tool] | None,
+    choice: ToolChoice,
+    *,
+    parallel: bool | None,
+    auto_allowed: bool,
+) -> ToolUse:
+    """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose."""
+    if isinstance(choice, str) and choice not in CHOICES:
+        raise InvalidRequest(
+            f"tool_choice is {clip(choice)}; allowed: {', '.join(CHOICES)}, or "
+            '{"type": "function", "function": {"name": …}}',
+            param="tool_choice",
+            code="invalid_value",
+        )
+    _check(tools or [])
+    if not tools:
+        if choice in (None, "none", "auto"):
+            return NO_TOOLS
+        raise InvalidRequest(
+            "tool_choice needs tools to choose from; tools is empty", param="tool_choice"
+        )
+    most = 1 if parallel is False else None
+    if choice == "none":
+        return NO_TOOLS
+    if choice in (None, "auto"):
+        if not auto_allowed:
+            raise InvalidRequest(
+                "tool_choice auto is turned off on this server (--no-enable-auto-tool-choice); "
+                "allowed: required, none, or a named function",
+                param="tool_choice",
+            )
+        return ToolUse(tuple(tools), "free", most=most)
+    if isinstance(choice, NamedChoice):
+        return ToolUse(tuple(tools), "named", _known(choice, tools), most)
+    return ToolUse(tuple(tools), "required", most=most)
+
+
+def _check(tools: list[Tool]) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(
+            f"tools holds {len(tools)} tools; at most {MAX_TOOLS} are allowed", param="tools"
+        )
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        name, where = tool.function.name, f"tools[{index}]"
+        if tool.type != "function":
+            raise InvalidRequest(
+                f"{where}.type is {clip(tool.type)}; allowed: function", param=f"{where}.type"
+            )
+        if _NAME.fullmatch(name) is None:
+            raise InvalidRequest(
+                f"{where}.function.name is {clip(name)}; it must have 1 to 64 letters, digits, "
+                "underscores and dashes",
+                param=f"{where}.function.name",
+            )
+        if name in seen:
+            raise InvalidRequest(
+                f"{where}.function.name is {clip(name)}, which another tool has already",
+                param=f"{where}.function.name",
+            )
+        seen.add(name)
+    size = len(_encoded(tools))
+    if size > MAX_TOOLS_BYTES:
+        raise InvalidRequest(
+            f"tools has {size} bytes; at most {MAX_TOOLS_BYTES} are allowed", param="tools"
+        )
+
+
+def _encoded(tools: list[Tool]) -> bytes:
+    try:
+        return msgspec.json.encode(tools)
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"tools can't be read: {error}", param="tools") from None
+
+
+def _known(choice: NamedChoice, tools: list[Tool]) -> str:
+    names = [tool.function.name for tool in tools]
+    if choice.type != "function" or choice.function.name not in names:
+        raise InvalidRequest(
+            f"tool_choice names {clip(choice.function.name)}, a {clip(choice.type)}; allowed are "
+            f"the functions {clip(names)}",
+            param="tool_choice",
+        )
+    return choice.function.name
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    given = tool.function.parameters
+    if not given:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    # A call's arguments are an object, whatever else the schema says.
+    return given if "type" in given else {"type": "object", **given}
+
+
+def _call_schema(index: int, tool: Tool) -> dict[str, Any]:
+    place = f"#/items/anyOf/{index}/properties/parameters"
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": tool.function.name},
+            "parameters": _moved(_parameters(tool), place),
+        },
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """The schema with its own references pointing to where it is now a part of another."""
+    if isinstance(schema, dict):
+        return {
+            key: place + value[1:]
+            if key == "$ref" and isinstance(value, str) and value.startswith("#")
+            else _moved(value, place)
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [_moved(item, place) for item in schema]
+    return schema

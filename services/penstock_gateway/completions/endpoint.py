@@ -1,0 +1,123 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
+from penstock_gateway.completions.reply import Prompt as KnownPrompt
+from penstock_gateway.completions.request import (
+    DEFAULT_MAX_TOKENS,
+    CompletionRequest,
+    Prompt,
+    check,
+    prompts_of,
+)
+from penstock_gateway.generate.beam_search import search_of
+from penstock_gateway.generate.echo_options import EchoOptions
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.request.sampling import (
+    check_ids,
+    room_for_output,
+    sampling_params,
+    sequences_of,
+    truncated,
+)
+from penstock_gateway.request.structured_outputs import structure_field
+from penstock_gateway.request.tokenising import encode
+from penstock_gateway.service import EngineInfo, Service
+
+OPERATION = posting(
+    "/v1/completions", "Continue prompts", CompletionRequest, TextCompletion, streams=True
+)
+
+
+class Completions(GenerateEndpoint[CompletionRequest]):
+    """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
+
+    request_type = CompletionRequest
+    id_prefix = "cmpl"
+
+    def check(self, request: CompletionRequest) -> None:
+        check(request)
+
+    async def prepare(self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+        limits = engine.welcome.limits
+        limit = limits.max_model_len
+        sequences, many = sequences_of(request)
+        given = prompts_of(request)
+        prompts = [
+            truncated(await prompt_ids(p, request, engine), request, request.max_tokens, limit)
+            for p in given
+        ]
+        rooms = [
+            room_for_output(
+                len(prompt),
+                request.max_tokens,
+                DEFAULT_MAX_TOKENS,
+                limits,
+                field="max_tokens",
+                source="prompt",
+                sequences=sequences,
+                many=many,
+            )
+            for prompt in prompts
+        ]
+        by_room = {
+            room: sampling_params(
+                request,
+                engine.welcome,
+                max_tokens=room,
+                logprobs=request.logprobs,
+                prompt_logprobs=_prompt_logprobs(request),
+            )
+            for room in set(rooms)
+        }
+        echo_options = EchoOptions.of(request, logprobs=request.logprobs is not None)
+        tokenizer = engine.text.tokenizer
+        known = [
+            KnownPrompt(ids, _echoed(text, ids, request, tokenizer))
+            for text, ids in zip(given, prompts, strict=True)
+        ]
+        params = [by_room[room] for room in rooms]
+        reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
+        return Job(prompts, params, reply, structure_field(request), search_of(request))
+
+
+def _prompt_logprobs(request: CompletionRequest) -> int | None:
+    """An echo shows as many alternatives as the answer."""
+    counts = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _echoed(given: Prompt, ids: list[int], request: CompletionRequest, tokenizer: Tokenizer) -> str:
+    """What an echo of the prompt begins with: the text as it came, unless it was cut."""
+    if not request.echo:
+        return ""
+    if isinstance(given, str) and request.truncate_prompt_tokens is None:
+        return given
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
+    watches the connection, which a handler that returns a response can't."""
+    return [OPERATION.route(Completions(service))]
+
+
+async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: EngineInfo) -> list[int]:
+    """A prompt's token ids. Raises InvalidRequest for ids that the model doesn't have."""
+    if not isinstance(prompt, str):
+        check_ids("prompt", prompt, engine.welcome.limits.vocab_size)
+        return prompt
+    tokenizer = engine.text.tokenizer
+    return await encode(
+        lambda: tokenizer.encode(
+            prompt,
+            parse_special=request.parse_special is not False,
+            add_special=request.add_special_tokens is not False,
+        ),
+        len(prompt),
+        engine.welcome.limits.max_model_len,
+    )

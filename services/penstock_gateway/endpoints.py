@@ -1,0 +1,43 @@
+"""The table of endpoints: all that the main port serves, but for the document made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock_gateway.chat import endpoint as chat
+from penstock_gateway.completions import endpoint as completions
+from penstock_gateway.http.operations import OperationRoute
+from penstock_gateway.live import endpoint as live
+from penstock_gateway.metrics import endpoint as metrics
+from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
+from penstock_gateway.responses import endpoint as responses
+from penstock_gateway.service import Service
+from penstock_gateway.system import docs, health, models, page, status, version
+from penstock_gateway.tokenize import endpoint as tokenize
+
+ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
+    chat.routes,
+    completions.routes,
+    responses.routes,
+    tokenize.routes,
+    models.routes,
+    embeddings.routes,
+    pooling.routes,
+    score.routes,
+    rerank.routes,
+    classify.routes,
+    health.routes,
+    status.routes,
+    live.routes,
+    version.routes,
+    metrics.routes,
+    docs.routes,
+    page.routes,
+)
+"""A new endpoint is a line here. Its operation, in its own module, says the rest: what the router,
+the API keys, the traces and the OpenAPI document need to know of it."""
+
+
+def routes_of(service: Service) -> list[OperationRoute]:
+    """Every route of a gateway's main port that an endpoint serves."""
+    return [route for routes in ENDPOINTS for route in routes(service)]

@@ -1,0 +1,1 @@
+"""What the endpoints that generate text share, from prompt to reply."""

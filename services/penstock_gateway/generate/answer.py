@@ -1,0 +1,139 @@
+"""From the deltas of a batch to a reply, whole or streamed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from penstock_gateway.generate.batch import Arrivals, GenerationBatch, failure_of
+from penstock_gateway.generate.choice import ChoiceOutput
+from penstock_gateway.generate.reply import ReplyFormat, UsageField, UsageInfo
+from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.request.fields import StreamOptions
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.generate.beam_search import SearchResult
+
+
+async def whole_answer(
+    batch: GenerationBatch, reply: ReplyFormat, prompt_tokens: int, recorder: TimelineRecorder
+) -> bytes:
+    """The unstreamed reply. Raises what a sequence failed with."""
+    reply.begin(batch.prompt_logprobs)
+    choices = [ChoiceOutput() for _ in range(batch.choices)]
+    async for arrivals in batch.arrivals():
+        for index, delta in arrivals:
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
+            if failure is not None:
+                raise failure
+            choices[index].add(delta)
+    completion_tokens = sum(len(choice.token_ids) for choice in choices)
+    timeline = await recorder.asked_for(batch.timings, batch.n)
+    usage = UsageInfo.of(prompt_tokens, completion_tokens, batch.cached_tokens)
+    return reply.whole(choices, usage, timeline or UNSET)
+
+
+def searched_answer(found: list[SearchResult], reply: ReplyFormat, prompt_tokens: int) -> bytes:
+    """The reply that shows what searches have found: one of them for each prompt."""
+    reply.begin(lambda prompt: found[prompt].prompt_logprobs)
+    completion_tokens = sum(each.generated for each in found)
+    usage = UsageInfo.of(prompt_tokens, completion_tokens, sum(each.cached for each in found))
+    return reply.whole([choice for each in found for choice in each.choices], usage, UNSET)
+
+
+class StreamedAnswer:
+    """Writes a batch's deltas as events. All deltas of one wake-up leave in one send.
+
+    What comes in the middle of a stream is written as it comes in (`_write_now`); `run` does the
+    rest: beginning, end and failures, and whatever has to wait for a slow reader.
+    """
+
+    def __init__(
+        self,
+        reply: ReplyFormat,
+        options: StreamOptions | None,
+        choices: int,
+        prompt_tokens: int,
+        recorder: TimelineRecorder,
+    ) -> None:
+        self._reply = reply
+        self._include_usage = bool(options and options.include_usage)
+        self._continuous = bool(options and options.continuous_usage_stats)
+        self._choices = choices
+        self._recorder = recorder
+        self._prompt_tokens = prompt_tokens
+        self._completion_tokens = 0
+        self._batch: GenerationBatch | None = None
+        self._open = choices
+        self._events: EventStream | None = None
+        self._error: Exception | None = None
+
+    async def run(self, batch: GenerationBatch, events: EventStream) -> None:
+        """Streams until every sequence has finished. Raises what a sequence failed with, after
+        what came before has been written."""
+        out = bytearray()
+        self._batch, self._events = batch, events
+        self._reply.begin(batch.prompt_logprobs)
+        batch.feed(self._write_now)
+        for choice in range(self._choices):
+            self._reply.opening(out, choice, self._usage_so_far())
+        async for arrivals in batch.arrivals():
+            failure = self._error or self._append(out, arrivals)
+            if failure is not None:
+                if events.started:
+                    await events.write(out)
+                raise failure
+            if not self._open:
+                break
+            if out:
+                await events.write(out)
+                out.clear()
+        if self._include_usage:
+            self._reply.usage(out, self._total())
+        timeline = await self._recorder.asked_for(batch.timings, batch.n, events.write_seconds)
+        if timeline is not None:
+            self._reply.timeline(out, timeline)
+        self._reply.end(out, self._total())
+        await events.write(out, last=True)
+
+    def _write_now(self, deltas: list[SequenceDelta]) -> bool:
+        """A Sink: takes deltas that can be written at once and end nothing."""
+        events = self._events
+        if events is None or not events.can_write_now() or self._error is not None:
+            return False
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                return False
+        out = bytearray()
+        try:
+            for delta in deltas:
+                self._completion_tokens += len(delta.token_ids)
+                self._reply.delta(out, delta.index, delta, self._usage_so_far())
+            if out:
+                events.write_now(out)
+        except Exception as error:
+            self._error = error  # For `run` to raise.
+            return False
+        return True
+
+    def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
+        for index, delta in arrivals:
+            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
+            if failure is not None:
+                return failure
+            self._completion_tokens += len(delta.token_ids)
+            self._open -= delta.finish_reason is not None
+            self._reply.delta(out, index, delta, self._usage_so_far())
+        return None
+
+    def _total(self) -> UsageInfo:
+        cached = self._batch.cached_tokens if self._batch is not None else 0
+        return UsageInfo.of(self._prompt_tokens, self._completion_tokens, cached)
+
+    def _usage_so_far(self) -> UsageField:
+        if not self._include_usage:
+            return UNSET
+        return self._total() if self._continuous else None

@@ -1,0 +1,160 @@
+"""The generations of one HTTP request: one for each prompt, each with n sequences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
+from penstock.structured_outputs import PARAM
+from penstock_gateway.http.errors import timed_out
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, Generation, SequenceDelta
+    from penstock.client.generation import Sink
+    from penstock.client.timing import RequestTiming
+    from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
+    from penstock.sampling_params import SamplingParams
+    from penstock.terms import Terms
+
+Arrivals = list[tuple[int, "SequenceDelta"]]
+"""Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
+
+
+class GenerationBatch:
+    """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
+
+    def __init__(self, generations: list[Generation], n: int) -> None:
+        self._generations = generations
+        self._n = n
+
+    @classmethod
+    async def submit(
+        cls,
+        client: EngineClient,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        *,
+        name: str,
+        terms: Terms,
+        timed: bool = False,
+    ) -> GenerationBatch:
+        """Returns once the engine has accepted all of them; when it refuses one, none runs."""
+        n = params[0].n
+        if len(prompts) == 1:
+            generation = await client.submit(
+                prompts[0], params[0], name=name, terms=terms, timed=timed
+            )
+            return cls([generation], n)
+        attempts = [
+            asyncio.create_task(
+                client.submit(prompt, p, name=f"{name}-{i}", terms=terms, timed=timed)
+            )
+            for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
+        ]
+        try:
+            return cls(list(await asyncio.gather(*attempts)), n)
+        except BaseException:
+            for attempt in attempts:
+                attempt.cancel()
+            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+                if not isinstance(outcome, BaseException):
+                    outcome.abort()
+            raise
+
+    @property
+    def choices(self) -> int:
+        """How many choices the reply has."""
+        return len(self._generations) * self._n
+
+    def prompt_logprobs(self, prompt: int) -> list[TokenLogprobs | None] | None:
+        """Of a prompt's tokens, from its first delta on; None unless they were asked for."""
+        return self._generations[prompt].prompt_logprobs
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of all prompts, those found in the KV cache, as far as it is known."""
+        return sum(generation.cached_tokens or 0 for generation in self._generations)
+
+    @property
+    def timings(self) -> list[RequestTiming]:
+        """Of each prompt, in order; empty unless they are timed."""
+        return [g.timing for g in self._generations if g.timing is not None]
+
+    @property
+    def n(self) -> int:
+        """Sequences of each prompt."""
+        return self._n
+
+    async def __aenter__(self) -> GenerationBatch:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for generation in self._generations:
+            generation.abort()
+
+    def feed(self, sink: Sink) -> None:
+        """Offers deltas to `sink` first, see Generation.feed; several generations have none, as
+        their order is kept by a queue."""
+        if len(self._generations) == 1:
+            self._generations[0].feed(sink)
+
+    async def arrivals(self) -> AsyncIterator[Arrivals]:
+        """Yields what came since the last step, until every sequence has finished."""
+        if len(self._generations) == 1:
+            async for deltas in self._generations[0]:
+                yield [(delta.index, delta) for delta in deltas]
+            return
+        queue: asyncio.Queue[Arrivals | BaseException | None] = asyncio.Queue()
+        pumps = [
+            asyncio.create_task(_pump(generation, i * self._n, queue))
+            for i, generation in enumerate(self._generations)
+        ]
+        try:
+            running = len(pumps)
+            while running:
+                gathered: Arrivals = []
+                item = await queue.get()
+                while True:
+                    if isinstance(item, BaseException):
+                        raise item
+                    running -= item is None
+                    gathered += item or ()
+                    if queue.empty():
+                        break
+                    item = queue.get_nowait()
+                if gathered:
+                    yield gathered
+        finally:
+            for pump in pumps:
+                pump.cancel()
+
+
+async def _pump(
+    generation: Generation, first: int, queue: asyncio.Queue[Arrivals | BaseException | None]
+) -> None:
+    try:
+        async for deltas in generation:
+            queue.put_nowait([(first + delta.index, delta) for delta in deltas])
+    except Exception as error:
+        queue.put_nowait(error)
+    else:
+        queue.put_nowait(None)
+
+
+def failure_of(
+    reason: FinishReason | None, error: str | None, code: ErrorCode | None = None
+) -> Exception | None:
+    """The error that a sequence ended in, if it did not end by itself."""
+    match reason:
+        case "error":
+            error = error or "the request failed in the engine"
+            if code is not None:
+                return InvalidRequest(error, param=PARAM, code=code)
+            return RequestFailed(error)
+        case "timeout":
+            return timed_out("the request's deadline passed before it was answered in full")
+        case "abort":
+            return EngineUnavailable("the request was aborted by the server")
+    return None

@@ -1,0 +1,29 @@
+"""One choice of an unstreamed reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
+
+
+@dataclass(slots=True)
+class ChoiceOutput:
+    """One choice of an unstreamed reply, as it grows."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, delta: SequenceDelta) -> None:
+        """Takes the choice's next delta."""
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs or ()
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason

@@ -1,0 +1,71 @@
+"""What a reply shows of its request's tokens, beside the answer's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import TokenLogprobs
+from penstock.sampling_params import MAX_LOGPROBS
+from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.generate.logprobs import PromptLogprobs, prompt_logprobs
+from penstock_gateway.request.fields import GenerateFields
+
+PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
+"""The log-probabilities of a prompt's tokens, by the prompt's index; from the first delta on."""
+
+
+@dataclass(frozen=True, slots=True)
+class EchoOptions:
+    """What the client has asked for.
+
+    logprobs: of the answer's tokens.  as_ids: tokens are written as token_id:5.  token_ids: ids of
+    prompt and answer.  prompt_logprobs: how many alternatives to show for each of the prompt's
+    tokens.  echo: the prompt comes before the answer.
+    """
+
+    logprobs: bool = False
+    as_ids: bool = False
+    token_ids: bool = False
+    prompt_logprobs: int | None = None
+    echo: bool = False
+
+    @classmethod
+    def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:
+        return cls(
+            logprobs=logprobs,
+            as_ids=bool(request.return_tokens_as_token_ids),
+            token_ids=bool(request.return_token_ids),
+            prompt_logprobs=request.prompt_logprobs,
+            echo=bool(request.echo),
+        )
+
+    def prompt(
+        self, tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs | None] | None
+    ) -> PromptLogprobs | None:
+        """The prompt's log-probabilities, where they were asked for and are there."""
+        if self.prompt_logprobs is None or logprobs is None:
+            return None
+        return prompt_logprobs(tokenizer, ids, logprobs, self.prompt_logprobs)
+
+
+def no_prompt_logprobs(prompt: int) -> None:
+    """A PromptLogprobsSource that knows of no prompt."""
+
+
+def check_prompt_logprobs(request: GenerateFields) -> None:
+    """Raises InvalidRequest for a count out of range, and for one with a stream."""
+    count = request.prompt_logprobs
+    if count is None:
+        return
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"prompt_logprobs must be a whole number in [0, {MAX_LOGPROBS}], not {count}",
+            param="prompt_logprobs",
+        )
+    if request.stream:
+        raise InvalidRequest(
+            f"prompt_logprobs is {count}; with stream: true it must be null",
+            param="prompt_logprobs",
+        )

@@ -1,0 +1,220 @@
+"""The course of a generating endpoint, from raw body to last byte.
+
+body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.client.pool_request import check_generates
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
+from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
+from penstock_gateway.generate.batch import GenerationBatch
+from penstock_gateway.generate.beam_search import Search, search_all
+from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
+from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.protocol import room_of
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.request.body import read_body
+from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.fields import RequestFields
+from penstock_gateway.request.structured_outputs import blame
+from penstock_gateway.request.terms import request_terms, terms_headers
+from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.tracing import trace as tracing
+
+Fields = TypeVar("Fields", bound=RequestFields)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: one entry of params for each prompt, and how to write the reply."""
+
+    prompts: list[list[int]]
+    params: list[SamplingParams]
+    reply: ReplyFormat
+    structure: str | None = None
+    """The request's field that says what the output must look like."""
+    search: Search | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+
+class GenerateEndpoint(ABC, Generic[Fields]):
+    """An ASGI application for one path. id_prefix: of the ids in its replies."""
+
+    request_type: type[Fields]
+    id_prefix: str
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder = msgspec.json.Decoder(self.request_type)
+
+    @abstractmethod
+    def check(self, request: Fields) -> None:
+        """Raises InvalidRequest for what can be told without a model."""
+
+    @abstractmethod
+    async def prepare(self, request: Fields, engine: EngineInfo, head: ReplyHead) -> Job:
+        """Tokenises and resolves parameters. Raises InvalidRequest."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        arrived = time.monotonic()
+        headers = terms_headers(scope)
+        recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
+        body = await read_body(
+            scope,
+            receive,
+            limit=service.config.max_body_bytes,
+            timeout=service.patience.body,
+        )
+        if service.draining:
+            raise leaving()
+        request = decode(body, self._decoder)
+        check_stream_options(request)
+        check_request_id(request)
+        self.check(request)
+        terms = request_terms(request, headers, arrived)
+        service.open_requests += 1
+        try:
+            if request.stream:
+                events = EventStream(
+                    send,
+                    keepalive=service.config.keepalive_interval,
+                    room=room_of(scope),
+                )
+                await self._streamed(request, terms, recorder, receive, events)
+            else:
+                work = self._whole(request, terms, recorder)
+                payload = await while_connected(work, receive)
+                await send_json(send, 200, payload, recorder.headers())
+        finally:
+            service.open_requests -= 1
+
+    async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
+        job = await self._job(request)
+        with _blaming(job.structure):
+            if job.search is not None:
+                found = await search_all(
+                    job.search,
+                    self._service.client,
+                    job.prompts,
+                    job.params,
+                    name=recorder.name,
+                    terms=terms,
+                )
+                return searched_answer(found, job.reply, job.prompt_tokens)
+            async with (
+                await self._submit(job, terms, recorder) as batch,
+                recorder.watching(batch.timings, batch.n),
+            ):
+                return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
+
+    async def _streamed(
+        self,
+        request: Fields,
+        terms: Terms,
+        recorder: TimelineRecorder,
+        receive: Receive,
+        events: EventStream,
+    ) -> None:
+        try:
+            await while_connected(
+                self._stream(request, terms, recorder, events), receive, events.tick
+            )
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if events.started:
+                await events.fail(as_http_error(error))
+            raise
+
+    async def _stream(
+        self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
+    ) -> None:
+        job = await self._job(request)
+        with _blaming(job.structure):
+            async with await self._submit(job, terms, recorder) as batch:
+                answer = StreamedAnswer(
+                    job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
+                )
+                async with recorder.watching(batch.timings, batch.n):
+                    await answer.run(batch, events)
+
+    async def _job(self, request: Fields) -> Job:
+        engine = self._service.engine()
+        served = self._service.check_model(request.model)
+        check_generates(engine.welcome)
+        status = self._service.client.status
+        head = ReplyHead.begin(
+            f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",
+            served,
+            status.fingerprint if status is not None else None,
+        )
+        job = await self.prepare(request, engine, head)
+        trace = tracing.current.get()
+        if trace is not None:
+            trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
+        return job
+
+    async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
+        return await GenerationBatch.submit(
+            self._service.client,
+            job.prompts,
+            job.params,
+            name=recorder.name,
+            terms=terms,
+            timed=recorder.wanted,
+        )
+
+
+@contextmanager
+def _blaming(field: str | None) -> Iterator[None]:
+    """What the engine says of a structured output is said of the field that asked for it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise blame(error, field) from error
+
+
+def check_stream_options(request: RequestFields) -> None:
+    """stream_options say something about a stream only."""
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest(
+            "stream_options needs stream: true", param="stream_options", code="invalid_value"
+        )
+
+
+class Named(Protocol):
+    """A request's body."""
+
+    @property
+    def request_id(self) -> str | None: ...
+
+
+def check_request_id(request: Named) -> None:
+    """A request_id goes into ids and logs."""
+    name = request.request_id
+    if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):
+        raise InvalidRequest(
+            "request_id must be 1 to 128 printable ASCII characters", param="request_id"
+        )

@@ -1,0 +1,60 @@
+"""Chunks of a stream that differ in one text only, written without building them anew."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from penstock_gateway.generate.reply import append_event, encoder
+
+_MARK = secrets.token_hex(16)
+"""Stands where the text will; nobody can have it in a model's name or a request's id."""
+
+
+class FastChunk:
+    """chunk_of: makes the chunk for a text. What comes before and after the text is encoded once;
+    `append` gives the bytes that append_event would.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, chunk_of: Callable[[str], msgspec.Struct]) -> None:
+        event = bytearray()
+        append_event(event, chunk_of(_MARK))
+        self._before, self._after = bytes(event).split(f'"{_MARK}"'.encode())
+
+    def append(self, out: bytearray, text: str) -> None:
+        """Appends the event with this text."""
+        out += self._before
+        encoder.encode_into(text, out, -1)
+        out += self._after
+
+
+ChunkOf = Callable[[int, str, bool], msgspec.Struct]
+"""A chunk, from a choice's index and a text; `usage` in it is absent, or null if that says so."""
+
+
+class FastChunks:
+    """Of one reply: one for each choice, made when it is first wanted.
+
+    chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
+    another is freed by the garbage collector only.
+    """
+
+    __slots__ = ("_by_choice",)
+
+    def __init__(self) -> None:
+        self._by_choice: dict[tuple[int, bool], FastChunk] = {}
+
+    def append(
+        self, out: bytearray, choice: int, text: str, chunk_of: ChunkOf, *, nullable: bool
+    ) -> None:
+        """Appends the event that says `text`. nullable: its usage is null."""
+        key = (choice, nullable)
+        fast = self._by_choice.get(key)
+        if fast is None:
+            fast = FastChunk(lambda text: chunk_of(choice, text, nullable))
+            self._by_choice[key] = fast
+        fast.append(out, text)

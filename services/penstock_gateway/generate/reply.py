@@ -1,0 +1,96 @@
+"""What the replies of both endpoints have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from penstock_gateway.generate.timeline import RequestTimeline
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.echo_options import PromptLogprobsSource
+
+encoder = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """cached_tokens: found in the KV cache, so that they were not computed again."""
+
+    cached_tokens: int
+
+
+class UsageInfo(msgspec.Struct, frozen=True):
+    """Tokens of a whole HTTP request: each prompt once, the output of every choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+    @classmethod
+    def of(cls, prompt: int, completion: int, cached: int) -> UsageInfo:
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+UsageField = UsageInfo | None | msgspec.UnsetType
+"""In a chunk: absent unless asked for, null until it is due."""
+
+
+class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What every chunk of a reply repeats. created: Unix time, seconds."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+
+    @classmethod
+    def begin(cls, id: str, model: str, fingerprint: str | None) -> ReplyHead:
+        """fingerprint: the engine's, of any length."""
+        short = None
+        if fingerprint is not None:
+            short = "fp_" + hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
+        return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
+
+
+TimelineField = RequestTimeline | msgspec.UnsetType
+"""Absent unless asked for; not a field of OpenAI's."""
+
+
+class ReplyFormat(Protocol):
+    """How an endpoint writes what its request's sequences gain."""
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        """Called once, before anything else. source: of the prompts' log-probabilities."""
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        """Appends what a choice's stream begins with."""
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        """Appends the events of one delta; nothing when it has nothing to show."""
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        """Appends the chunk that holds the usage and no choices."""
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        """Appends the chunk that holds the timeline and no choices."""
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        """Appends what a stream ends with."""
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        """The unstreamed reply, as JSON."""
+
+
+def append_event(out: bytearray, chunk: msgspec.Struct) -> None:
+    """Appends a chunk as one server-sent event."""
+    out += b"data: "
+    encoder.encode_into(chunk, out, -1)
+    out += b"\n\n"

@@ -1,0 +1,1 @@
+"""HTTP itself: the server, its bounds, errors, event streams, and the table of operations."""

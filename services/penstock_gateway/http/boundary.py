@@ -1,0 +1,103 @@
+"""The outermost layer of the application: every response leaves through here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock import logs
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
+from penstock_gateway.http.replies import send_error
+from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.service import Service
+from penstock_gateway.tracing.trace import log_fields
+
+log = logs.get(__name__)
+
+
+LIMIT_HEADERS = "penstock.limit_headers"
+"""Where the scope keeps x-ratelimit-*, of a request whose API key has limits."""
+
+_NO_HEADERS: dict[bytes, bytes] = {}
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class Boundary:
+    """Gives each request its id and each response the `x-request-id` header, and those that tell of
+    limits; turns whatever an
+    endpoint raises into OpenAI's error object, as long as no response has been started."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(scope)
+        scope[REQUEST_ID] = request_id
+        started = finished = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started, finished
+            if message["type"] == "http.response.start":
+                started = True
+                self._service.counts.responses[message["status"]] += 1
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                    *scope.get(LIMIT_HEADERS, _NO_HEADERS).items(),
+                ]
+            else:
+                finished = not message.get("more_body", False)
+            await send(message)
+
+        try:
+            if head_bytes(scope) > self._service.config.max_header_bytes:
+                raise head_too_large(self._service.config.max_header_bytes)
+            await self._app(scope, receive, send_with_id)
+        except ClientGone as gone:
+            log.debug("client gone", request=request_id, reason=str(gone), **log_fields(scope))
+        except asyncio.CancelledError as cancelled:
+            # The server cancels what is still open when its time to shut down is over.
+            if not started:
+                await send_error(send_with_id, as_http_error(cancelled))
+            if not self._service.draining:
+                raise
+        except Exception as error:
+            answer = as_http_error(error)
+            if answer.status == 500:
+                log.error(
+                    "request failed",
+                    request=request_id,
+                    path=scope["path"],
+                    exception=True,
+                    **log_fields(scope),
+                )
+            if not started:
+                await send_error(send_with_id, answer)
+            elif not finished:
+                raise  # The server cuts the connection: the client must see that it is not whole.
+
+
+def request_id_of(scope: Scope) -> str:
+    """The client's x-request-id when it is 1 to 128 printable ASCII characters, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value, "ascii")
+    return uuid.uuid4().hex
+
+
+def head_bytes(scope: Scope) -> int:
+    """Of the request's line and headers, as they were sent, give or take some blanks."""
+    line = len(scope.get("raw_path") or b"") + len(scope["query_string"]) + len(scope["method"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def not_found(path: str) -> HTTPError:
+    """404 for a path that leads nowhere."""
+    return HTTPError(404, f"there is nothing at {path[:200]}", code="not_found")

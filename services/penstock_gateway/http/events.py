@@ -1,0 +1,104 @@
+"""Server-sent events whose response headers wait until there is something to say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.types import Send
+
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.protocol import Room
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n"
+"""A comment line, which parsers of event streams skip. No empty line ends it: to those that take
+whatever stands between two of them for an event, it would be one."""
+
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class EventStream:
+    """One response. The first write, or the first keep-alive that is due, sends the headers: so
+    an error that comes before has a proper status.
+
+    A write waits while the client's connection is full; the server cuts connections that stay
+    full (see http_protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
+    room: of the connection.
+    write_seconds: spent in writes.
+    """
+
+    def __init__(self, send: Send, *, keepalive: float, room: Room | None = None) -> None:
+        self._send = send
+        self._room = Room(full=True) if room is None else room
+        self._writing = False
+        self._keepalive = keepalive
+        self._lock = asyncio.Lock()
+        self._last_write = time.monotonic()
+        self.started = False
+        self.write_seconds = 0.0
+
+    async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
+        """Sends whole events."""
+        begun = time.perf_counter()
+        async with self._lock:
+            self._writing = True
+            try:
+                await self._put(bytes(data), last=last)
+            finally:
+                self._writing = False
+        self.write_seconds += time.perf_counter() - begun
+
+    async def _put(self, data: bytes, *, last: bool) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
+            )
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._last_write = time.monotonic()
+
+    def can_write_now(self) -> bool:
+        """Whether the headers are sent, no other write is going on, and the client reads."""
+        return self.started and not self._writing and not self._room.full
+
+    def write_now(self, data: bytearray) -> None:
+        """Sends whole events without waiting, where `can_write_now`: straight onto the connection,
+        or where that can't be, through the application's layers.
+
+        An ASGI server's send is a coroutine; one that doesn't wait ends at its first step, outside
+        of any task.
+        """
+        begun = time.monotonic()
+        piece = bytes(data)
+        if self._room.write(piece):
+            self._last_write = now = time.monotonic()
+            self.write_seconds += now - begun
+            return
+        sending = self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            sending.send(None)  # type: ignore[attr-defined]
+        except StopIteration:
+            self._last_write = now = time.monotonic()
+            self.write_seconds += now - begun
+            return
+        sending.close()  # type: ignore[attr-defined]
+        raise RuntimeError("the server waits in a send to a connection that has room")
+
+    async def fail(self, error: HTTPError) -> None:
+        """Ends a started stream with an error event."""
+        await self.write(b"data: " + error.encoded() + b"\n\n" + DONE, last=True)
+
+    async def tick(self) -> float | None:
+        """Sends a keep-alive when one is due. Returns the seconds until the next look."""
+        if not self._keepalive:
+            return None
+        due = self._last_write + self._keepalive - time.monotonic()
+        if due > 0:
+            return due
+        await self.write(PING)
+        return self._keepalive

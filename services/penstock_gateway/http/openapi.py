@@ -1,0 +1,174 @@
+"""GET /openapi.json: made from the operations of all routes and the structs that they name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from penstock.version import __version__
+from penstock_gateway.http.errors import ErrorReply
+from penstock_gateway.http.operations import REQUEST_HEADERS, Operation, OperationRoute
+
+OPERATION = Operation(
+    method="GET", path="/openapi.json", summary="This document", tag="operations", reply=dict
+)
+
+_WORDS = {
+    400: "The request is not valid; the error names the field, its value and what is allowed.",
+    401: "No API key, or none that is known here.",
+    403: "The API key may not do this, or may not use this model.",
+    404: "No such path or model.",
+    405: "The path knows other methods.",
+    408: "The deadline passed, or the body did not arrive in time.",
+    413: "The body is too large.",
+    429: "The API key has used up what it may have; see Retry-After.",
+    431: "The request's headers are too large.",
+    500: "A fault of the server's.",
+    503: "Overloaded, shutting down, or without an engine core; see Retry-After.",
+}
+_RETRY = {
+    "retry-after": {"description": "Whole seconds.", "schema": {"type": "integer", "minimum": 1}}
+}
+
+
+def route(others: Iterable[Operation]) -> OperationRoute:
+    """The route, which describes `others` and itself; the document is made when first asked for."""
+    operations = [each for each in (*others, OPERATION) if each.described]
+    made = functools.cache(lambda: msgspec.json.encode(document(operations)))
+
+    async def openapi(request: Request) -> Response:
+        return Response(made(), media_type="application/json")
+
+    return OPERATION.route(openapi)
+
+
+def operation_of(route: BaseRoute) -> Operation:
+    """Raises TypeError."""
+    if not isinstance(route, OperationRoute):
+        raise TypeError(f"{route!r} has no Operation; see penstock_gateway.http.operations")
+    return route.operation
+
+
+def document(operations: Iterable[Operation]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    operations = list(operations)
+    types = {id(kind): kind for each in operations for kind in (each.body, each.reply) if kind}
+    types[id(ErrorReply)] = ErrorReply
+    schemas, components = msgspec.json.schema_components(
+        types.values(), ref_template="#/components/schemas/{name}"
+    )
+    known = dict(zip(types, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for each in operations:
+        paths.setdefault(each.template, {})[each.method.lower()] = _operation(each, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Penstock",
+            "version": __version__,
+            "description": "OpenAI's endpoints, and fields beyond them under vLLM's names. "
+            "Unknown fields are refused.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key, where the server has a file of them.",
+                }
+            },
+        },
+    }
+
+
+def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _operation_id(operation),
+        "tags": [operation.tag],
+        "parameters": _parameters(operation),
+        "responses": {
+            "200": _success(operation, known),
+            **{str(status): _error(status, known) for status in operation.errors},
+        },
+        # An empty requirement says that it may be called without a key: where there are none.
+        "security": [] if operation.access == "open" else [{"key": []}, {}],
+    }
+    if operation.body is not None:
+        made["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": known[id(operation.body)]}},
+        }
+    return made
+
+
+def _operation_id(operation: Operation) -> str:
+    words = operation.template.replace("{", "").replace("}", "")
+    return operation.method.lower() + "".join(
+        f"_{word}" for word in words.replace("-", "_").replace(".", "_").split("/") if word
+    )
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    of_path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in operation.parameters
+    ]
+    of_head = [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": REQUEST_HEADERS[name][0],
+            "schema": REQUEST_HEADERS[name][1],
+        }
+        for name in ("x-request-id", *operation.headers)
+    ]
+    return of_path + of_head
+
+
+_LIMITS = {
+    f"x-ratelimit-{part}-{what}": {
+        "description": f"{words}, for an API key that has such a limit.",
+        "schema": {"type": kind},
+    }
+    for what in ("requests", "tokens")
+    for part, words, kind in (
+        ("limit", f"{what.title()} a minute", "integer"),
+        ("remaining", f"{what.title()} left", "integer"),
+        ("reset", "Time until none of them counts as used any more, as in 1m5s", "string"),
+    )
+}
+
+
+def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    schema = known[id(operation.reply)] if operation.reply is not None else {"type": "string"}
+    content: dict[str, Any] = {operation.media_type: {"schema": schema}}
+    words = "The reply."
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+        words = "The reply; with stream: true, server-sent events of its chunks."
+    headers = _request_id() | (_LIMITS if operation.counted else {})
+    return {"description": words, "content": content, "headers": headers}
+
+
+def _error(status: int, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "description": _WORDS[status],
+        "content": {"application/json": {"schema": known[id(ErrorReply)]}},
+        "headers": _request_id()
+        | (_RETRY if status in (429, 503) else {})
+        | (_LIMITS if status == 429 else {}),
+    }
+
+
+def _request_id() -> dict[str, Any]:
+    return {"x-request-id": {"description": "The request's id.", "schema": {"type": "string"}}}

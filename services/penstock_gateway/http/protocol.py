@@ -1,0 +1,238 @@
+"""uvicorn's HTTP protocols with our bounds: on the head of a request, and on slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import msgspec
+from starlette.types import Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock_gateway.http.errors import INVALID, ErrorBody, ErrorReply, head_too_large
+from penstock_gateway.service import Patience
+
+_ROOM = "penstock.room"
+"""Where a scope's state keeps its connection's Room."""
+
+_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+
+
+def _nowhere(piece: bytes) -> bool:
+    return False
+
+
+class Room:
+    """Of a connection. full: a send would wait for the client to read.
+
+    write: puts a piece of the body that is being sent straight onto the connection, past all layers
+    of the application; False where it can't, and has written nothing.
+    """
+
+    __slots__ = ("full", "write")
+
+    def __init__(self, *, full: bool, write: Callable[[bytes], bool] = _nowhere) -> None:
+        self.full = full
+        self.write = write
+
+
+def room_of(scope: Scope) -> Room:
+    """The Room of a request's connection; one that is always full where the server doesn't tell."""
+    found: Room | None = scope.get("state", {}).get(_ROOM)
+    return Room(full=True) if found is None else found
+
+
+class _Bounded:
+    """Mixed into a uvicorn protocol class.
+
+    Cuts a connection whose client leaves it full, or sends no complete request head, for longer
+    than its patience; refuses with the error object what is not HTTP.
+    """
+
+    patience = Patience()
+    max_head_bytes = 65_536
+    """Request line and headers together. Here it stops a head, or the trailers of a chunked body,
+    that don't end; a head that has come whole is measured by the application (see boundary), the
+    same whichever parser there is."""
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    cycle: Any
+    app_state: dict[str, Any]
+    _lost = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._room = Room(full=False, write=self.write_piece)
+        # uvicorn copies this into the scope of each request.
+        self.app_state = {**self.app_state, _ROOM: self._room}
+        super().connection_made(transport)  # type: ignore[misc]
+        self._arm("head", self.patience.head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        for name in list(self._timers):
+            self._disarm(name)
+        super().connection_lost(exc)  # type: ignore[misc]
+        # uvicorn leaves its timer where the connection was reset, as load balancers end them.
+        self._unset_keepalive_if_required()  # type: ignore[attr-defined]
+        # Each of these holds the protocol in turn: without them it goes at once, with all that its
+        # last request was made of, and not when the garbage collector comes by.
+        self._room.write = _nowhere
+        self.cycle = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # type: ignore[misc]
+        if self.transport.is_closing():
+            return
+        if self.unfinished(len(data)) > self.max_head_bytes:
+            self.refuse_head()
+        elif not self.inside_head():
+            self._disarm("head")
+        elif "head" not in self._timers:
+            self._arm("head", self.patience.head)
+
+    def unfinished(self, received: int) -> int:
+        """Bytes that the parser holds, because what they are part of has not ended. received: of
+        them, so many are new."""
+        raise NotImplementedError
+
+    def inside_head(self) -> bool:
+        """Whether the client is in the middle of a request's head."""
+        raise NotImplementedError
+
+    def write_piece(self, piece: bytes) -> bool:
+        """See Room.write."""
+        return False
+
+    def pause_writing(self) -> None:
+        self._room.full = True
+        super().pause_writing()  # type: ignore[misc]
+        self._arm("reader", self.patience.reader)
+
+    def resume_writing(self) -> None:
+        self._room.full = False
+        self._disarm("reader")
+        super().resume_writing()  # type: ignore[misc]
+
+    def timeout_keep_alive_handler(self) -> None:
+        # Closing waits for the client to read what is still buffered: not for ever.
+        super().timeout_keep_alive_handler()  # type: ignore[misc]
+        self._arm("reader", self.patience.reader)
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg, "invalid_http")
+
+    def refuse_head(self) -> None:
+        """Answers with 431, and closes."""
+        error = head_too_large(self.max_head_bytes)
+        self.refuse(error.status, error.body.message, "head_too_large")
+
+    def refuse(self, status: int, message: str, code: str) -> None:
+        """Answers outside of any ASGI exchange, and closes."""
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
+            self.transport.abort()  # An answer is on its way: nothing can be said any more.
+            return
+        body = msgspec.json.encode(ErrorReply(ErrorBody(message, INVALID, code=code)))
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _arm(self, name: str, seconds: float) -> None:
+        self._disarm(name)
+        if self._lost:
+            return  # It would hold the connection, and all that hangs on it, for nothing.
+        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _disarm(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class BoundedH11(_Bounded, H11Protocol):  # type: ignore[misc]
+    """The pure Python parser. It has a bound of its own, which is twice ours (see server)."""
+
+    _held = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._held = len(self.conn.trailing_data[0]) + len(data)
+        super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._held > 2 * self.max_head_bytes and self.conn.our_state is not h11.ERROR:
+            self.refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def unfinished(self, received: int) -> int:
+        # In other states it holds the next request, whose turn has not come.
+        waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        return len(self.conn.trailing_data[0]) if waiting else 0
+
+    def inside_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+
+def _with_httptools() -> type[asyncio.Protocol] | None:
+    """The C parser's class; it is faster, and optional."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return None
+
+    class BoundedHttpTools(_Bounded, HttpToolsProtocol):  # type: ignore[misc]
+        _inside_head = False
+        _progress = False
+        _unfinished = 0
+
+        def unfinished(self, received: int) -> int:
+            self._unfinished = 0 if self._progress else self._unfinished + received
+            self._progress = False
+            return self._unfinished
+
+        def inside_head(self) -> bool:
+            return self._inside_head
+
+        def write_piece(self, piece: bytes) -> bool:
+            # The latest request's cycle: where another one waits in the pipe, its response has not
+            # begun, and has no encoding yet.
+            cycle = self.cycle
+            if cycle is None or not cycle.chunked_encoding:
+                return False
+            if cycle.response_complete or cycle.disconnected:
+                return False
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
+
+        def on_message_begin(self) -> None:
+            self._inside_head = self._progress = True
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._inside_head = False
+            self._progress = True
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._progress = True
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._progress = True
+            super().on_message_complete()
+
+    return BoundedHttpTools
+
+
+def protocol_class(
+    patience: Patience, parser: str = "auto", max_head_bytes: int = 65_536
+) -> type[asyncio.Protocol]:
+    """A protocol class with this patience and bound. parser: auto (the fastest at hand) or h11."""
+    base = (_with_httptools() if parser == "auto" else None) or BoundedH11
+    return type(base.__name__, (base,), {"patience": patience, "max_head_bytes": max_head_bytes})

@@ -1,0 +1,114 @@
+"""uvicorn, with our protocol class and our way of leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from penstock import logs
+from penstock.net import listener
+from penstock.supervisor.rolling import ROLL
+from penstock_gateway.http.protocol import protocol_class
+from penstock_gateway.service import Service
+
+log = logs.get(__name__)
+
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than clients and proxies commonly keep theirs,
+so that it is they who close, and no request meets a closing connection."""
+BACKLOG = 4096
+LAST_WORDS = 1.0
+"""Seconds that cancelled requests get to tell their clients so."""
+
+
+HAND_OVER = ROLL
+"""Tells a gateway that others accept from its socket: it leaves the new connections to them."""
+
+
+class GatewayServer(uvicorn.Server):
+    """Serves until a signal asks it to leave.
+
+    SIGTERM and SIGINT: goes on accepting connections, refuses new work with 503, lets open
+    requests finish within the shutdown timeout, tells the rest that it leaves, and returns.
+    HAND_OVER: the same, but it accepts no more connections.  A second signal skips the waiting.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self._service: Service = app.state.service
+        config = self._service.config
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
+                # h11 has a bound of its own, which must not be the one that counts.
+                h11_max_incomplete_event_size=2 * config.max_header_bytes,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE,
+                backlog=BACKLOG,
+            )
+        )
+        self._patience = config.shutdown_timeout
+        self._leave_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            log.info("listening", url=listener.url(*listener.reachable_address(sock)))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second. Returns whether it is time to close."""
+        drained = self._leave_at is not None and not self._service.open_requests
+        return drained or self._time_left() <= 0 or await super().on_tick(counter)
+
+    def _time_left(self) -> float:
+        """Seconds that open requests still have."""
+        return float("inf") if self._leave_at is None else self._leave_at - time.monotonic()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._drain()
+        # The annotation says whole seconds; it is only ever used as a timeout.
+        self.config.timeout_graceful_shutdown = max(0.0, self._time_left())  # type: ignore[assignment]
+        await super().shutdown(sockets)
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaving on a signal is a normal end here, so the signal is not raised again."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT, HAND_OVER)
+        for number in signals:
+            loop.add_signal_handler(number, self._leave, number)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _leave(self, number: int = signal.SIGTERM) -> None:
+        if self._service.draining:
+            self.should_exit = self.force_exit = True
+        elif number == HAND_OVER:
+            self.should_exit = True
+        self._drain()
+
+    def _drain(self) -> None:
+        if not self._service.draining:
+            log.info("draining", open=self._service.open_requests, seconds=self._patience)
+            self._service.draining = True
+        if self._leave_at is None:
+            self._leave_at = time.monotonic() + self._patience

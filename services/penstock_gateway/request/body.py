@@ -1,0 +1,94 @@
+"""Reading a request's body within its bounds, whichever HTTP parser feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope
+
+from penstock_gateway.http.errors import ClientGone, HTTPError
+
+LINGER_BYTES = 256 * 1024 * 1024
+LINGER_SECONDS = 10.0
+"""How much of an over-long body is read and dropped, so that its sender gets to see the answer:
+a connection closed with unread data is reset, and the answer lost."""
+
+
+async def read_body(scope: Scope, receive: Receive, *, limit: int, timeout: float) -> bytes:
+    """The whole body, at most `limit` bytes. Raises HTTPError 413, 408 or 400, or ClientGone."""
+    declared, expects_go_ahead = _read_headers(scope)
+    if declared is not None and declared > limit:
+        if not expects_go_ahead:
+            await _linger(receive)
+        raise _too_large(limit)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _collect(receive, limit)
+    except TimeoutError:
+        raise HTTPError(
+            408,
+            f"the request's body did not arrive within {timeout:g} seconds",
+            code="request_timeout",
+            headers=(("connection", "close"),),
+        ) from None
+
+
+async def _collect(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("disconnected while sending the body")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            if message.get("more_body", False):
+                await _linger(receive)
+            raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts) if len(parts) > 1 else part
+
+
+async def _linger(receive: Receive) -> None:
+    dropped = 0
+    try:
+        async with asyncio.timeout(LINGER_SECONDS):
+            while dropped < LINGER_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone("disconnected while sending the body")
+                dropped += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def _too_large(limit: int) -> HTTPError:
+    return HTTPError(
+        413,
+        f"the request's body is larger than {limit} bytes, the most that is allowed",
+        code="request_too_large",
+        headers=(("connection", "close"),),
+    )
+
+
+def _read_headers(scope: Scope) -> tuple[int | None, bool]:
+    """Declared length in bytes, if any, and whether the client waits for a 100 Continue."""
+    declared: int | None = None
+    expects = False
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            declared = int(value) if len(value) <= 18 else 10**18
+        elif name == b"expect":
+            expects = value.lower() == b"100-continue"
+        elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise HTTPError(
+                400,
+                f"content-encoding {value[:40].decode('ascii', 'replace')!r} is not supported; "
+                "send the body as it is",
+                code="unsupported_content_encoding",
+            )
+    return declared, expects

@@ -1,0 +1,123 @@
+"""Request fields that both generating endpoints take.
+
+Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three
+kinds: those that work; those without effect on the output, accepted as they come; and those that
+nothing does yet, accepted only at their neutral value (see neutral.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields
+
+Number = float | None
+Whole = int | None
+Flag = bool | None
+Text = str | None
+Object = dict[str, Any] | None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """include_usage: a last chunk with the usage.  continuous_usage_stats: usage so far in each.
+    include_obfuscation: accepted, without effect."""
+
+    include_usage: Flag = None
+    continuous_usage_stats: Flag = None
+    include_obfuscation: Flag = None
+
+
+class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every generating endpoint takes: for whom, how soon, and how to reply."""
+
+    # --- these work
+    model: Text = None
+    stream: Flag = None
+    stream_options: StreamOptions | None = None
+    request_id: Text = None
+    cache_salt: Text = None
+    """Only requests with the same salt share KV blocks, and only within one API key."""
+    priority: Whole = None
+    deadline_ms: Whole = None
+    """Milliseconds that the whole answer may take (Penstock's own)."""
+
+    # --- without effect on the output
+    user: Text = None
+    metadata: Object = None
+    store: Flag = None
+    service_tier: Text = None
+    safety_identifier: Text = None
+    prompt_cache_key: Text = None
+    prompt_cache_retention: Text = None
+    prompt_cache_options: Any = None
+    moderation: Any = None
+
+
+class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat share."""
+
+    # --- these work
+    n: Whole = None
+    temperature: Number = None
+    top_p: Number = None
+    top_k: Whole = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    max_tokens: Whole = None
+    min_tokens: Whole = None
+    ignore_eos: Flag = None
+    skip_special_tokens: Flag = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    repetition_penalty: Number = None
+    logit_bias: dict[str, float] | None = None
+    """By token id, written as a string: JSON has no other keys."""
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: Flag = None
+    prompt_logprobs: Whole = None
+    echo: Flag = None
+    best_of: Whole = None
+    use_beam_search: Flag = None
+    length_penalty: Number = None
+    """Of beam search only."""
+    truncate_prompt_tokens: Whole = None
+    """Keeps the prompt's last tokens only; -1: as many as the context has room for."""
+    return_tokens_as_token_ids: Flag = None
+    """In logprobs a token is written as token_id:5."""
+    return_token_ids: Flag = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredFields | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: Text = None
+    guided_choice: list[str] | None = None
+    guided_grammar: Text = None
+
+    # --- without effect on the output
+    prediction: Any = None
+    session_id: Text = None
+    spaces_between_special_tokens: Flag = None
+    guided_decoding_backend: Text = None
+    guided_whitespace_pattern: Text = None
+    media_io_kwargs: Object = None
+    mm_processor_kwargs: Object = None
+    return_token_offsets: Flag = None
+    return_mm_kwargs: Flag = None
+
+    # --- only at their neutral value
+    logits_processors: Any = None
+    logprob_token_ids: list[int] | None = None
+    truncation_side: Text = None
+    watermarking: Flag = None
+    repetition_detection: Any = None
+    thinking_token_budget: Whole = None
+    stream_interval: Whole = None
+    routed_experts_prompt_start: Whole = None
+    kv_transfer_params: Object = None
+    ec_transfer_params: Object = None
+    vllm_xargs: Object = None

@@ -1,0 +1,162 @@
+"""From request fields to SamplingParams: defaults, and the room that the context leaves."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.client.refusals import max_output
+from penstock.errors import InvalidRequest
+from penstock.protocol.to_frontend import Limits, Welcome
+from penstock.sampling_params import MAX_SEED, SamplingParams
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.fields import GenerateFields
+from penstock_gateway.request.structured_outputs import structure_of
+
+Value = TypeVar("Value")
+
+
+def sampling_params(
+    request: GenerateFields,
+    welcome: Welcome,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """What the request asks for; where it is silent, what the checkpoint's own generation config
+    says, else OpenAI's defaults. Raises InvalidRequest for a value out of its range."""
+    generation = welcome.generation
+    vocabulary = welcome.limits.vocab_size
+    for field in ("stop_token_ids", "allowed_token_ids"):
+        if ids := getattr(request, field):
+            check_ids(field, ids, vocabulary)
+    wanted = structure_of(request)
+    return SamplingParams(
+        n=_given(request.n, 1),
+        temperature=_given(request.temperature, generation.temperature, 1.0),
+        top_p=_given(request.top_p, generation.top_p, 1.0),
+        top_k=_given(request.top_k, generation.top_k, 0),
+        min_p=_given(request.min_p, generation.min_p, 0.0),
+        presence_penalty=_given(request.presence_penalty, 0.0),
+        frequency_penalty=_given(request.frequency_penalty, 0.0),
+        repetition_penalty=_given(request.repetition_penalty, 1.0),
+        logit_bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
+        allowed_token_ids=request.allowed_token_ids,
+        bad_words=request.bad_words or None,
+        seed=None if request.seed is None else _seed(request.seed),
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids or None,
+        max_tokens=max_tokens,
+        min_tokens=_given(request.min_tokens, 0),
+        ignore_eos=_given(request.ignore_eos, False),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        include_stop_str_in_output=_given(request.include_stop_str_in_output, False),
+        structured_outputs=None if wanted is None else wanted[1],
+        skip_special_tokens=_given(request.skip_special_tokens, True),
+    )
+
+
+def truncated(
+    prompt: list[int], request: GenerateFields, wanted: int | None, limit: int
+) -> list[int]:
+    """The prompt's end, as long as truncate_prompt_tokens says; all of it where it is silent.
+
+    wanted: max_tokens, for which -1 leaves room.  limit: the context, in tokens.
+    """
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return prompt
+    if keep != -1 and not 1 <= keep <= limit:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens must be -1 or a whole number in [1, {limit}], not {keep}",
+            param="truncate_prompt_tokens",
+        )
+    if keep == -1:
+        keep = max(1, limit - max(1, wanted or 0))
+    return prompt[-keep:]
+
+
+def room_for_output(
+    prompt_tokens: int,
+    wanted: int | None,
+    default: int | None,
+    limits: Limits,
+    *,
+    field: str,
+    source: str,
+    sequences: int = 1,
+    many: str = "n",
+) -> int:
+    """max_tokens of a prompt.
+
+    wanted: what the request says, None if it is silent; then `default`, or less where the context
+    (prompt and output), or what one request may have, leaves less; None: all that they leave.
+    sequences: of each prompt.  Raises InvalidRequest when the prompt leaves no room, or less than
+    was asked for.  field, source, many: the request's names for max_tokens, prompt and sequences.
+    """
+    limit = limits.max_model_len
+    room = limit - prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens; this model's context is {limit} tokens, "
+            "output included",
+            param=source,
+            code="context_length_exceeded",
+        )
+    if wanted is None:
+        most = max_output(prompt_tokens, None, sequences, limits, many=many)
+        return most if default is None else min(default, most)
+    if wanted > room:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens and {field} is {wanted}: together "
+            f"{prompt_tokens + wanted}, more than this model's context of {limit} tokens; "
+            f"at most {room} are left for the output",
+            param=field,
+            code="context_length_exceeded",
+        )
+    return max_output(prompt_tokens, wanted, sequences, limits, many=many)
+
+
+def sequences_of(request: GenerateFields) -> tuple[int, str]:
+    """How many sequences each prompt has (of a beam search: at once), and the field that says
+    so."""
+    if request.best_of is not None:
+        return request.best_of, "best_of"
+    return _given(request.n, 1), "n"
+
+
+def check_ids(field: str, ids: list[int], vocabulary: int) -> None:
+    """Raises InvalidRequest that names the first id outside of the vocabulary."""
+    if min(ids) >= 0 and max(ids) < vocabulary:
+        return
+    bad = next(token for token in ids if not 0 <= token < vocabulary)
+    raise InvalidRequest(
+        f"{field} holds token id {bad}; this model's ids are 0 to {vocabulary - 1}", param=field
+    )
+
+
+def _bias(bias: dict[str, float], vocabulary: int) -> dict[int, float]:
+    """Keyed by token ids as numbers."""
+    for key in bias:
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary):
+            raise InvalidRequest(
+                f"logit_bias has the key {clip(key)}; keys are token ids, 0 to {vocabulary - 1}, "
+                "written as strings",
+                param="logit_bias",
+            )
+    return {int(key): value for key, value in bias.items()}
+
+
+def _given(*candidates: Value | None) -> Value:
+    """The first that is not None; the last must not be."""
+    return next(value for value in candidates if value is not None)
+
+
+def _seed(seed: int) -> int:
+    """Any 64-bit integer is a seed; negative ones are taken modulo 2**64."""
+    if not -(2**63) <= seed <= MAX_SEED:
+        raise InvalidRequest(
+            f"seed must be a whole number in [{-(2**63)}, {MAX_SEED}], not {seed}", param="seed"
+        )
+    return seed % 2**64

@@ -1,0 +1,84 @@
+"""For whom, how soon and until when: from headers and body to Terms.
+
+Where there are API keys, the key's entry says whose request it is and what that tenant may have.
+Where there are none, a tenant is whoever sends the same key, whatever that is.  What travels is a
+name or a digest, so that a key is in no message and no log; nothing else that a client sends can
+make it another tenant.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+from starlette.types import Scope
+
+from penstock.api_keys import TENANT_DIGITS, digest_of
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import Grant
+from penstock.terms import MAX_DEADLINE_MS, Terms
+from penstock_gateway.http.errors import clip
+from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.ring import bearer
+
+
+class TermFields(Protocol):
+    """What every request's body may say of these."""
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    @property
+    def priority(self) -> int | None: ...
+
+    @property
+    def deadline_ms(self) -> int | None: ...
+
+
+class TermsHeaders(NamedTuple):
+    """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
+    was told.  deadline_ms: of x-deadline-ms."""
+
+    tenant: str
+    grant: Grant | None
+    deadline_ms: int | None
+
+
+def terms_headers(scope: Scope) -> TermsHeaders:
+    """Raises InvalidRequest for a deadline that is none."""
+    deadline_ms = None
+    for name, value in scope["headers"]:
+        if name == b"x-deadline-ms":
+            deadline_ms = _milliseconds(value)
+    key = current.get().key
+    if key is not None:
+        return TermsHeaders(key.tenant_name, key.grant, deadline_ms)
+    sent = bearer(scope)
+    tenant = digest_of(sent).hex()[:TENANT_DIGITS] if sent else ""
+    return TermsHeaders(tenant, None, deadline_ms)
+
+
+def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) -> Terms:
+    """arrived: when the request's headers had come, monotonic; from then on its time runs.
+
+    Of two deadlines the earlier counts.  Raises InvalidRequest.
+    """
+    given = [ms for ms in (headers.deadline_ms, request.deadline_ms) if ms is not None]
+    terms = Terms.checked(
+        tenant=headers.tenant,
+        priority=request.priority or 0,
+        deadline_ms=min(given, default=None),
+        cache_salt=request.cache_salt or "",
+    )
+    deadline = None if terms.deadline is None else arrived + min(given) / 1000
+    return msgspec.structs.replace(terms, deadline=deadline, grant=headers.grant)
+
+
+def _milliseconds(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 12 or not 0 < int(value) <= MAX_DEADLINE_MS:
+        shown = clip(value.decode("latin-1"), 40)
+        raise InvalidRequest(
+            f"x-deadline-ms is {shown}; it must be a whole number in [1, {MAX_DEADLINE_MS}]",
+            param="x-deadline-ms",
+        )
+    return int(value)

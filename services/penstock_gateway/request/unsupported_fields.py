@@ -1,0 +1,45 @@
+"""Fields that are known and do nothing yet: accepted at the value that asks for nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.fields import RequestFields
+
+
+class UnsupportedField(NamedTuple):
+    """A field, and its values other than null that ask for nothing."""
+
+    field: str
+    values: tuple[Any, ...] = ()
+
+
+COMMON = (
+    UnsupportedField("logits_processors", ([],)),
+    UnsupportedField("logprob_token_ids"),
+    UnsupportedField("truncation_side"),
+    UnsupportedField("watermarking", (False,)),
+    UnsupportedField("repetition_detection"),
+    UnsupportedField("thinking_token_budget", (-1,)),
+    UnsupportedField("stream_interval", (1,)),
+    UnsupportedField("routed_experts_prompt_start", (0,)),
+    UnsupportedField("kv_transfer_params", ({},)),
+    UnsupportedField("ec_transfer_params", ({},)),
+    UnsupportedField("vllm_xargs", ({},)),
+    UnsupportedField("moderation"),
+)
+
+
+def check_unsupported(request: RequestFields, rules: tuple[UnsupportedField, ...]) -> None:
+    """Raises InvalidRequest naming the first field with a value that is not supported yet."""
+    for field, values in rules:
+        value = getattr(request, field)
+        if value is not None and value not in values:
+            allowed = " or ".join([*map(clip, values), "null"])
+            raise InvalidRequest(
+                f"{field} is {clip(value)}, which is not supported yet; allowed: {allowed}",
+                param=field,
+                code="unsupported_value",
+            )

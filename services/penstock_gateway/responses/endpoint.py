@@ -1,0 +1,106 @@
+"""POST /v1/responses, without a memory: each request brings its whole conversation."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.chat import request as chat_request
+from penstock_gateway.chat.endpoint import prompt_of, tools_of, with_grammar
+from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
+from penstock_gateway.chat.prompt import template_of
+from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.request.sampling import room_for_output, sampling_params
+from penstock_gateway.responses.chat_translation import ChatTranslation
+from penstock_gateway.responses.reply import Response, ResponsesFormat
+from penstock_gateway.responses.request import ResponsesRequest, check
+from penstock_gateway.service import EngineInfo, Service
+
+OPERATION = posting(
+    "/v1/responses", "Answer a conversation, statelessly", ResponsesRequest, Response, streams=True
+)
+
+
+class Responses(GenerateEndpoint[ResponsesRequest]):
+    """One conversation in, one answer out."""
+
+    request_type = ResponsesRequest
+    id_prefix = "resp"
+
+    def check(self, request: ResponsesRequest) -> None:
+        check(request)
+
+    async def prepare(self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+        conversation = ChatTranslation(request)
+        try:
+            return await self._prepare(request, conversation, engine, head)
+        except InvalidRequest as error:
+            raise conversation.own_words(error) from None
+
+    async def _prepare(
+        self,
+        request: ResponsesRequest,
+        conversation: ChatTranslation,
+        engine: EngineInfo,
+        head: ReplyHead,
+    ) -> Job:
+        config, chat = self._service.config, conversation.chat
+        chat_request.check(chat)
+        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
+        prompt = await prompt_of(chat, engine, use)
+        params = _params(request, chat, engine, len(prompt.ids))
+        template = template_of(engine).source
+        constrained = params.structured_outputs is not None
+        parsing = parsing_of(
+            config, template, use, prompt.text, constrained=constrained, include_reasoning=True
+        )
+        if parsing is not None and params.logprobs is not None:
+            raise _no_logprobs(request)
+        if needs_special_tokens(config, template, use) and not constrained:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        tokenizer, tools = engine.text.tokenizer, conversation.tools
+        reply = ResponsesFormat(head, tokenizer, request, params, tools, parsing)
+        structure = "text.format" if constrained else None
+        if use.grammar() is not None:
+            structure = "tool_choice"
+        return Job([prompt.ids], [with_grammar(params, use)], reply, structure)
+
+
+def _params(
+    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt: int
+) -> SamplingParams:
+    """prompt: tokens. Raises InvalidRequest."""
+    max_tokens = room_for_output(
+        prompt,
+        request.max_output_tokens,
+        None,
+        engine.welcome.limits,
+        field="max_output_tokens",
+        source="input",
+    )
+    return sampling_params(
+        chat,
+        engine.welcome,
+        max_tokens=max_tokens,
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+    )
+
+
+def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
+    """A parser tells of texts, so nobody knows which tokens are a message's."""
+    field = "top_logprobs" if request.top_logprobs is not None else "include"
+    return InvalidRequest(
+        f"{field} asks for log-probabilities, which can't be combined with tools, nor with a "
+        "model whose reasoning is told apart (--reasoning-parser)",
+        param=field,
+        code="unsupported_value",
+    )
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route; see chat_completions.routes."""
+    return [OPERATION.route(Responses(service))]

@@ -1,0 +1,240 @@
+"""An answer's items as they come, and the events that tell of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock_gateway.chat.parsed_choice import Parsing
+from penstock_gateway.generate.logprobs import ChatLogprob
+from penstock_gateway.generate.reply import encoder
+from penstock_gateway.responses.items import (
+    FunctionCallItem,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+)
+
+
+class Events(Protocol):
+    """Where events go."""
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """kind: without `response.`, which all begin with."""
+
+
+class NoEvents:
+    """Of a reply that isn't streamed."""
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Nobody hears of it."""
+
+
+class EventWriter:
+    """Server-sent events, numbered, each under its own name. out: taken by who writes it on."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self._number = 0
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Appends an event."""
+        kind = f"response.{kind}"
+        self.out += f"event: {kind}\ndata: ".encode()
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        encoder.encode_into(event, self.out, -1)
+        self.out += b"\n\n"
+        self._number += 1
+
+
+class OpenItem(ABC):
+    """An item that grows. Its events name it by its id and its place among the items."""
+
+    def __init__(self, events: Events, id: str, index: int) -> None:
+        self.id = id
+        self._events = events
+        self._index = index
+        self._texts: list[str] = []
+
+    def begin(self) -> None:
+        self._events.send(
+            "output_item.added", output_index=self._index, item=self._item("in_progress", "")
+        )
+        self._begun()
+
+    def add(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._texts.append(text)
+        self._added(text, logprobs)
+
+    def finish(self, status: str) -> OutputItem:
+        """The whole item."""
+        text = "".join(self._texts)
+        self._finished(text)
+        item = self._item(status, text)
+        self._events.send("output_item.done", output_index=self._index, item=item)
+        return item
+
+    @abstractmethod
+    def _item(self, status: str, text: str) -> OutputItem:
+        """The item with what it holds by now."""
+
+    @abstractmethod
+    def _begun(self) -> None:
+        """Tells of the part that the text is in."""
+
+    @abstractmethod
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        """Tells of a piece."""
+
+    @abstractmethod
+    def _finished(self, text: str) -> None:
+        """Tells of the whole text."""
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._events.send(kind, item_id=self.id, output_index=self._index, **fields)
+
+    def _tell_part(self, kind: str, **fields: Any) -> None:
+        self._tell(kind, content_index=0, **fields)
+
+
+class OpenMessage(OpenItem):
+    """Text for the reader, in one part."""
+
+    def __init__(self, events: Events, id: str, index: int) -> None:
+        super().__init__(events, id, index)
+        self._logprobs: list[ChatLogprob] = []
+
+    def _item(self, status: str, text: str) -> OutputMessage:
+        content = [] if status == "in_progress" else [OutputText(text, logprobs=self._logprobs)]
+        return OutputMessage(self.id, status, content)
+
+    def _begun(self) -> None:
+        self._tell_part("content_part.added", part=OutputText(""))
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._logprobs += logprobs
+        self._tell_part("output_text.delta", delta=text, logprobs=logprobs)
+
+    def _finished(self, text: str) -> None:
+        self._tell_part("output_text.done", text=text, logprobs=self._logprobs)
+        part = OutputText(text, logprobs=self._logprobs)
+        self._tell_part("content_part.done", part=part)
+
+
+class OpenReasoning(OpenItem):
+    """Thoughts, in one part."""
+
+    def _item(self, status: str, text: str) -> ReasoningItem:
+        content = [] if status == "in_progress" else [ReasoningText(text)]
+        return ReasoningItem(self.id, status, content)
+
+    def _begun(self) -> None:
+        self._tell_part("content_part.added", part=ReasoningText(""))
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._tell_part("reasoning_text.delta", delta=text)
+
+    def _finished(self, text: str) -> None:
+        self._tell_part("reasoning_text.done", text=text)
+        self._tell_part("content_part.done", part=ReasoningText(text))
+
+
+class OpenCall(OpenItem):
+    """A call, whose text is its arguments."""
+
+    def __init__(self, events: Events, id: str, index: int, call_id: str, name: str) -> None:
+        super().__init__(events, id, index)
+        self._call_id = call_id
+        self._name = name
+
+    def _item(self, status: str, text: str) -> FunctionCallItem:
+        return FunctionCallItem(self.id, status, self._call_id, self._name, text)
+
+    def _begun(self) -> None:
+        """A call has no parts."""
+
+    def _added(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        self._tell("function_call_arguments.delta", delta=text)
+
+    def _finished(self, text: str) -> None:
+        # The name: some of OpenAI's SDKs insist on it.
+        self._tell("function_call_arguments.done", arguments=text, name=self._name)
+
+
+class OutputItems:
+    """The items of one answer, in the order of its text; at most the last of them is open.
+
+    base: what the items' ids are made of.  parsing: how the text is read; None: it is one message,
+    which is there from the beginning.
+    """
+
+    def __init__(self, events: Events, base: str, parsing: Parsing | None) -> None:
+        self._events = events
+        self._base = base
+        self._parsing = parsing
+        self._parser: OutputParser | None = parsing.make() if parsing is not None else None
+        self._calls = 0
+        self._open: OpenItem | None = None
+        self._done: list[OutputItem] = []
+        if parsing is None:
+            self._begin(OpenMessage, "msg")
+
+    def push(self, text: str, logprobs: list[ChatLogprob]) -> None:
+        """Takes the next piece of the answer. logprobs: of its tokens, where it isn't parsed."""
+        if self._parser is not None:
+            self._take(self._parser.push(text))
+        elif self._open is not None and (text or logprobs):
+            self._open.add(text, logprobs)
+
+    def finish(self, status: str) -> list[OutputItem]:
+        """All items. status: of the response; what was cut short is the last item."""
+        if self._parser is not None:
+            self._take(self._parser.finish())
+        self._close(status)
+        return self._done
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, CallBegin):
+                self._calls += 1
+                if self._shown():
+                    self._begin_call(event.name)
+            elif not event.text:
+                continue
+            elif isinstance(event, Content):
+                self._text(event.text, OpenMessage, "msg")
+            elif isinstance(event, Reasoning):
+                self._text(event.text, OpenReasoning, "rs")
+            elif isinstance(event, CallArguments) and self._shown() and self._open is not None:
+                self._open.add(event.text, [])
+
+    def _shown(self) -> bool:
+        """Whether the call that is being read is one of those that may be shown."""
+        most = self._parsing.most if self._parsing is not None else None
+        return most is None or self._calls <= most
+
+    def _text(self, text: str, kind: type[OpenMessage | OpenReasoning], prefix: str) -> None:
+        item = self._open if isinstance(self._open, kind) else self._begin(kind, prefix)
+        item.add(text, [])
+
+    def _begin_call(self, name: str) -> None:
+        new_id = self._parsing.new_id() if self._parsing is not None else ""
+        self._begin(
+            lambda events, id, index: OpenCall(events, id, index, call_id=new_id, name=name), "fc"
+        )
+
+    def _begin(self, make: Callable[[Events, str, int], OpenItem], prefix: str) -> OpenItem:
+        self._close("completed")
+        index = len(self._done)
+        item = self._open = make(self._events, f"{prefix}_{self._base}_{index}", index)
+        item.begin()
+        return item
+
+    def _close(self, status: str) -> None:
+        if self._open is not None:
+            self._done.append(self._open.finish(status))
+            self._open = None

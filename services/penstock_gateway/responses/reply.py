@@ -1,0 +1,201 @@
+"""A response, whole and as the events that make it up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from penstock_gateway.generate.echo_options import PromptLogprobsSource
+from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
+from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.timeline import RequestTimeline
+from penstock_gateway.responses.items import OutputItem
+from penstock_gateway.responses.output import EventWriter, NoEvents, OutputItems
+from penstock_gateway.responses.request import ReasoningOptions
+from penstock_gateway.responses.tools import FunctionTool
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
+    from penstock.sampling_params import SamplingParams
+    from penstock.text.tokenizer import Tokenizer
+    from penstock_gateway.chat.parsed_choice import Parsing
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.responses.request import ResponsesRequest
+
+
+class InputDetails(msgspec.Struct):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct):
+    """reasoning_tokens: always 0; thoughts are told apart as text, not as tokens."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct):
+    """Tokens of the whole request."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class IncompleteDetails(msgspec.Struct):
+    reason: str
+
+
+class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True):
+    """status: in_progress, completed or incomplete.  What the request said comes back."""
+
+    id: str
+    created_at: int
+    status: str
+    model: str
+    output: list[OutputItem] = []
+    usage: ResponseUsage | None = None
+    incomplete_details: IncompleteDetails | None = None
+    error: None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float
+    top_p: float
+    top_logprobs: int = 0
+    text: dict[str, Any]
+    metadata: dict[str, Any]
+    user: str | None = None
+    store: bool = False
+    background: bool = False
+    previous_response_id: None = None
+    parallel_tool_calls: bool = True
+    tool_choice: str | dict[str, str] = "auto"
+    tools: list[FunctionTool] = []
+    truncation: str = "disabled"
+    reasoning: ReasoningOptions | None = None
+    service_tier: str = "default"
+    penstock_timeline: TimelineField = UNSET
+
+
+class ResponsesFormat:
+    """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
+    read; None: all of it is content."""
+
+    def __init__(
+        self,
+        head: ReplyHead,
+        tokenizer: Tokenizer,
+        request: ResponsesRequest,
+        params: SamplingParams,
+        tools: list[FunctionTool],
+        parsing: Parsing | None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = params.logprobs is not None
+        self._base = head.id.removeprefix("resp-")
+        self._parsing = parsing
+        self._events = EventWriter()
+        self._items: OutputItems | None = None
+        self._response = Response(
+            id=head.id,
+            created_at=head.created,
+            status="in_progress",
+            model=head.model,
+            instructions=request.instructions,
+            max_output_tokens=request.max_output_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_logprobs=request.top_logprobs or 0,
+            text=_text_options(request),
+            metadata=request.metadata or {},
+            user=request.user,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            tool_choice=_tool_choice(request),
+            tools=tools,
+            reasoning=request.reasoning,
+        )
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        """Nothing of the prompt is shown."""
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        self._events.out = out
+        self._events.send("created", response=self._response)
+        self._events.send("in_progress", response=self._response)
+        self._items = OutputItems(self._events, self._base, self._parsing)
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if self._items is None:
+            return
+        self._events.out = out
+        self._items.push(delta.text, self._logprobs_of(delta.token_ids, delta.logprobs))
+        if delta.finish_reason is not None:
+            self._finish(self._items, delta.finish_reason)
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        """It comes with the last event."""
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        self._response.penstock_timeline = timeline
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        """The event that holds the whole response."""
+        self._response.usage = _usage(usage)
+        self._events.out = out
+        self._events.send(self._response.status, response=self._response)
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        [choice] = choices
+        items = OutputItems(NoEvents(), self._base, self._parsing)
+        items.push("".join(choice.texts), self._logprobs_of(choice.token_ids, choice.logprobs))
+        self._finish(items, choice.finish_reason)
+        self._response.usage = _usage(usage)
+        self._response.penstock_timeline = timeline
+        return encoder.encode(self._response)
+
+    def _finish(self, items: OutputItems, reason: str | None) -> None:
+        response = self._response
+        response.status = "completed" if reason == "stop" else "incomplete"
+        if reason != "stop":
+            response.incomplete_details = IncompleteDetails("max_output_tokens")
+        response.output = items.finish(response.status)
+
+    def _logprobs_of(
+        self, ids: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> list[ChatLogprob]:
+        if not self._logprobs or not ids:
+            return []
+        return chat_logprobs(self._tokenizer, ids, logprobs).content
+
+
+def _tool_choice(request: ResponsesRequest) -> str | dict[str, str]:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return {"type": choice.type, "name": choice.name or ""}
+
+
+def _text_options(request: ResponsesRequest) -> dict[str, Any]:
+    """As they were given, with the default filled in."""
+    given = request.text.format if request.text is not None else None
+    if given is None:
+        return {"format": {"type": "text"}}
+    shown = {name: getattr(given, name) for name in given.__struct_fields__}
+    return {"format": {name: value for name, value in shown.items() if value is not None}}
+
+
+def _usage(usage: UsageInfo) -> ResponseUsage:
+    return ResponseUsage(
+        usage.prompt_tokens,
+        InputDetails(usage.prompt_tokens_details.cached_tokens),
+        usage.completion_tokens,
+        OutputDetails(),
+        usage.total_tokens,
+    )

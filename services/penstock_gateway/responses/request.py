@@ -1,0 +1,155 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.fields import Flag, Number, Object, RequestFields, Text, Whole
+from penstock_gateway.request.unsupported_fields import UnsupportedField, check_unsupported
+from penstock_gateway.responses.tools import FunctionChoice, Tools
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+STATELESS = "this server is stateless: it keeps no responses"
+
+
+class InputPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of an input message; or of one of our own replies, sent back."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Any = None
+    logprobs: Any = None
+    image_url: Any = None
+    detail: Any = None
+    file_id: Any = None
+    file_url: Any = None
+    file_data: Any = None
+    filename: Any = None
+    input_audio: Any = None
+
+
+class InputItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """type: message (or nothing), function_call, function_call_output or reasoning."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[InputPart] | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[InputPart] | None = None
+    summary: Any = None
+    encrypted_content: Any = None
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """type: text, json_object or json_schema."""
+
+    type: str
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the answer's text looks like. verbosity: medium only."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """effort: a variable for the chat template.  summary: auto only, for there are none: the
+    thoughts themselves are shown.  generate_summary: its older name."""
+
+    effort: Text = None
+    summary: Text = None
+    generate_summary: Text = None
+
+
+class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields beside those of RequestFields."""
+
+    # --- these work
+    input: str | list[InputItem] | None = None
+    instructions: Text = None
+    max_output_tokens: Whole = None
+    temperature: Number = None
+    top_p: Number = None
+    text: TextOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: Whole = None
+    top_k: Whole = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    repetition_penalty: Number = None
+    logit_bias: dict[str, float] | None = None
+    chat_template_kwargs: Object = None
+    tools: Tools | None = None
+    tool_choice: str | FunctionChoice | None = None
+    parallel_tool_calls: Flag = None
+    reasoning: ReasoningOptions | None = None
+
+    # --- without effect on the output
+    max_tool_calls: Whole = None
+
+    # --- only at their neutral value
+    previous_response_id: Text = None
+    conversation: Any = None
+    background: Flag = None
+    context_management: Any = None
+    prompt: Any = None
+    truncation: Text = None
+
+
+RULES = (
+    UnsupportedField("moderation"),
+    UnsupportedField("context_management", ([],)),
+    UnsupportedField("prompt"),
+    UnsupportedField("truncation", ("disabled",)),
+)
+
+
+def check(request: ResponsesRequest) -> None:
+    """What can be told without a conversation. Raises InvalidRequest."""
+    for field in ("store", "previous_response_id", "conversation", "background"):
+        value = getattr(request, field)
+        if value not in (None, False):
+            raise InvalidRequest(
+                f"{field} is {clip(value)}, but {STATELESS}; allowed: null"
+                + (" or false" if field in ("store", "background") else ""),
+                param=field,
+                code="unsupported_value",
+            )
+    check_unsupported(request, RULES)
+    for name in request.include or ():
+        if name not in INCLUDES:
+            raise InvalidRequest(
+                f"include holds {clip(name)}; allowed: {', '.join(INCLUDES)}", param="include"
+            )
+    text, thoughts = request.text or TextOptions(), request.reasoning or ReasoningOptions()
+    _only("text.verbosity", text.verbosity, "medium")
+    _only("reasoning.summary", thoughts.summary, "auto")
+    _only("reasoning.generate_summary", thoughts.generate_summary, "auto")
+
+
+def _only(field: str, value: str | None, allowed: str) -> None:
+    if value not in (None, allowed):
+        raise InvalidRequest(
+            f"{field} is {clip(value)}, which is not supported; allowed: {allowed} or null",
+            param=field,
+            code="unsupported_value",
+        )

@@ -1,0 +1,88 @@
+"""Tools in the flat shape that responses have, and how chat has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.chat.tools import (
+    CHOICES,
+    FunctionDefinition,
+    NamedChoice,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+)
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.decoding import convert
+
+
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The only kind of tool. Fields as in FunctionDefinition."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def for_chat(self) -> Tool:
+        return Tool(
+            function=FunctionDefinition(
+                name=self.name,
+                description=self.description,
+                parameters=self.parameters,
+                strict=self.strict,
+            )
+        )
+
+
+class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """tool_choice: this function, and no other. The last three belong to kinds that are refused."""
+
+    type: str
+    name: str | None = None
+    mode: Any = None
+    tools: Any = None
+    server_label: Any = None
+
+
+class _Body(msgspec.Struct):
+    tools: list[FunctionTool]
+
+
+_SHAPE = msgspec.json.schema(FunctionTool)["$defs"]["FunctionTool"]
+
+Tools = list[Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_SHAPE)]]
+"""FunctionTools, not decoded yet: of tools of other types, which have fields of their own, it is
+the type that is wrong."""
+
+
+def function_tools(given: list[dict[str, Any]] | None) -> list[FunctionTool]:
+    """Raises InvalidRequest."""
+    for place, tool in enumerate(given or ()):
+        if tool.get("type", "function") != "function":
+            where = f"tools[{place}].type"
+            raise InvalidRequest(
+                f"{where} is {clip(tool['type'])}, which is not supported; allowed: function",
+                param=where,
+                code="unsupported_value",
+            )
+    return convert({"tools": given or []}, _Body).tools
+
+
+def chat_choice(choice: str | FunctionChoice | None) -> ToolChoice:
+    """Raises InvalidRequest for one that can't be told in chat's terms."""
+    if choice is None or choice in CHOICES:
+        return choice if isinstance(choice, str) else None
+    if isinstance(choice, str) or choice.type != "function" or choice.name is None:
+        shown = choice if isinstance(choice, str) else f"an object of type {choice.type}"
+        raise InvalidRequest(
+            f"tool_choice is {clip(shown)}; allowed: {', '.join(CHOICES)}, or "
+            '{"type": "function", "name": …}',
+            param="tool_choice",
+            code="invalid_value",
+        )
+    return NamedChoice(function=NamedFunction(name=choice.name))

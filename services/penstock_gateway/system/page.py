@@ -1,0 +1,114 @@
+"""GET /: the page, and the files that it is made of.
+
+They are read once, at the start, and each is a route of its own with a fixed path: what a request
+says is never made into the name of a file. They hold nothing of this server's, so they need no key;
+what the page then asks for does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
+
+INDEX = "index.html"
+ELSEWHERE = ("docs.html",)
+"""Files with a route and a policy of their own; see docs.py."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page's own files and this server's answers; no inline script or style, nothing of others."""
+
+MEDIA_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Kept by the browser, but asked for again each time: after an upgrade, old and new files must
+    # not meet on one page.
+    "cache-control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file. name: its path below web/.  tag: its ETag."""
+
+    name: str
+    body: bytes
+    media_type: str
+    tag: str
+
+    @property
+    def operation(self) -> Operation:
+        return Operation(
+            method="GET",
+            path="/" if self.name == INDEX else f"/{self.name}",
+            summary="The page" if self.name == INDEX else f"A file of the page: {self.name}",
+            tag="page",
+            access="open",
+            media_type=self.media_type,
+            described=self.name == INDEX,
+        )
+
+    def route(self) -> OperationRoute:
+        """200 with the file, or 304 for who has it already."""
+        headers = {**_HEADERS, "etag": self.tag}
+
+        async def answer(request: Request) -> Response:
+            if _is_held(request.headers.get("if-none-match", ""), self.tag):
+                return Response(status_code=304, headers=headers)
+            return Response(self.body, headers=headers, media_type=self.media_type)
+
+        return self.operation.route(answer)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """One for each file. Raises ValueError for a file of a kind that the page has none of."""
+    return [file.route() for file in files()]
+
+
+def files() -> list[PageFile]:
+    """What web/ holds."""
+    root = resources.files("penstock_gateway").joinpath("web")
+    return [_read(name, each) for name, each in sorted(_walk(root)) if name not in ELSEWHERE]
+
+
+def _walk(folder: Traversable, below: str = "") -> Iterator[tuple[str, Traversable]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _walk(each, f"{below}{each.name}/")
+        else:
+            yield f"{below}{each.name}", each
+
+
+def _read(name: str, file: Traversable) -> PageFile:
+    suffix = name[name.rfind(".") :]
+    if suffix not in MEDIA_TYPES:
+        raise ValueError(f"web/{name}: the page has files of {', '.join(MEDIA_TYPES)} only")
+    body = file.read_bytes()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return PageFile(name, body, MEDIA_TYPES[suffix], tag)
+
+
+def _is_held(sent: str, tag: str) -> bool:
+    """Whether an If-None-Match names the tag, weakly or not: a proxy that compresses weakens it."""
+    return any(each.strip().removeprefix("W/") in (tag, "*") for each in sent.split(","))

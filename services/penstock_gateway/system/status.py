@@ -1,0 +1,139 @@
+"""GET /status: what the engine cores say about themselves, and this gateway's own counts."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.client.engine_state import EngineState
+from penstock.protocol.to_frontend import Status
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
+
+
+class GatewayState(msgspec.Struct, frozen=True, kw_only=True):
+    """open_requests: generations being answered.  uptime: seconds."""
+
+    pid: int
+    connected: bool
+    open_requests: int
+    draining: bool
+    uptime: float
+
+
+class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine core. index: its number in this gateway.  connected: there is a session, and it
+    serves this gateway's model.  reason: why it isn't ready.  open_requests: of this gateway.
+    blocks: of its KV pool.  status_age: seconds since its last word; null without a session."""
+
+    index: int
+    endpoint: str
+    model: str | None
+    boot: str | None
+    fingerprint: str | None
+    connected: bool
+    ready: bool
+    reason: str
+    draining: bool
+    waiting: int
+    running: int
+    blocks_total: int
+    blocks_used: int
+    tokens_generated: int
+    open_requests: int
+    status_age: float | None
+
+
+class SystemState(msgspec.Struct, frozen=True, kw_only=True):
+    """engine: the last Status, or null without a session; of several engine cores, the sums.
+    status_age: seconds since then.  boot: theirs that are connected, with commas."""
+
+    ready: bool
+    reason: str
+    model: str | None
+    boot: str | None
+    engine: dict[str, Any] | None
+    status_age: float | None
+    engines: list[EngineEntry]
+    gateway: GatewayState
+
+
+OPERATION = Operation(
+    method="GET",
+    path="/status",
+    summary="State of the engine cores and of this gateway",
+    tag="operations",
+    reply=SystemState,
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The one route."""
+
+    async def status(request: Request) -> Response:
+        return Response(msgspec.json.encode(system_state(service)), media_type="application/json")
+
+    return [OPERATION.route(status)]
+
+
+def system_state(service: Service) -> SystemState:
+    """The state as of now."""
+    client = service.client
+    now = time.monotonic()
+    reason = service.unready_reason()
+    told = client.status if client.connected else None
+    welcome = client.welcome
+    return SystemState(
+        ready=reason is None,
+        reason=reason or "",
+        model=welcome.model if welcome is not None else None,
+        boot=_boots(client.engines) or (welcome.boot if welcome is not None else None),
+        engine=_engine(told) if told is not None else None,
+        status_age=round(client.status_age(now), 3) if told is not None else None,
+        engines=[_entry(each) for each in client.engines],
+        gateway=GatewayState(
+            pid=os.getpid(),
+            connected=client.connected,
+            open_requests=service.open_requests,
+            draining=service.draining,
+            uptime=round(now - service.started, 3),
+        ),
+    )
+
+
+def _boots(engines: list[EngineState]) -> str:
+    connected = (each for each in engines if each.connected)
+    return ",".join(each.welcome.boot for each in connected if each.welcome is not None)
+
+
+def _entry(engine: EngineState) -> EngineEntry:
+    welcome, status = engine.welcome, engine.status
+    total = status.blocks_total if status is not None else 0
+    return EngineEntry(
+        index=engine.index,
+        endpoint=engine.endpoint,
+        model=welcome.model if welcome is not None else None,
+        boot=welcome.boot if welcome is not None else None,
+        fingerprint=status.fingerprint if status is not None else None,
+        connected=engine.connected,
+        ready=engine.ready,
+        reason=engine.reason,
+        draining=engine.draining,
+        waiting=status.waiting if status is not None else 0,
+        running=status.running if status is not None else 0,
+        blocks_total=total,
+        blocks_used=total - status.blocks_free if status is not None else 0,
+        tokens_generated=status.tokens_generated if status is not None else 0,
+        open_requests=engine.open_requests,
+        status_age=round(engine.status_age, 3) if status is not None else None,
+    )
+
+
+def _engine(status: Status) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(status)
+    return {**fields, "blocks_used": status.blocks_total - status.blocks_free}

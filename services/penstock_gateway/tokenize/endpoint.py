@@ -1,0 +1,186 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.chat.messages import Message
+from penstock_gateway.chat.prompt import chat_prompt, check_variables, refuse_template
+from penstock_gateway.chat.tools import Tool, tool_use
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.request.body import read_body
+from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.fields import Flag, Object, Text
+from penstock_gateway.request.sampling import check_ids
+from penstock_gateway.request.tokenising import encode
+from penstock_gateway.service import EngineInfo, Service
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either a prompt or messages; what concerns the other kind is refused.
+
+    add_special_tokens: BOS goes in front; default: true for a prompt, false for messages.
+    return_token_strs: the vocabulary's own text of each token too.
+    """
+
+    model: Text = None
+    prompt: Text = None
+    messages: list[Message] | None = None
+    add_special_tokens: Flag = None
+    return_token_strs: Flag = None
+    add_generation_prompt: Flag = None
+    continue_final_message: Flag = None
+    chat_template: Text = None
+    chat_template_kwargs: Object = None
+    mm_processor_kwargs: Object = None
+    tools: list[Tool] | None = None
+
+
+class TokenizeReply(msgspec.Struct):
+    """count: of the tokens.  max_model_len: the context, prompt and output."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tokens: list[int]
+    model: Text = None
+
+
+class DetokenizeReply(msgspec.Struct):
+    """prompt: the text, special tokens included."""
+
+    prompt: str
+
+
+MANY_TOKENS = 10_000
+"""From which on detokenising goes to a thread."""
+
+Request = TypeVar("Request", TokenizeRequest, DetokenizeRequest)
+_CHAT_ONLY = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "chat_template_kwargs",
+    "mm_processor_kwargs",
+    "tools",
+)
+
+
+class TextEndpoint(ABC, Generic[Request]):
+    """An ASGI application for one path that asks the tokenizer only."""
+
+    request_type: type[Request]
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(self.request_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        body = await read_body(
+            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
+        )
+        request = decode(body, self._decoder)
+        engine = service.engine()
+        service.check_model(request.model)
+        payload = await while_connected(self._answer(request, engine), receive)
+        await send_json(send, 200, payload)
+
+    async def _answer(self, request: Request, engine: EngineInfo) -> bytes:
+        return msgspec.json.encode(await self.answer(request, engine))
+
+    @abstractmethod
+    async def answer(self, request: Request, engine: EngineInfo) -> msgspec.Struct:
+        """Raises InvalidRequest."""
+
+
+class Tokenize(TextEndpoint[TokenizeRequest]):
+    """The ids that a prompt or a conversation has on the generating endpoints."""
+
+    request_type = TokenizeRequest
+
+    async def answer(self, request: TokenizeRequest, engine: EngineInfo) -> TokenizeReply:
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequest("give prompt or messages, one of them", param="prompt")
+        if request.messages is None:
+            ids = await _of_prompt(request, engine)
+        else:
+            ids = await _of_messages(request, request.messages, engine)
+        texts = engine.text.tokenizer.token_names(ids) if request.return_token_strs else None
+        return TokenizeReply(len(ids), engine.welcome.limits.max_model_len, ids, texts)
+
+
+class Detokenize(TextEndpoint[DetokenizeRequest]):
+    request_type = DetokenizeRequest
+
+    async def answer(self, request: DetokenizeRequest, engine: EngineInfo) -> DetokenizeReply:
+        if request.tokens:
+            check_ids("tokens", request.tokens, engine.welcome.limits.vocab_size)
+        decode_all = partial(engine.text.tokenizer.decode, skip_special_tokens=False)
+        if len(request.tokens) <= MANY_TOKENS:
+            return DetokenizeReply(decode_all(request.tokens))
+        return DetokenizeReply(await asyncio.to_thread(decode_all, request.tokens))
+
+
+async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
+    for field in _CHAT_ONLY:
+        if getattr(request, field) is not None:
+            raise InvalidRequest(f"{field} goes with messages, not with a prompt", param=field)
+    prompt, tokenizer = request.prompt or "", engine.text.tokenizer
+    special = request.add_special_tokens is not False
+    return await encode(
+        lambda: tokenizer.encode(prompt, add_special=special),
+        len(prompt),
+        engine.welcome.limits.max_model_len,
+    )
+
+
+async def _of_messages(
+    request: TokenizeRequest, messages: list[Message], engine: EngineInfo
+) -> list[int]:
+    check_variables(request.chat_template_kwargs)
+    refuse_template(request.chat_template)
+    variables: dict[str, Any] = dict(request.chat_template_kwargs or {})
+    use = tool_use(request.tools, None, parallel=None, auto_allowed=True)
+    if use.tools:
+        variables["tools"] = use.for_template()
+    prompt = await chat_prompt(
+        engine,
+        messages,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        add_special_tokens=request.add_special_tokens,
+        variables=variables,
+    )
+    return prompt.ids
+
+
+TOKENIZE = posting(
+    "/tokenize",
+    "Token ids of a prompt or a conversation",
+    TokenizeRequest,
+    TokenizeReply,
+    tag="text",
+    headers=(),
+)
+DETOKENIZE = posting(
+    "/detokenize", "Text of token ids", DetokenizeRequest, DetokenizeReply, tag="text", headers=()
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes."""
+    return [TOKENIZE.route(Tokenize(service)), DETOKENIZE.route(Detokenize(service))]

@@ -1,0 +1,1 @@
+"""The sequences between steps, and what a step is made of."""

@@ -1,0 +1,28 @@
+"""The rows of a step, out of the slots that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.slots import Slots
+from penstock_worker.forward.interface import Batch
+
+
+def gather(works: Sequence[SlotWork], slots: Slots) -> Batch:
+    """What a forward pass over these works computes."""
+    tokens: list[int] = []
+    for work, slot in zip(works, slots.of(works), strict=True):
+        start = work.start
+        tokens += slot.tokens[start : start + work.count]
+    starts = np.array([work.start for work in works], dtype=np.int64)
+    counts = np.array([work.count for work in works], dtype=np.int64)
+    widths = -(-(starts + counts) // slots.bounds.block_size)
+    return Batch(
+        tokens=np.array(tokens, dtype=np.int64),
+        tables=slots.tables.of([work.slot for work in works], widths),
+        starts=starts,
+        counts=counts,
+    )

@@ -1,0 +1,258 @@
+"""The sequences that the worker holds between steps. The engine names a slot for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.protocol.common import Pooling, TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
+from penstock_worker.batch.block_tables import BlockTables
+from penstock_worker.sampler.rules import Rules, rules_of
+
+
+class PlanError(Exception):
+    """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
+
+
+@dataclass
+class Slot:
+    """One sequence.
+
+    tokens: prompt and emitted ids; `append` adds to them, and `expect` -1 - the slot's number where
+    an id will be, which a later `fill` puts there.  blocks: its block table; plans append.
+    computed: tokens whose keys and values are in the cache, None before the first work (a prefix
+    that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
+    rules: of its sampling, or None.  prompt_from: see NewSequence.
+    pooling: what a pooling model is to make of it.
+    """
+
+    tokens: list[int]
+    num_prompt: int
+    index: int
+    sampling: TokenSampling
+    blocks: list[int]
+    computed: int | None = None
+    failed: str | None = None
+    rules: Rules | None = None
+    prompt_from: int | None = None
+    pooling: Pooling | None = None
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def awaits(self) -> bool:
+        """Whether its newest token is sampled by a step in flight."""
+        return self.tokens[-1] < 0
+
+    def append(self, token: int) -> None:
+        """A new token, which was sampled."""
+        self.tokens.append(token)
+        if self.rules is not None:
+            self.rules.advance(token)
+
+    def expect(self, number: int) -> int:
+        """A step that samples a token is on its way; number: the slot's. Returns the place of the
+        token among `tokens`."""
+        tokens = self.tokens
+        tokens.append(-1 - number)
+        return len(tokens) - 1
+
+    def fill(self, place: int, token: int) -> None:
+        """The token that was expected at this place has been sampled."""
+        self.tokens[place] = token
+        if self.rules is not None:
+            self.rules.advance(token)
+
+
+@dataclass(frozen=True)
+class SlotBounds:
+    """What plans are held against. Counts."""
+
+    slots: int
+    blocks: int
+    block_size: int
+    vocab: int
+    tokens: int
+
+    @staticmethod
+    def of(setup: Setup, vocab: int, blocks: int) -> SlotBounds:
+        """blocks: of the KV pool."""
+        return SlotBounds(
+            slots=setup.max_num_seqs,
+            blocks=blocks,
+            block_size=setup.block_size,
+            vocab=vocab,
+            tokens=setup.max_model_len,
+        )
+
+
+class Slots:
+    """All slots. `apply` changes them as a plan says, or raises PlanError and changes nothing that
+    matters any more: the session is over then.  What the sequences of a request share is made once,
+    where they are admitted like one another (see NewSequence).
+
+    told: tokens come from plans alone, as nobody samples here.  That a token was deferred isn't
+    known here either, so its work may come again.
+    """
+
+    def __init__(self, bounds: SlotBounds, *, told: bool = False) -> None:
+        self.bounds = bounds
+        self.tables = BlockTables(bounds.slots)
+        """What `Slot.blocks` hold."""
+        self._told = told
+        self._slots: dict[int, Slot] = {}
+
+    def __getitem__(self, number: int) -> Slot:
+        return self._slots[number]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._slots)
+
+    def of(self, works: Sequence[SlotWork]) -> list[Slot]:
+        """The slot of each work."""
+        held = self._slots
+        return [held[work.slot] for work in works]
+
+    def at(self, numbers: Sequence[int]) -> list[Slot]:
+        held = self._slots
+        return [held[number] for number in numbers]
+
+    def holds(self, number: int, slot: Slot) -> bool:
+        """Whether the sequence is still in that slot."""
+        return self._slots.get(number) is slot
+
+    def clear(self) -> None:
+        self._slots.clear()
+
+    def apply(self, plan: Plan) -> None:
+        """Release, admit, and append the new blocks, checking every number."""
+        for number in plan.released:
+            if self._slots.pop(number, None) is None:
+                raise PlanError(f"slot {number} is released but holds no sequence")
+        for new in plan.admitted:
+            self._admit(new)
+        seen: set[int] = set()
+        for work in plan.work:
+            if work.slot in seen:
+                raise PlanError(f"slot {work.slot} has work twice in one step")
+            seen.add(work.slot)
+            self._take_work(work)
+
+    def _admit(self, new: NewSequence) -> None:
+        if not 0 <= new.slot < self.bounds.slots:
+            raise PlanError(f"slot {new.slot} is not in [0, {self.bounds.slots})")
+        if new.slot in self._slots:
+            raise PlanError(f"slot {new.slot} is taken but a sequence is admitted to it")
+        self._check_blocks(new.slot, new.blocks)
+        if new.prompt_from is not None and new.prompt_from < 1:
+            raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
+        slot = self._in_full(new) if new.like is None else self._beside(new, new.like)
+        self.tables.put(new.slot, 0, new.blocks)
+        self._slots[new.slot] = slot
+
+    def _in_full(self, new: NewSequence) -> Slot:
+        self._check_length(new, new.num_prompt, len(new.tokens))
+        self._check_ids(new)
+        return Slot(
+            list(new.tokens),
+            new.num_prompt,
+            new.index,
+            new.sampling,
+            list(new.blocks),
+            rules=rules_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
+            prompt_from=new.prompt_from,
+            pooling=new.pooling,
+        )
+
+    def _beside(self, new: NewSequence, like: int) -> Slot:
+        """A sequence of the request that another slot has one of: what was checked and made of the
+        prompt and the sampling there counts here."""
+        other = self._slots.get(like)
+        if other is None:
+            raise PlanError(
+                f"slot {new.slot} is to be like slot {like}, which holds no sequence by then"
+            )
+        prompt = other.num_prompt
+        self._check_length(new, prompt, prompt + len(new.tokens))
+        self._check_ids(new)
+        return Slot(
+            other.tokens[:prompt] + new.tokens,
+            prompt,
+            new.index,
+            other.sampling,
+            list(new.blocks),
+            rules=None if other.rules is None else other.rules.beside(new.tokens),
+            prompt_from=new.prompt_from,
+            pooling=other.pooling,
+        )
+
+    def _check_length(self, new: NewSequence, prompt: int, tokens: int) -> None:
+        if not 1 <= prompt <= tokens <= self.bounds.tokens:
+            raise PlanError(
+                f"slot {new.slot}: {prompt} prompt tokens of {tokens}; at most "
+                f"{self.bounds.tokens} tokens are allowed"
+            )
+
+    def _check_ids(self, new: NewSequence) -> None:
+        tokens = new.tokens
+        if tokens and (min(tokens) < 0 or max(tokens) >= self.bounds.vocab):
+            raise PlanError(f"slot {new.slot}: a token id is not in [0, {self.bounds.vocab})")
+
+    def _take_work(self, work: SlotWork) -> None:
+        slot = self._slots.get(work.slot)
+        if slot is None:
+            raise PlanError(f"slot {work.slot} has work but holds no sequence")
+        if work.new_blocks:
+            self._check_blocks(work.slot, work.new_blocks)
+            self.tables.put(work.slot, len(slot.blocks), work.new_blocks)
+            slot.blocks.extend(work.new_blocks)
+        if slot.failed is not None:
+            return
+        end = work.start + work.count
+        if work.sampled:
+            self._take_sampled(slot, work, end - len(work.sampled))
+        again = self._told and slot.computed is not None and work.start == slot.computed - 1
+        if slot.computed is not None and work.start != slot.computed and not again:
+            raise PlanError(
+                f"slot {work.slot}: work starts at token {work.start}, {slot.computed} are computed"
+            )
+        if work.start < 0 or work.count < 1 or end > len(slot.tokens):
+            raise PlanError(
+                f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.tokens)} to compute"
+            )
+        if end > len(slot.blocks) * self.bounds.block_size:
+            raise PlanError(
+                f"slot {work.slot}: {end} tokens don't fit {len(slot.blocks)} blocks of "
+                f"{self.bounds.block_size}"
+            )
+
+    def _take_sampled(self, slot: Slot, work: SlotWork, first: int) -> None:
+        """Append what isn't there yet of the tokens at positions from `first` on; what is there
+        must be equal."""
+        known = len(slot.tokens)
+        if not slot.num_prompt <= first <= known or first + len(work.sampled) > self.bounds.tokens:
+            raise PlanError(
+                f"slot {work.slot}: {len(work.sampled)} tokens were sampled from {first} on; it has"
+                f" {slot.num_prompt} prompt tokens of {known}"
+            )
+        if not all(0 <= token < self.bounds.vocab for token in work.sampled):
+            raise PlanError(f"slot {work.slot}: a sampled id is not in [0, {self.bounds.vocab})")
+        there = slot.tokens[first : first + len(work.sampled)]
+        if there != work.sampled[: len(there)]:
+            raise PlanError(
+                f"slot {work.slot}: {there} were sampled here, {work.sampled} elsewhere"
+            )
+        for token in work.sampled[len(there) :]:
+            slot.append(token)
+
+    def _check_blocks(self, number: int, blocks: list[int]) -> None:
+        if not blocks or (min(blocks) >= 0 and max(blocks) < self.bounds.blocks):
+            return
+        wrong = next(block for block in blocks if not 0 <= block < self.bounds.blocks)
+        raise PlanError(f"slot {number}: block {wrong} is not in [0, {self.bounds.blocks})")

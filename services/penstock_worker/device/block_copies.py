@@ -1,0 +1,122 @@
+"""Copies of KV blocks of a device, and to and from pinned host memory, in its queue of work."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from penstock.protocol.to_worker import Copy
+from penstock_kernels.triton.attention.block_copies import (
+    copy_blocks,
+    gather_blocks,
+    scatter_blocks,
+)
+from penstock_worker.batch.slots import PlanError
+
+STAGED_BLOCKS = 16
+"""Blocks that a gather or a scatter takes at once, by way of a buffer on the device: a block's
+parts are scattered over the cache, and come and go over the bus as one piece."""
+_TRIALS = 4
+
+
+class DeviceBlockCopies:
+    """As BlockCopies.  Nothing waits: all is queued on the current stream, so copies come after
+    the steps before them and before the step that follows.
+
+    blocks: [parts, blocks, bytes] uint8, a view of the KV cache; block b is [:, b].
+    host_blocks: of the host tier, whose memory is allocated (and pinned) here; MemoryError or
+    torch's RuntimeError when there is no room.
+    """
+
+    def __init__(self, blocks: Tensor, host_blocks: int) -> None:
+        parts, count, width = blocks.shape
+        staged = min(STAGED_BLOCKS, host_blocks)
+        self._device = blocks
+        self._host = torch.empty(host_blocks, parts, width, dtype=torch.uint8)
+        if blocks.device.type == "cuda" and host_blocks:
+            _pin(self._host)
+        self._staging = torch.empty(staged, parts, width, dtype=torch.uint8, device=blocks.device)
+        self._sizes = {"device": count, "host": host_blocks}
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of the host tier."""
+        return self._sizes["host"]
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the pool itself."""
+        return self._device.nbytes
+
+    @torch.inference_mode()
+    def make(self, copies: list[Copy]) -> None:
+        """One after the other, in order. Raises PlanError for a block that doesn't exist, and has
+        then copied nothing."""
+        for copy in copies:
+            self._check("host" if copy.kind == "in" else "device", copy.source)
+            self._check("host" if copy.kind == "out" else "device", copy.target)
+        make = {"device": self._within, "out": self._out, "in": self._in}
+        for kind, run in groupby(copies, key=lambda copy: copy.kind):
+            pairs = [(copy.source, copy.target) for copy in run]
+            make[kind](pairs)
+
+    def seconds(self) -> float:
+        """What a block takes to the host and back; 0 without a host tier. Overwrites block 0, and
+        waits for the device."""
+        if not self._sizes["host"]:
+            return 0.0
+        there_and_back = [Copy("out", 0, 0), Copy("in", 0, 0)]
+        self.make(there_and_back)  # The first compiles the kernels.
+        self._wait()
+        begun = time.perf_counter()
+        for _ in range(_TRIALS):
+            self.make(there_and_back)
+        self._wait()
+        return (time.perf_counter() - begun) / _TRIALS
+
+    def _within(self, pairs: list[tuple[int, int]]) -> None:
+        copy_blocks(self._device, [source for source, _ in pairs], [target for _, target in pairs])
+
+    def _out(self, pairs: list[tuple[int, int]]) -> None:
+        for run in _runs(pairs, len(self._staging)):
+            gather_blocks(self._device, [source for source, _ in run], self._staging)
+            for (_, target), staged in zip(run, self._staging, strict=False):
+                self._host[target].copy_(staged, non_blocking=True)
+
+    def _in(self, pairs: list[tuple[int, int]]) -> None:
+        for run in _runs(pairs, len(self._staging)):
+            for (source, _), staged in zip(run, self._staging, strict=False):
+                staged.copy_(self._host[source], non_blocking=True)
+            scatter_blocks(self._staging[: len(run)], self._device, [target for _, target in run])
+
+    def _wait(self) -> None:
+        if self._device.device.type == "cuda":
+            torch.cuda.synchronize(self._device.device)
+
+    def _check(self, place: str, block: int) -> None:
+        if not 0 <= block < self._sizes[place]:
+            raise PlanError(f"{place} block {block} is not in [0, {self._sizes[place]})")
+
+
+def _runs(pairs: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
+    """At most so many at once, and none with the same target twice: the last must win."""
+    runs: list[list[tuple[int, int]]] = []
+    for pair in pairs:
+        if not runs or len(runs[-1]) == most or pair[1] in {target for _, target in runs[-1]}:
+            runs.append([])
+        runs[-1].append(pair)
+    return runs
+
+
+def _pin(memory: Tensor) -> None:
+    """Where it lies: torch's own pinned memory comes in powers of two, up to twice what is asked.
+    Raises RuntimeError where the system doesn't let so much be pinned."""
+    runtime = torch.cuda.cudart()
+    error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    if int(error):
+        raise RuntimeError(f"{memory.nbytes:,} bytes can't be pinned: {error}")
+    weakref.finalize(memory, runtime.cudaHostUnregister, memory.data_ptr())

@@ -1,0 +1,118 @@
+"""A checkpoint's matrices as the CPU kernels want them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.decoder import LayerWeights
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
+from penstock_kernels.cpu.memory import Arena
+from penstock_worker.layers.rotary import Rotary
+from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
+from penstock_worker.weights.weights import Weights
+
+KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
+"""By the dtype that all matrices are computed in."""
+ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
+"""By the setting `quantization`: what plain matrices become when they are loaded."""
+QUANTISED = frozenset(ON_LOAD.values())
+
+
+@dataclass
+class CPUWeights:
+    """Packs a checkpoint's matrices for the CPU kernels."""
+
+    config: ModelConfig
+    weights: Weights
+    kind: MatrixKind | None
+    """Of all matrices; None: each as the file has it. A quantised kind is for plain tensors alone:
+    what the file has quantised already stays as it is."""
+    threads: int
+    arena: Arena = field(default_factory=Arena)
+
+    def read(
+        self, positions: int
+    ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
+        """Layers, embedding, head, last norm, cosines, sines: what a Decoder is made of."""
+        config = self.config
+        size = (config.vocab_size, config.hidden_size)
+        rotary = Rotary.load(config, self.weights, positions)
+        layers = [self._layer(number) for number in range(config.num_layers)]
+        embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
+        if config.tie_word_embeddings:
+            self.weights.ignore("lm_head.weight")
+            head = embedding
+        else:
+            head = self._matrix("lm_head", *size, kind=self.kind)
+        norm = self._vector("norm.weight", config.hidden_size)
+        self.weights.finish()
+        return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
+
+    def _embedding_kind(self) -> MatrixKind | None:
+        # Bytes make products fast; rows that are only looked up would lose bits for nothing.
+        only_looked_up = not self.config.tie_word_embeddings
+        return None if self.kind in QUANTISED and only_looked_up else self.kind
+
+    def _layer(self, number: int) -> LayerWeights:
+        config, at = self.config, f"layers.{number}"
+        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        attention, bias = f"{at}.self_attn", config.qkv_bias
+        norms: dict[str, np.ndarray] = {}
+        if config.qk_norm:
+            norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
+            norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
+        matrix = partial(self._matrix, kind=self.kind)
+        return LayerWeights(
+            query=matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
+            key=matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
+            value=matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
+            output=matrix(f"{attention}.o_proj", hidden, queries),
+            gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
+            up=matrix(f"{at}.mlp.up_proj", inner, hidden),
+            down=matrix(f"{at}.mlp.down_proj", hidden, inner),
+            attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
+            feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
+            **norms,
+        )
+
+    def _vector(self, name: str, size: int) -> np.ndarray:
+        return self.weights.take(name, (size,), torch.float32).numpy()
+
+    def _matrix(
+        self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
+    ) -> PackedMatrix:
+        shape = (outputs, inputs)
+        added = self._vector(f"{name}.bias", outputs) if bias else None
+        stored = self.weights.stored(f"{name}.weight", shape)
+        form = FORMATS.get(stored.format)
+        plain = form is not None and form.plain
+        if kind in QUANTISED and not plain:
+            kind = None
+        if plain or (kind is None and form is not None and form.packed):
+            return pack(
+                stored.format,
+                stored.data,
+                shape,
+                kind=kind,
+                order=stored.places(),
+                bias=added,
+                threads=self.threads,
+                arena=self.arena,
+            )
+        # Another type was asked for, or the kernels don't know this one: by way of float32.
+        decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
+        return pack(
+            "F32",
+            decoded.view(np.uint8),
+            shape,
+            kind=MatrixKind.BF16 if kind is None else kind,
+            bias=added,
+            threads=self.threads,
+            arena=self.arena,
+        )

@@ -1,0 +1,1 @@
+"""From the engine core's Setup to a runner."""

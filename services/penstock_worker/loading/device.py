@@ -1,0 +1,163 @@
+"""What a runner on a GPU is made of: weights, sampler, and a KV pool of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.to_worker import Setup
+from penstock_worker.device.block_copies import DeviceBlockCopies
+from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
+from penstock_worker.forward.graphs import GRAPH_BYTES
+from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
+from penstock_worker.machine.memory import free_memory
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.rules import rules_of
+
+if TYPE_CHECKING:
+    from penstock_worker.sampler.device import DeviceSampler
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class DevicePool:
+    """They agree on KV blocks. blocks: of the pool."""
+
+    forward: DeviceForward
+    copies: DeviceBlockCopies
+    blocks: int
+
+
+@dataclass(frozen=True)
+class DeviceParts(DevicePool):
+    """They agree on slots, too."""
+
+    sampler: DeviceSampler
+
+
+def load_on_device(
+    recipe: DeviceRecipe, setup: Setup, vocab: int, ranks: Ranks = ALONE
+) -> DeviceParts:
+    """As load_forward, with the sampler."""
+    from penstock_worker.sampler.device import DeviceSampler
+
+    use_device(recipe.device)
+    try:
+        sampler = DeviceSampler(
+            recipe.device, vocab, setup.max_num_seqs, batch_invariant=setup.batch_invariant
+        )
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
+    rehearsal = Rehearsal(sampler, setup, vocab, ranks)
+    pool = load_forward(recipe, setup, rehearsal.sample, ranks)
+    if recipe.device.type == "cuda" and ranks.place.last:
+        # Or a first request with a rare wish would wait for a compiler.
+        try:
+            sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
+        except torch.OutOfMemoryError as error:
+            raise StartupError(f"not enough memory on the device to sample: {error}") from error
+    return DeviceParts(pool.forward, pool.copies, pool.blocks, sampler)
+
+
+def use_device(device: torch.device) -> None:
+    """From now on torch's calls and Triton's kernels are for it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def load_forward(
+    recipe: DeviceRecipe, setup: Setup, rehearse: Callable[[Tensor], None], ranks: Ranks = ALONE
+) -> DevicePool:
+    """rehearse: what comes behind the largest step's logits.  ranks: the pool and the host tier
+    have the blocks of the one that has least.
+
+    Raises StartupError where the device, or the host tier's memory, doesn't suffice.
+    """
+    use_device(recipe.device)
+    memory = memory_of(recipe.device)
+    try:
+        build = recipe.build()
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise StartupError(f"not enough memory on the device for the weights: {error}") from error
+    memory.release()  # What loading left behind.
+    with ranks.waiting():
+        blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
+    blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
+    try:
+        forward = build(blocks)
+    except torch.OutOfMemoryError as error:
+        raise StartupError(
+            f"not enough memory on the device for {blocks} KV blocks: {error}"
+        ) from error
+    return DevicePool(forward, _copies(forward, setup, host_blocks), blocks)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Samples as the largest step does: a row for each slot, with all that a request may ask."""
+
+    sampler: DeviceSampler
+    setup: Setup
+    vocab: int
+    ranks: Ranks
+
+    def sample(self, logits: Tensor) -> None:
+        """logits: [at least max_num_seqs, vocab]; of a stage that samples."""
+        if not self.ranks.place.last:
+            return
+        slots = list(range(self.setup.max_num_seqs))
+        adjusted = Adjustments(frequency=0.1, repetition=1.1, bias={0: 1.0})
+        sampling = TokenSampling(0, top_p=0.9, logprobs=1, adjustments=adjusted)
+        asks = [Ask(sampling, 0, 0, rules=rules_of(sampling, [0], 1, self.vocab)) for _ in slots]
+        self.sampler.launch(logits[: len(slots)], asks, slots).choices()
+        for slot in slots:
+            self.sampler.forget(slot)
+
+
+def _kv_blocks(
+    recipe: DeviceRecipe,
+    setup: Setup,
+    memory: DeviceMemory,
+    build: DeviceBuild,
+    rehearse: Callable[[Tensor], None],
+) -> int:
+    usage = measure(
+        memory,
+        lambda: rehearse(build.widest_prefill()),
+        lambda: rehearse(build.longest_decode()),
+        graphs=recipe.graphs,
+        graph_bytes=GRAPH_BYTES,
+    )
+    log.info("the largest steps were rehearsed", memory=str(usage))
+    interpreted = recipe.device.type == "cpu"
+    return device_kv_blocks(
+        usage,
+        block_bytes=recipe.block_bytes,
+        utilization=setup.kv_memory_fraction if interpreted else setup.gpu_memory_utilization,
+        wanted=setup.num_kv_blocks,
+        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
+    )
+
+
+def _copies(forward: DeviceForward, setup: Setup, host_blocks: int) -> DeviceBlockCopies:
+    free = free_memory()
+    if setup.host_kv_bytes > free:
+        raise StartupError(
+            f"not enough memory for the host tier: it takes {setup.host_kv_bytes:,} bytes, and "
+            f"{free:,} are free"
+        )
+    try:
+        return DeviceBlockCopies(forward.blocks(), host_blocks)
+    except (MemoryError, RuntimeError) as error:
+        raise StartupError(
+            f"not enough memory for the host tier of {host_blocks} KV blocks: {error}"
+        ) from error

@@ -1,0 +1,19 @@
+"""What the numbers depend on beside the request. Equal fingerprints, equal outputs."""
+
+from __future__ import annotations
+
+import hashlib
+
+from penstock_worker.machine.cpu import instruction_set
+
+ONE_RANK = "1 rank"
+
+
+def fingerprint(digest: str, numerics: str, layout: str = ONE_RANK) -> str:
+    """sha256, hex. digest: of the model.  numerics: of the backend (forward.interface.Recipe).
+    layout: how the model is spread over ranks (parallel.place.Place).
+
+    The number of threads is no part of it: no backend's sums depend on it.
+    """
+    parts = (digest, numerics, instruction_set(), layout)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

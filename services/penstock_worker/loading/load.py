@@ -1,0 +1,255 @@
+"""From the engine's Setup to a Runner."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock.model_config import PreparedModel
+from penstock.prepare import load_manifest
+from penstock.protocol.from_worker import Ready
+from penstock.protocol.to_worker import Setup
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.device.queue import queue_of
+from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
+from penstock_worker.grammar import Grammars
+from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.loading.device import load_on_device
+from penstock_worker.loading.fingerprint import fingerprint
+from penstock_worker.loading.pooling import choose_pooling
+from penstock_worker.machine.cpu import usable_threads
+from penstock_worker.machine.memory import free_memory, kv_blocks
+from penstock_worker.metrics.phases import UNWATCHED, Phases
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.host_runner import PoolingRunner
+from penstock_worker.sampler import choose as choose_sampler
+from penstock_worker.steps.device_stage import DeviceStageRunner
+from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.stage import StageRunner
+
+if TYPE_CHECKING:
+    # Imported where a device computes.
+    from penstock_worker.pooling.kind import DevicePoolingRunner
+    from penstock_worker.steps.generate import DeviceRunner
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
+
+    setup: Setup
+    runner: Runner | DeviceRunner | StageRunner | PoolingRunner | DevicePoolingRunner
+    ready: Ready
+    kv_bytes: int
+
+
+def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
+    """Weights, then the KV pool from the memory that is left. phases: what the runner's parts are
+    timed by.  ranks: with whom the model is computed; the pool is what the least of them has.
+
+    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.  Or
+    GroupLost.
+    """
+    begun = time.monotonic()
+    threads = setup.threads or usable_threads()
+    torch.set_num_threads(1)  # The threads of a backend each compute alone.
+    prepared = load_manifest(setup.model_dir)
+    if setup.digest and prepared.digest != setup.digest:
+        raise StartupError(
+            f"{setup.model_dir} holds another model ({prepared.name}, {prepared.digest[:12]}) than"
+            f" the engine core serves ({setup.digest[:12]})"
+        )
+    if setup.pooling is not None:
+        return _load_pooling(prepared, setup, threads, begun, phases)
+    recipe = choose(prepared, setup, threads, ranks)
+    if isinstance(recipe, DeviceRecipe):
+        return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
+    # Either several threads each compute and sample their share of a step, or one call uses all.
+    shares = threads if recipe.threads_by_share else 1
+    sampler = choose_sampler(threads // shares)
+    with torch.inference_mode():
+        forward, blocks, host_blocks = _build(recipe, setup, ranks)
+        copies = BlockCopies(forward.kv_blocks(), host_blocks)
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks)
+    slots = Slots(bounds, told=not ranks.place.last)
+    ready = Ready(
+        num_kv_blocks=blocks,
+        device="cpu",
+        fingerprint=fingerprint(
+            prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}", ranks.place.layout
+        ),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=host_blocks,
+        copy_seconds=copies.seconds(),
+    )
+    log.info(
+        "model loaded",
+        model=prepared.name,
+        dtype=recipe.dtype,
+        stored=prepared.weights.dtype,
+        backend=recipe.backend,
+        threads=threads,
+        kv_blocks=blocks,
+        host_blocks=host_blocks,
+        seconds=ready.load_seconds,
+    )
+    if not ranks.place.last:
+        stage = StageRunner(
+            phases.watch(forward, "logits", "forward"),
+            slots,
+            phases.watch(copies, "make", "copies"),
+        )
+        return Loaded(setup, stage, ready, copies.device_bytes)
+    runner = Runner(
+        phases.watch(forward, "logits", "forward"),
+        phases.watch(sampler, "sample", "sample"),
+        slots,
+        copies=phases.watch(copies, "make", "copies"),
+        grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
+        threads=shares,
+        together=ranks.place.ranks > 1,
+    )
+    return Loaded(setup, runner, ready, copies.device_bytes)
+
+
+def _load_on_device(
+    recipe: DeviceRecipe,
+    prepared: PreparedModel,
+    setup: Setup,
+    begun: float,
+    phases: Phases,
+    ranks: Ranks = ALONE,
+) -> Loaded:
+    from penstock_worker.steps.generate import DeviceRunner
+
+    with torch.inference_mode():
+        parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
+        copy_seconds = parts.copies.seconds()
+    ready = Ready(
+        num_kv_blocks=parts.blocks,
+        device=recipe.device_name,
+        fingerprint=fingerprint(
+            prepared.digest,
+            f"{recipe.numerics} sampler {parts.sampler.numerics}",
+            ranks.place.layout,
+        ),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=parts.copies.host_blocks,
+        copy_seconds=copy_seconds,
+    )
+    log.info(
+        "model loaded",
+        model=prepared.name,
+        dtype=recipe.dtype,
+        stored=prepared.weights.dtype,
+        backend=recipe.backend,
+        device=recipe.device_name,
+        kv_blocks=parts.blocks,
+        host_blocks=parts.copies.host_blocks,
+        seconds=ready.load_seconds,
+    )
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks)
+    slots = Slots(bounds, told=not ranks.place.last)
+    if not ranks.place.last:
+        stage = DeviceStageRunner(parts.forward, slots, parts.copies, queue_of(recipe.device))
+        return Loaded(setup, stage, ready, parts.copies.device_bytes)
+    runner = DeviceRunner(
+        parts.forward,
+        parts.sampler,
+        slots,
+        copies=parts.copies,
+        grammars=_grammars(prepared, setup, ranks),
+        together=ranks.place.ranks > 1,
+        check=ranks.check,
+        phases=phases,
+    )
+    return Loaded(setup, runner, ready, parts.copies.device_bytes)
+
+
+def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:
+    compiler = Compiler(
+        Path(setup.model_dir) / "tokenizer.json",
+        prepared.config.vocab_size,
+        prepared.generation.eos_token_ids,
+    )
+    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
+
+
+def _load_pooling(
+    prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
+) -> Loaded:
+    recipe = choose_pooling(prepared, setup, threads)
+    with torch.inference_mode():
+        parts = recipe.load(phases)
+    ready = Ready(
+        num_kv_blocks=parts.blocks,
+        device=recipe.device_name,
+        fingerprint=fingerprint(prepared.digest, recipe.numerics),
+        load_seconds=time.monotonic() - begun,
+        num_host_blocks=parts.host_blocks,
+        copy_seconds=parts.copy_seconds,
+    )
+    log.info(
+        "pooling model loaded",
+        model=prepared.name,
+        dtype=recipe.dtype,
+        backend=recipe.backend,
+        device=recipe.device_name,
+        numerics=recipe.numerics,
+        threads=threads,
+        kv_blocks=parts.blocks,
+        seconds=ready.load_seconds,
+    )
+    return Loaded(setup, parts.runner, ready, parts.kv_bytes)
+
+
+def same_model(loaded: Loaded, setup: Setup) -> bool:
+    """Whether what is loaded serves this setup as it is."""
+    return _lasting(setup) == _lasting(loaded.setup)
+
+
+def _lasting(setup: Setup) -> Setup:
+    """Without what changes from session to session."""
+    group = setup.group
+    if group is not None:
+        group = msgspec.structs.replace(group, rendezvous="", number=0)
+    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
+
+
+def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
+    """Of a model that is loaded, in another group: a rank that has come anew may have less room.
+    What this one has beyond that stays unused."""
+    ready = loaded.ready
+    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
+    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
+
+
+def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
+    """(the forward pass, its number of KV blocks, that of the host tier)."""
+    try:
+        with_blocks = recipe.build()
+    except (MemoryError, RuntimeError) as error:
+        raise StartupError(f"not enough memory for the weights: {error}") from error
+    blocks = kv_blocks(
+        block_bytes=recipe.block_bytes,
+        fraction=setup.kv_memory_fraction,
+        free=max(0, free_memory() - setup.host_kv_bytes),
+        wanted=setup.num_kv_blocks,
+        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
+    )
+    host_blocks = setup.host_kv_bytes // recipe.block_bytes
+    blocks, host_blocks = ranks.least([blocks, host_blocks])
+    try:
+        return with_blocks(blocks), blocks, host_blocks
+    except (MemoryError, RuntimeError) as error:
+        raise StartupError(f"not enough memory for {blocks} KV blocks: {error}") from error

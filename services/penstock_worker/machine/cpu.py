@@ -1,0 +1,45 @@
+"""The processor: how many threads to compute with, and what it can do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from penstock_worker.machine.cgroup import cgroup_files
+
+
+def usable_threads() -> int:
+    """Cores that this process may run on, within the CPU quota of its cgroups."""
+    cores = len(os.sched_getaffinity(0))
+    for text in cgroup_files("cpu.max"):
+        quota, _, period = text.partition(" ")
+        if quota != "max":
+            cores = min(cores, -(-int(quota) // int(period)))
+    for text in cgroup_files("cpu.cfs_quota_us"):
+        # v1 keeps the period in a file of its own; 100 ms unless someone changed it.
+        if int(text) > 0:
+            cores = min(cores, -(-int(text) // 100_000))
+    return max(1, cores)
+
+
+def instruction_set() -> str:
+    """What decides which kernels torch and its BLAS choose: maker, vector width, BF16 units."""
+    flags = _cpu_field("flags").split()
+    special = [flag for flag in ("avx512_bf16", "amx_bf16", "avx512_vnni") if flag in flags]
+    parts = [_cpu_field("vendor_id"), torch.backends.cpu.get_cpu_capability(), *special]
+    return " ".join(part for part in parts if part)
+
+
+def _cpu_field(name: str) -> str:
+    """A field of the first processor; "" where the system doesn't say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""

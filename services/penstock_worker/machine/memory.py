@@ -1,0 +1,87 @@
+"""How much memory is free, and how many KV blocks that makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.errors import StartupError
+from penstock_worker.machine.cgroup import cgroup_folders
+
+MEMINFO = Path("/proc/meminfo")
+_UNLIMITED = 1 << 60
+"""Version 1 writes a number beyond this for "no limit"."""
+
+_CGROUP_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""controller, limit, usage, and the part of the usage that is page cache and can be dropped."""
+
+
+def free_memory() -> int:
+    """Bytes that this process could still take: what the system has, within each cgroup's limit.
+
+    Page cache doesn't count as used.
+    """
+    free = [_system_available()]
+    for controller, limit, usage, droppable in _CGROUP_FILES:
+        for folder in cgroup_folders(controller):
+            room = _room(folder, limit, usage, droppable)
+            if room is not None:
+                free.append(room)
+    return max(0, min(free))
+
+
+def kv_blocks(
+    *,
+    block_bytes: int,
+    fraction: float,
+    free: int,
+    wanted: int | None,
+    useful: int,
+) -> int:
+    """Blocks for the pool.
+
+    block_bytes: memory of one.  fraction: of `free` bytes that the pool may take.  wanted: what
+    the user asked for, else None.  useful: how many could ever be in use at once.
+    Raises StartupError when there is no room for what was asked, or for a single block.
+    """
+    if wanted is not None:
+        if wanted * block_bytes > free:
+            raise StartupError(
+                f"num_kv_blocks is {wanted}, which takes {_mib(wanted * block_bytes)}; "
+                f"{_mib(free)} are free"
+            )
+        return wanted
+    affordable = int(free * fraction) // block_bytes
+    if affordable < 1:
+        raise StartupError(
+            f"not enough memory for the KV cache: one block takes {_mib(block_bytes)}, "
+            f"and {fraction:g} of the free {_mib(free)} may be used (kv_memory_fraction)"
+        )
+    return min(affordable, useful)
+
+
+def _system_available() -> int:
+    for line in MEMINFO.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise StartupError(f"{MEMINFO} doesn't say how much memory is available")
+
+
+def _room(folder: Path, limit_file: str, usage_file: str, droppable: str) -> int | None:
+    """Bytes left in one cgroup, None where it has no limit."""
+    try:
+        limit = (folder / limit_file).read_text(encoding="ascii").strip()
+        usage = int((folder / usage_file).read_text(encoding="ascii"))
+        stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    if limit == "max" or int(limit) >= _UNLIMITED:
+        return None
+    cache = sum(int(line.split()[1]) for line in stat if line.startswith(f"{droppable} "))
+    return int(limit) - usage + cache
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

@@ -1,0 +1,144 @@
+"""A bidirectional encoder of BERT's kind: post-norm layers over learned positions.
+
+Source: Devlin et al., "BERT", 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019;
+Song et al., "MPNet", 2020 (relative attention bias as in T5: Raffel et al., 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import EncoderConfig
+from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
+from penstock_worker.pooling.encoder.reference_ops import REFERENCE
+from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.weights import Weights
+
+FARTHEST = 128
+"""Distance from which on MPNet's buckets are one."""
+
+
+class _Norm:
+    def __init__(self, ops: EncoderOps, weights: Weights, name: str, size: int, eps: float) -> None:
+        self.weight = weights.take(f"{name}.weight", (size,))
+        self.bias = weights.take(f"{name}.bias", (size,))
+        self.eps = eps
+        self._ops = ops
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Of x + residual."""
+        return self._ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
+
+
+class _Layer:
+    """hidden: [rows, hidden] -> the same."""
+
+    def __init__(
+        self, ops: EncoderOps, config: EncoderConfig, weights: Weights, number: int
+    ) -> None:
+        at, size, eps = f"encoder.layer.{number}", config.hidden_size, config.layer_norm_eps
+        attention, inner = f"{at}.attention", config.intermediate_size
+
+        def dense(names: list[str], outputs: int, inputs: int) -> Product:
+            matrix = weights.take_stacked([(f"{name}.weight", (outputs, inputs)) for name in names])
+            return ops.product(
+                matrix, weights.take_stacked([(f"{name}.bias", (outputs,)) for name in names])
+            )
+
+        parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
+        self.qkv = dense(parts, size, size)
+        self.mixed = dense([f"{attention}.output.dense"], size, size)
+        self.attention_norm = _Norm(ops, weights, f"{attention}.output.LayerNorm", size, eps)
+        self.up = dense([f"{at}.intermediate.dense"], inner, size)
+        self.down = dense([f"{at}.output.dense"], size, inner)
+        self.norm = _Norm(ops, weights, f"{at}.output.LayerNorm", size, eps)
+        self._ops = ops
+        self._heads = (3, config.num_heads, config.head_dim)
+        self._activation = config.activation
+
+    def __call__(self, hidden: Tensor, attention: InputAttention) -> Tensor:
+        query, key, value = self.qkv(hidden).unflatten(1, self._heads).unbind(1)
+        mixed = attention.attend(query, key, value).flatten(1)
+        hidden = self.attention_norm.added(self.mixed(mixed), hidden)
+        inner = self._ops.activate(self.up(hidden), self._activation)
+        return self.norm.added(self.down(inner), hidden)
+
+
+class EncoderModel:
+    """Takes its weights when it is made; read-only from then on, and callable from several threads
+    where the kernels are.
+
+    ops: what computes, where the weights are.  Raises UnsupportedModel for weights that don't fit
+    the configuration.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, weights: Weights, ops: EncoderOps = REFERENCE
+    ) -> None:
+        self.config = config
+        self._ops = ops
+        size, table = config.hidden_size, config.first_position + config.max_position
+        at = "embeddings"
+        self.words = weights.take(f"{at}.word_embeddings.weight", (config.vocab_size, size))
+        self.positions = weights.take(f"{at}.position_embeddings.weight", (table, size))
+        self.types: Tensor | None = None
+        if config.token_types:
+            shape = (config.token_types, size)
+            self.types = weights.take(f"{at}.token_type_embeddings.weight", shape)
+        self.norm = _Norm(ops, weights, f"{at}.LayerNorm", size, config.layer_norm_eps)
+        self.bias: Tensor | None = None
+        if config.relative_buckets:
+            shape = (config.relative_buckets, config.num_heads)
+            buckets = weights.take("encoder.relative_attention_bias.weight", shape)
+            self.bias = _by_distance(buckets, config.max_position)
+        self.layers = [_Layer(ops, config, weights, number) for number in range(config.num_layers)]
+
+    def hidden(
+        self,
+        tokens: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        layer_done: Callable[[], None],
+    ) -> Tensor:
+        """The last layer's output, [rows, hidden] (rows: the tokens, then padding, if any).
+
+        tokens, types: [tokens] int64, the inputs one after the other.  lengths: of each.
+        layer_done: called after each layer.
+        """
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        positions += self.config.first_position
+        step = self._ops.lay_out(tokens, positions, types, lengths, self.bias)
+        hidden = self.words[step.tokens] + self.positions[step.positions]
+        if self.types is not None:
+            hidden = hidden + self.types[step.types]
+        hidden = self.norm(hidden)
+        for layer in self.layers:
+            hidden = layer(hidden, step.attention)
+            layer_done()
+        return hidden
+
+
+def _by_distance(buckets: Tensor, positions: int) -> Tensor:
+    """[heads, 2 * positions - 1]: what each distance adds to a score, from 1 - positions on."""
+    distance = torch.arange(1 - positions, positions)
+    bucket = relative_bucket(distance, buckets.shape[0])
+    return buckets[bucket.to(buckets.device)].t().contiguous()
+
+
+def relative_bucket(distance: Tensor, buckets: int) -> Tensor:
+    """T5's bucket of each distance: near ones have their own, farther ones share, by logarithm."""
+    half = buckets // 2
+    ahead = (distance > 0).long() * half
+    near = half // 2
+    apart = distance.abs()
+    ratio = torch.log(apart.clamp(min=1).float() / near) / math.log(FARTHEST / near)
+    shared = (near + (ratio * (half - near)).long()).clamp(max=half - 1)
+    return ahead + torch.where(apart < near, apart, shared)

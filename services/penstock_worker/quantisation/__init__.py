@@ -1,0 +1,1 @@
+"""Formats of weights: how files store them, and how each backend multiplies with them."""

@@ -1,0 +1,17 @@
+"""Weights and activations in FP8 e4m3, with a scale for each output and each row."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from penstock_worker.quantisation.interface import Product, Quantization
+
+
+def _product(weight: Tensor, bias: Tensor | None, batch_invariant: bool) -> Product:
+    from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
+
+    levels, scales = quantise_fp8(weight.contiguous())
+    return lambda x: fp8_linear(x, levels, scales, bias)
+
+
+FP8 = Quantization("fp8", _product, capability=(8, 9))

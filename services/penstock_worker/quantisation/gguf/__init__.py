@@ -1,0 +1,14 @@
+"""The quantised types of GGUF files, one to a module."""
+
+from penstock_worker.quantisation.gguf.q4_0 import Q4_0
+from penstock_worker.quantisation.gguf.q4_1 import Q4_1
+from penstock_worker.quantisation.gguf.q4_k import Q4_K
+from penstock_worker.quantisation.gguf.q5_0 import Q5_0
+from penstock_worker.quantisation.gguf.q5_1 import Q5_1
+from penstock_worker.quantisation.gguf.q5_k import Q5_K
+from penstock_worker.quantisation.gguf.q6_k import Q6_K
+from penstock_worker.quantisation.gguf.q8_0 import Q8_0
+
+GGUF_FORMATS = (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)
+
+__all__ = ["GGUF_FORMATS"]

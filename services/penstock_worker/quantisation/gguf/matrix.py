@@ -1,0 +1,29 @@
+"""A matrix that stays as a GGUF file has it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
+from penstock_worker.quantisation.interface import Product, Table
+
+
+class GGUFMatrix(GGUFWeights):
+    """A KeptMatrix."""
+
+    def product(
+        self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
+    ) -> Product:
+        # Imported here: the CPU's backends have no triton.
+        from penstock_worker.quantisation.gguf import product
+
+        # A result of another dtype is logits, which unpacked weights would round.
+        exact = batch_invariant or dtype is not None
+        many_rows = None if exact else product.UNPACKED_ROWS
+        return product.GGUFProduct(self, bias, dtype, batch_invariant, many_rows)
+
+    def table(self, dtype: torch.dtype) -> Table:
+        from penstock_worker.quantisation.gguf.product import GGUFTable
+
+        return GGUFTable(self, dtype)

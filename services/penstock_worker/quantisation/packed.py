@@ -1,0 +1,47 @@
+"""Matrices packed into levels of 8 or 4 bits when they are loaded, for the Triton kernels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import linear as library_linear
+
+from penstock import logs
+from penstock_worker.quantisation.interface import Product
+
+log = logs.get(__name__)
+
+MANY_ROWS = 128
+"""From here on packed weights are unpacked first: their kernel reads a weight once for each 16
+rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
+
+
+def packed_product(
+    name: str, bits: int, weight: Tensor, bias: Tensor | None, batch_invariant: bool
+) -> Product | None:
+    """Weights of 8 or 4 bits, activations as they are.
+
+    From MANY_ROWS rows on weights are unpacked, and rounded to x's dtype; with batch_invariant
+    never, so that all rows get the same bits.  None where no group of weights divides the inputs.
+    """
+    from penstock_kernels.triton.linear.dequantise import dequantise
+    from penstock_kernels.triton.linear.weight_only import GROUPS, pack, weight_only_linear
+
+    outputs, inputs = weight.shape
+    group = max((group for group in GROUPS if inputs % group == 0), default=None)
+    if group is None:
+        log.warning(
+            "a matrix stays unquantised: no group of weights divides its inputs",
+            quantization=name,
+            outputs=outputs,
+            inputs=inputs,
+            groups=GROUPS,
+        )
+        return None
+    packed = pack(weight, bits=bits, group=group)
+
+    def product(x: Tensor) -> Tensor:
+        if not batch_invariant and x.shape[0] >= MANY_ROWS:
+            return library_linear(x, dequantise(packed, x.dtype), bias)
+        return weight_only_linear(x, packed, bias)
+
+    return product

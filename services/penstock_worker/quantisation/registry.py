@@ -1,0 +1,45 @@
+"""The formats of weights that are known. A new one is a module beside these and its line here."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.errors import StartupError
+from penstock_worker.quantisation.fp8 import FP8
+from penstock_worker.quantisation.gguf import GGUF_FORMATS
+from penstock_worker.quantisation.int4 import INT4
+from penstock_worker.quantisation.int8 import INT8
+from penstock_worker.quantisation.interface import Quantization, StoredFormat
+from penstock_worker.quantisation.plain import BF16, F16, F32
+
+FORMATS: dict[str, StoredFormat] = {each.name: each for each in (F32, F16, BF16, *GGUF_FORMATS)}
+"""What weight files store, by the name that GGUF and safetensors give the type."""
+
+QUANTIZATIONS: dict[str, Quantization] = {each.name: each for each in (INT8, INT4, FP8)}
+"""What the setting `quantization` makes of floating-point matrices. `none` leaves them."""
+
+
+def check_quantization(quantization: str, device: torch.device) -> None:
+    """Raises StartupError unless the Triton kernels can quantise products on `device` so."""
+    if quantization == "none":
+        return
+    if quantization not in QUANTIZATIONS:
+        raise StartupError(
+            f"quantization is {quantization!r}; allowed on CUDA are none, "
+            f"{', '.join(QUANTIZATIONS)}"
+        )
+    wanted = QUANTIZATIONS[quantization].capability
+    if device.type != "cuda" or wanted == (0, 0):
+        return
+    has = torch.cuda.get_device_capability(device)
+    if has < wanted:
+        others = [name for name, each in QUANTIZATIONS.items() if each.capability <= has]
+        raise StartupError(
+            f"quantization is {quantization}, which needs a GPU of compute capability "
+            f"{_dotted(wanted)} or higher; {torch.cuda.get_device_name(device)} has "
+            f"{_dotted(has)}, and can do none, {', '.join(others)}"
+        )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))

@@ -1,0 +1,1 @@
+"""Steps: how one is begun, computed and reported, whatever the model computes."""

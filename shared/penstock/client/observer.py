@@ -1,0 +1,247 @@
+"""Who hears what becomes of a client's requests: a gateway's counts, limits and traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.client.deltas import SequenceDelta
+    from penstock.client.timing import RequestTiming
+    from penstock.protocol.common import FinishReason
+
+
+class RequestObserver:
+    """Hears of one request, in the order of its methods; overrides what it cares about.
+
+    A request for vectors has `admit` and `submitted` only.  All but `admit` are called between
+    tokens, so they must be quick and must not raise.
+    """
+
+    @property
+    def timed(self) -> bool:
+        """Whether the engine core is to say where the request's time went."""
+        return False
+
+    async def admit(self) -> None:
+        """The request is about to be submitted. What this raises refuses it."""
+
+    def submitted(self, request: ObservedRequest) -> None:
+        """An engine core has accepted the generation, or is about to get the search or input."""
+
+    def first_token(self, request: ObservedRequest) -> None:
+        """The consumer has the first token of all its sequences."""
+
+    def delta(self, tokens: int, elapsed: float | None) -> None:
+        """The consumer has more tokens of a sequence. elapsed: seconds since those before; None for
+        a sequence's first ones, and in a beam search, whose sequences branch."""
+
+    def finished(self, reason: FinishReason, sequences: int) -> None:
+        """So many sequences have ended; a beam search ends as one."""
+
+    def ended(self, request: ObservedRequest) -> None:
+        """All sequences have ended, or the consumer has left."""
+
+    def keep(self, release: Callable[[], None]) -> bool:
+        """The consumer is done with it. True: the client keeps it until the engine core has given
+        the account that `timed` asks for, or until `release` is called."""
+        return False
+
+
+class Observer(Protocol):
+    """Hears of all requests of an EngineClient."""
+
+    def request(self, prompt_tokens: int) -> RequestObserver | None:
+        """Called in the task that submits; None: this request is of no interest."""
+
+
+class Unobserved:
+    """What a client tells of a request that nobody observes: nothing."""
+
+    __slots__ = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether the engine core is to say where the request's time went."""
+        return False
+
+    def accepted(self, timing: RequestTiming | None) -> None:
+        """The request runs, or is about to. timing: filled from now on, if there is any."""
+
+    def found_cached(self, tokens: int) -> None:
+        """So many tokens of the prompt were in the KV cache."""
+
+    def give(self, deltas: Iterable[SequenceDelta]) -> None:
+        """The consumer has taken these."""
+
+    def gain(self, tokens: int) -> None:
+        """A beam search has more tokens."""
+
+    def fail(self) -> None:
+        """The consumer has met an error."""
+
+    def leave(self, release: Callable[[], None]) -> bool:
+        """The consumer is done with it. Returns what RequestObserver.keep does."""
+        return False
+
+    def end_search(self, reason: FinishReason) -> None:
+        """A beam search is over."""
+
+
+UNOBSERVED = Unobserved()
+
+
+class ObservedRequest(Unobserved):
+    """What the consumer of one request has been given, for its observer. Moments are those of
+    time.perf_counter(), in seconds."""
+
+    __slots__ = (
+        "_accepted",
+        "_last",
+        "_observer",
+        "_open",
+        "begun",
+        "cached_tokens",
+        "first_token",
+        "generated_tokens",
+        "last_reason",
+        "prompt_tokens",
+        "reasons",
+        "sequences",
+        "timing",
+    )
+
+    def __init__(self, observer: RequestObserver, prompt_tokens: int, sequences: int) -> None:
+        self._observer = observer
+        self._accepted = False
+        self._open = 0  # Sequences whose end the consumer has not seen.
+        self._last: dict[int, float] = {}  # When each sequence last gained a token.
+        self.begun = time.perf_counter()
+        self.prompt_tokens = prompt_tokens
+        self.sequences = sequences
+        self.cached_tokens: int | None = None
+        self.generated_tokens = 0
+        self.first_token: float | None = None
+        self.reasons: dict[int, FinishReason] = {}  # By sequence, of those that said it.
+        self.last_reason: FinishReason | None = None  # Of all others.
+        self.timing: RequestTiming | None = None
+
+    @property
+    def timed(self) -> bool:
+        return self._observer.timed
+
+    def accepted(self, timing: RequestTiming | None) -> None:
+        self._accepted = True
+        self.timing = timing
+        self._open = self.sequences
+        self._observer.submitted(self)
+
+    def found_cached(self, tokens: int) -> None:
+        if self.cached_tokens is None:  # Later steps of a search find what its first ones left.
+            self.cached_tokens = tokens
+
+    def give(self, deltas: Iterable[SequenceDelta]) -> None:
+        now = time.perf_counter()
+        for delta in deltas:
+            if delta.token_ids:
+                before = self._last.get(delta.index)
+                self._last[delta.index] = now
+                self._gain(len(delta.token_ids), now, None if before is None else now - before)
+            if delta.finish_reason is not None and self._open:
+                self.reasons[delta.index] = delta.finish_reason
+                self._observer.finished(delta.finish_reason, 1)
+                self._open -= 1
+                if not self._open:
+                    self._observer.ended(self)
+
+    def gain(self, tokens: int) -> None:
+        self._gain(tokens, time.perf_counter(), None)
+
+    def fail(self) -> None:
+        self._end("error", self._open)
+
+    def leave(self, release: Callable[[], None]) -> bool:
+        if not self._accepted:
+            return False
+        kept = self._observer.keep(release)
+        self._end("abort", self._open)
+        return kept
+
+    def end_search(self, reason: FinishReason) -> None:
+        self._end(reason, 1)
+
+    def _gain(self, tokens: int, now: float, elapsed: float | None) -> None:
+        self.generated_tokens += tokens
+        if self.first_token is None:
+            self.first_token = now
+            self._observer.first_token(self)
+        self._observer.delta(tokens, elapsed)
+
+    def _end(self, reason: FinishReason, sequences: int) -> None:
+        if not self._open:
+            return
+        self._open = 0
+        self.last_reason = reason
+        self._observer.finished(reason, sequences)
+        self._observer.ended(self)
+
+
+async def observe(observer: Observer | None, prompt_tokens: int, sequences: int) -> Unobserved:
+    """Announces a request. Raises what its observer refuses it with."""
+    hears = None if observer is None else observer.request(prompt_tokens)
+    if hears is None:
+        return UNOBSERVED
+    await hears.admit()
+    return ObservedRequest(hears, prompt_tokens, sequences)
+
+
+class Observers:
+    """Several observers as one. They are told in their order."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def request(self, prompt_tokens: int) -> RequestObserver | None:
+        heard = [each.request(prompt_tokens) for each in self._observers]
+        interested = [each for each in heard if each is not None]
+        if len(interested) < 2:
+            return interested[0] if interested else None
+        return _Several(interested)
+
+
+class _Several(RequestObserver):
+    def __init__(self, observers: list[RequestObserver]) -> None:
+        self._observers = observers
+
+    @property
+    def timed(self) -> bool:
+        return any(each.timed for each in self._observers)
+
+    async def admit(self) -> None:
+        for each in self._observers:
+            await each.admit()
+
+    def submitted(self, request: ObservedRequest) -> None:
+        for each in self._observers:
+            each.submitted(request)
+
+    def first_token(self, request: ObservedRequest) -> None:
+        for each in self._observers:
+            each.first_token(request)
+
+    def delta(self, tokens: int, elapsed: float | None) -> None:
+        for each in self._observers:
+            each.delta(tokens, elapsed)
+
+    def finished(self, reason: FinishReason, sequences: int) -> None:
+        for each in self._observers:
+            each.finished(reason, sequences)
+
+    def ended(self, request: ObservedRequest) -> None:
+        for each in self._observers:
+            each.ended(request)
+
+    def keep(self, release: Callable[[], None]) -> bool:
+        kept = [each.keep(release) for each in self._observers]  # Each has to hear of it.
+        return any(kept)

@@ -1,0 +1,36 @@
+"""What is to be known about a family of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+
+class ClassifierHead(NamedTuple):
+    """Tensors of a classification head over an input's vector, and what lies between its layers."""
+
+    inner: str
+    outer: str
+    activation: Literal["tanh", "relu"]
+
+
+@dataclass(frozen=True)
+class EncoderFamily:
+    """A family is BERT but for what is said here."""
+
+    name: str
+    """EncoderConfig.family, and what a checkpoint may put in front of its tensors' names."""
+    model_types: tuple[str, ...]
+    """Values of `model_type` in config.json."""
+    head: ClassifierHead
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """config.json's own names for keys that BERT's has."""
+    first_behind_padding: bool = False
+    """Whether positions count from behind the padding token's id."""
+    token_types: int = 0
+    """How many there are where config.json doesn't say; 0: the family has none."""
+    relative_buckets: int = 0
+    """Of the relative attention bias, where config.json doesn't say; 0: the family has none."""
+    tensors: tuple[tuple[str, str], ...] = ()
+    """(a part of a tensor's name, BERT's name for it)."""

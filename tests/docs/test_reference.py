@@ -1,0 +1,16 @@
+"""The reference that needs no running system is current."""
+
+from __future__ import annotations
+
+from docs.reference.pages import commands_page, settings_page
+from tests.docs.snippets import text_of
+
+HOW = "run `python -m docs.reference.generate`"
+
+
+def test_settings() -> None:
+    assert text_of("docs/reference/settings.md") == settings_page(), HOW
+
+
+def test_commands() -> None:
+    assert text_of("docs/reference/commands.md") == commands_page(), HOW

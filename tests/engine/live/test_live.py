@@ -1,0 +1,436 @@
+"""What the live view shows, beside a slow and obvious count of the same; what it costs; and that
+nobody decides otherwise because of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.protocol.from_frontend import Watch
+from penstock.protocol.live import (
+    LONGEST_LEASE,
+    MAX_BATCH_ROWS,
+    MAX_CELLS,
+    MAX_QUEUE_ROWS,
+    MAX_STEPS,
+    MAX_TENANT_ROWS,
+    BlockView,
+    Snapshot,
+)
+from penstock.protocol.to_frontend import Status, ToFrontend, Welcome
+from penstock.protocol.to_worker import Plan
+from penstock_engine.core import EngineCore
+from penstock_engine.kv.cache import KVCache
+from penstock_engine.live.blocks import block_view
+from penstock_engine.live.view import LiveView
+from penstock_engine.request.request import SequenceState
+from tests.engine.harness import Harness, over_the_wire
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.walker import Walker, make_harness
+
+
+class ShownCore:
+    """A core with a live view beside it, fed as the process feeds it."""
+
+    def __init__(self, core: EngineCore, now: float) -> None:
+        self._core = core
+        self.view = LiveView(core, now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def frontend_opened(self, session: bytes, message: Any, now: float) -> None:
+        self._core.frontend_opened(session, message, now)
+        self.view.frontend_opened(session, now)
+
+    def frontend_received(self, session: bytes, message: Any, now: float) -> None:
+        if not self.view.takes(session, message, now):
+            self._core.frontend_received(session, message, now)
+
+    def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
+        self._core.frontend_ended(session, reason, now)
+        self.view.frontend_ended(session)
+
+    def worker_received(self, session: bytes, message: Any, now: float) -> None:
+        self._core.worker_received(session, message, now)
+        self.view.worker_said(message, now)
+
+    def step(self, now: float) -> Any:
+        effects = self._core.step(now)
+        self.view.delivering(effects, now)
+        return effects
+
+
+def shown(harness: Harness) -> LiveView:
+    """Puts a live view beside a harness's core."""
+    core = ShownCore(harness.core, harness.now)
+    harness.core = core  # type: ignore[assignment]
+    return core.view
+
+
+def watched(**options: Any) -> tuple[Harness, LiveView]:
+    harness = Harness(**options)
+    view = shown(harness)
+    front = harness.connect()
+    harness.send(front, Watch(LONGEST_LEASE))
+    return harness, view
+
+
+# ---- against a slow count
+
+
+def slow_blocks(core: EngineCore) -> list[str] | None:
+    """A word for each block, from the tables and the prefix index."""
+    cache = core.state.scheduling.cache
+    if cache is None:
+        return None
+    held: Counter[int] = Counter()
+    for sequence in [
+        *core.state.scheduling.running.values(),
+        *core.state.scheduling.marked.values(),
+    ]:
+        held.update(sequence.table.blocks if sequence.table is not None else [])
+    words = []
+    for block in range(cache.pool.num_blocks):
+        if held[block]:
+            words.append("shared" if held[block] > 1 else "used")
+        else:
+            words.append("cached" if block in cache._key_of else "free")
+    return words
+
+
+def check_blocks(words: list[str], view: BlockView) -> None:
+    counts = Counter(words)
+    assert view.total == len(words)
+    assert (view.free, view.cached, view.used, view.shared) == tuple(
+        counts[word] for word in ("free", "cached", "used", "shared")
+    )
+    cells = -(-len(words) // view.span)
+    assert cells <= MAX_CELLS
+    assert len(view.map) == 3 * cells
+    for place, word in enumerate(("used", "shared", "cached")):
+        for cell in range(cells):
+            here = words[cell * view.span : (cell + 1) * view.span].count(word)
+            if view.span > 255:
+                here = -(-255 * here // view.span)
+            assert view.map[3 * cell + place] == here, (cell, word)
+
+
+def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
+    core.check()
+    snapshot = over_the_wire(view.snapshot(now), ToFrontend)
+    scheduler = core.state.scheduling
+    words = slow_blocks(core)
+    assert (words is None) == (snapshot.blocks is None)
+    if words is not None and snapshot.blocks is not None:
+        check_blocks(words, snapshot.blocks)
+    live = [
+        sequence
+        for request in core.state.frontends.requests()
+        for sequence in request.sequences.values()
+        if not sequence.finished
+    ]
+    by_state = Counter(sequence.state for sequence in live)
+    queue, batch = snapshot.queue, snapshot.batch
+    assert batch.running == by_state[SequenceState.RUNNING] == len(batch.rows)
+    assert queue.sequences == by_state[SequenceState.WAITING] + by_state[SequenceState.PREEMPTED]
+    assert queue.grammar == by_state[SequenceState.WAITING_FOR_GRAMMAR]
+    assert queue.remote_kv == by_state[SequenceState.WAITING_FOR_REMOTE_KV]
+    parked = [*core.state.grammars.parked(), *core.state.remote_kv.parked()]
+    assert [(row.request, row.sequence) for row in queue.rows] == [
+        (sequence.request.name, sequence.index)
+        for sequence in [*scheduler.queue.sequences(), *parked][:MAX_QUEUE_ROWS]
+    ]
+    for row, sequence in zip(batch.rows, scheduler.running.values(), strict=True):
+        tokens = len(sequence.request.prompt) + len(sequence.emitted)
+        assert (row.tokens, row.emitted, row.slot) == (tokens, len(sequence.emitted), sequence.slot)
+        assert row.computed <= row.tokens
+        assert row.blocks == len(sequence.table.blocks if sequence.table else ())
+        # By its newest token alone it is behind, or by more.
+        assert (row.phase == "decode") == (row.tokens - row.computed <= 1)
+    opened = Counter(request.tenant for request in core.state.frontends.requests())
+    assert {row.tenant: row.requests for row in snapshot.tenants.rows} == dict(opened)
+    running = Counter(s.request.tenant for s in scheduler.running.values())
+    assert all(row.running == running[row.tenant] for row in snapshot.tenants.rows)
+    assert sum(row.requests for row in snapshot.frontends.rows) == sum(opened.values())
+    assert snapshot.steps.total == scheduler.num_steps
+    return snapshot
+
+
+def walk(harness: Harness, choose: Any, length: int, *, looks: bool) -> Harness:
+    """A random history; looks: with somebody who watches all the time."""
+    view = shown(harness)
+    walker = Walker(harness, choose)
+    walker.connect()
+    core = harness.core
+    for _ in range(length):
+        if looks:
+            for front in harness.fronts:
+                core.frontend_received(front.session, Watch(LONGEST_LEASE), harness.now)
+            check_snapshot(core, view, harness.now)
+            view.snapshots(harness.now)
+        walker.walk()
+    walker.end()
+    return harness
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 40))
+def test_short_histories_are_shown_as_they_are(data: st.DataObject, length: int) -> None:
+    choose = Drawn(data)
+    walk(make_harness(choose), choose, length, looks=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_decides_otherwise_because_somebody_watches(seed: int) -> None:
+    traces = []
+    for looks in (False, True):
+        choose = Seeded(seed)
+        traces.append(walk(make_harness(choose), choose, 300, looks=looks).trace)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 100
+
+
+@pytest.mark.parametrize("num_blocks", [1, 7, MAX_CELLS, MAX_CELLS + 1, 100_000, 1_100_000])
+def test_a_pool_of_any_size_is_shown_in_so_many_cells(num_blocks: int) -> None:
+    cache = KVCache(num_blocks, 16)
+    tables = [cache.take(-(-num_blocks // 5)) for _ in range(2)] if num_blocks > 1 else []
+    for table in tables[:1]:
+        part = table[::3]
+        cache.publish(part, [b"%d" % block for block in part])
+        for block in part[:300]:
+            cache.pool.share(block)
+        # More owners than a byte counts.
+        for _ in range(255):
+            cache.pool.share(part[0])
+    owners = {block: cache.pool.num_owners(block) for table in tables for block in table}
+    if tables:
+        # Back to the pool, one block with contents and one without.
+        for block in (tables[0][-1], tables[1][-1]):
+            while owners[block]:
+                cache.release([block])
+                owners[block] -= 1
+    words = [
+        ("used" if owners[block] == 1 else "shared")
+        if owners.get(block)
+        else ("cached" if block in cache._key_of else "free")
+        for block in range(num_blocks)
+    ]
+    check_blocks(words, block_view(cache))
+
+
+# ---- leases
+
+
+def test_a_lease_brings_two_snapshots_a_second_and_ends() -> None:
+    harness, view = watched()
+    told = []
+    start = harness.now
+    while harness.now < start + LONGEST_LEASE + 5:
+        due = view.snapshots(harness.now)
+        if due is not None:
+            told.append(harness.now - start)
+        harness.now += 0.1
+    assert told[0] == 0
+    assert all(later - sooner >= 0.5 for sooner, later in pairwise(told))
+    assert 50 <= len(told) <= 60
+    assert told[-1] <= LONGEST_LEASE
+    assert view.next_due() == float("inf")
+
+
+def test_a_lease_has_a_bound_and_ends_when_asked_or_with_its_session() -> None:
+    harness, view = watched()
+    front = harness.fronts[0]
+    harness.send(front, Watch(1e9))
+    harness.now += LONGEST_LEASE
+    assert view.snapshots(harness.now) is None
+    harness.send(front, Watch(10))
+    sessions, _ = view.snapshots(harness.now) or ([], None)
+    assert sessions == [front.session]
+    for nothing in (0.0, -1.0, float("nan")):
+        harness.send(front, Watch(10))
+        harness.send(front, Watch(nothing))
+        assert view.snapshots(harness.now + 1) is None
+    harness.send(front, Watch(10))
+    harness.disconnect(front)
+    assert view.snapshots(harness.now + 1) is None
+    assert view.takes(front.session, Watch(10), harness.now)
+    assert view.snapshots(harness.now + 1) is None
+
+
+def test_nothing_is_noted_while_nobody_watches() -> None:
+    harness = Harness()
+    view = shown(harness)
+    front = harness.connect()
+    harness.start_worker()
+    harness.submit(front, [3, 4, 5], ignore_eos=True)
+    harness.run()
+    assert view.snapshot(harness.now).steps.rows == []
+    harness.send(front, Watch(5))
+    harness.submit(front, [3, 4, 5], ignore_eos=True)
+    harness.run()
+    assert len(view.snapshot(harness.now).steps.rows) > 3
+    harness.send(front, Watch(0))
+    assert view.snapshot(harness.now).steps.rows == []
+
+
+# ---- steps, tenants, front ends, worker
+
+
+def test_steps_tell_prefill_from_decode_and_how_long_they_took() -> None:
+    harness, view = watched(max_num_batched_tokens=8)
+    harness.start_worker()
+    harness.submit(harness.fronts[0], list(range(3, 15)), tenant="t", max_tokens=3, ignore_eos=True)
+    while harness.plan is not None:
+        harness.now += 0.25
+        harness.run_step()
+    rows = view.snapshot(harness.now).steps.rows
+    assert [(row.prefill, row.decode, row.sequences) for row in rows] == [
+        (8, 0, 1),
+        (4, 0, 1),
+        (0, 1, 1),
+        (0, 1, 1),
+    ]
+    assert [row.seconds for row in rows] == [0.25] * 4
+    assert [row.number for row in rows] == [1, 2, 3, 4]
+
+
+def test_steps_are_counted_as_the_core_counts_them_and_forgotten_after_some() -> None:
+    harness, view = watched(max_model_len=400, max_steps_in_flight=2)
+    harness.start_worker()
+    front = harness.fronts[0]
+    for tenant in "ab":
+        harness.submit(front, [3, 4, 5], tenant=tenant, max_tokens=300, ignore_eos=True)
+    plans: list[Plan] = []
+    while harness.plan is not None:
+        plans.append(harness.plan)
+        harness.now += 0.001
+        harness.run_step()
+        if harness.now > 100.2:
+            break
+    snapshot = view.snapshot(harness.now)
+    assert len(snapshot.steps.rows) == MAX_STEPS
+    last = plans[-MAX_STEPS:]
+    assert [row.prefill + row.decode for row in snapshot.steps.rows] == [
+        sum(work.count for work in plan.work) for plan in last
+    ]
+    tokens = sum(row.prefill + row.decode for row in snapshot.steps.rows)
+    assert sum(row.tokens for row in snapshot.tenants.rows) == tokens
+
+
+def test_a_lost_worker_is_counted_and_shown() -> None:
+    harness, view = watched()
+    assert view.snapshot(harness.now).worker.lost == 0
+    assert not view.snapshot(harness.now).worker.ready
+    harness.start_worker()
+    told = view.snapshot(harness.now).worker
+    assert (told.ready, told.device, told.fingerprint, told.lost) == (True, "cpu", "f", 0)
+    harness.kill_worker()
+    told = view.snapshot(harness.now).worker
+    assert (told.ready, told.device, told.lost) == (False, "", 1)
+    assert told.reason
+    assert view.snapshot(harness.now).blocks is None
+
+
+def test_fair_share_shows_weights_and_debts() -> None:
+    harness, view = watched(scheduling_policy="fair", tenants="a:weight=3")
+    harness.start_worker()
+    front = harness.fronts[0]
+    for tenant in ("a", "b"):
+        harness.submit(front, [3, 4, 5], tenant=tenant, max_tokens=40, ignore_eos=True)
+    for _ in range(12):
+        harness.run_step()
+    rows = {row.tenant: row for row in view.snapshot(harness.now).tenants.rows}
+    assert (rows["a"].weight, rows["b"].weight) == (3, 1)
+    assert min(row.debt for row in rows.values()) == 0
+    assert rows["b"].debt > 0, "it has had as much, with a third of the weight"
+
+
+def test_front_ends_are_shown_with_the_age_of_their_sessions() -> None:
+    harness, view = watched()
+    harness.now += 7
+    second = harness.connect()
+    harness.submit(second, [3, 4])
+    rows = view.snapshot(harness.now).frontends.rows
+    assert [(row.age, row.requests) for row in rows] == [(7, 0), (0, 1)]
+
+
+# ---- peers of other builds
+
+
+def test_builds_that_do_not_know_it_understand_a_welcome_and_say_nothing_of_it() -> None:
+    harness = Harness()
+    welcome = harness.connect().welcome
+    assert welcome is not None
+    assert welcome.live
+    fields = {name: getattr(welcome, name) for name in Welcome.__struct_fields__ if name != "live"}
+    old = msgspec.defstruct(
+        "OldWelcome",
+        [(name, Any) for name in fields],
+        tag="welcome",
+        kw_only=True,
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(welcome), type=old | Status).boot
+    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(old(**fields)), type=ToFrontend)
+    assert heard.live is False
+
+
+# ---- cost
+
+
+def test_a_snapshot_of_a_crowd_is_bounded_and_quick() -> None:
+    """256 that run, 10,000 that wait, 100,000 blocks."""
+    harness = Harness(
+        max_num_seqs=256,
+        max_waiting_requests=20_000,
+        max_waiting_tokens=10_000_000,
+        max_num_batched_tokens=4096,
+    )
+    view = shown(harness)
+    front = harness.connect()
+    core = harness.core
+    harness.start_worker(100_000)
+    check, core.check = core.check, lambda: None  # type: ignore[method-assign]
+    for at in range(10_256):
+        prompt = [3 + at % 30] * (3 + at % 20)
+        harness.submit(
+            front, prompt, tenant=f"tenant {at % 300}", max_tokens=30, ignore_eos=True, settle=False
+        )
+    harness.settle()
+    for _ in range(3):
+        harness.run_step()
+    core.check = check  # type: ignore[method-assign]
+    snapshot = check_crowd(core, view, harness.now)
+    assert len(msgspec.msgpack.encode(snapshot)) < 100_000
+    took = []
+    for _ in range(15):
+        begun = time.process_time()
+        view.snapshot(harness.now)
+        took.append(time.process_time() - begun)
+    print(f"a snapshot took {1000 * min(took):.2f} ms")
+    assert min(took) < 0.010, "5 ms on a quiet machine"
+
+
+def check_crowd(core: EngineCore, view: LiveView, now: float) -> Snapshot:
+    snapshot = view.snapshot(now)
+    assert len(snapshot.batch.rows) == MAX_BATCH_ROWS == snapshot.batch.running
+    assert len(snapshot.queue.rows) == MAX_QUEUE_ROWS
+    assert snapshot.queue.sequences == 10_000
+    assert [row.request for row in snapshot.queue.rows] == [
+        sequence.request.name
+        for sequence in core.state.scheduling.queue.sequences()[:MAX_QUEUE_ROWS]
+    ]
+    assert len(snapshot.tenants.rows) == MAX_TENANT_ROWS
+    assert snapshot.tenants.total == 300
+    words = slow_blocks(core)
+    assert words is not None
+    assert snapshot.blocks is not None
+    check_blocks(words, snapshot.blocks)
+    return snapshot

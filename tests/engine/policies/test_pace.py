@@ -1,0 +1,133 @@
+"""Steps are short enough for those who decode, whatever others bring. Simulated, and by itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_engine.policies.pace import LEAST, SHORT, UNKNOWN, StepPace
+from tests.engine.simulated import Simulation
+
+FIXED, EACH = 0.03, 0.003
+"""Of a small model on a processor with AVX2."""
+
+
+def streams_beside(policy: str, tenant: str, slowdown: float = 2.5) -> tuple[float, float]:
+    """(longest gap of 16 streams, seconds until ten prompts of 2,000 tokens are computed)."""
+    sim = Simulation(
+        fixed=FIXED,
+        each=EACH,
+        settings={
+            "scheduling_policy": policy,
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 2048,
+            "max_step_slowdown": slowdown,
+        },
+    )
+    for _ in range(16):
+        sim.ask(0.0, "alice", 40, 3000)
+    for _ in range(10):
+        sim.ask(5.0, tenant, 2000, 4)
+    sim.run(300)
+    alice = [asked for asked in sim.requests.values() if asked.prompt == 40]
+    others = [asked for asked in sim.requests.values() if asked.prompt == 2000]
+    assert all(asked.ended is not None for asked in others)
+    return max(a.longest_gap for a in alice), max(asked.ended or 0.0 for asked in others) - 5.0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("tenant", ["alice", "mallory"])
+def test_streams_go_on_beside_long_prompts(policy: str, tenant: str) -> None:
+    alone = FIXED + 16 * EACH
+    gap, seconds = streams_beside(policy, tenant)
+    # The first steps are taken before anybody knows what prefill costs here.
+    assert gap <= max(3.0 * alone, FIXED + EACH * (16 + UNKNOWN) + alone)
+    # Most of the time is the prompts' all the same.
+    assert seconds <= 20_000 * EACH * 2.5
+
+
+def test_without_a_bound_a_prompt_stops_them_all() -> None:
+    gap, _ = streams_beside("fcfs", "alice", slowdown=0.0)
+    assert gap > 20 * (FIXED + 16 * EACH)
+
+
+def test_a_newcomer_with_a_claim_takes_no_turn_from_streams() -> None:
+    """Under fair, who has had nothing yet may have a whole step's tokens before the others."""
+    gap, _ = streams_beside("fair", "mallory")
+    assert gap < 1.0
+
+
+def test_a_tenant_with_many_streams_does_not_slow_one_with_few() -> None:
+    sim = Simulation(
+        fixed=FIXED,
+        each=EACH,
+        settings={"scheduling_policy": "fair", "max_num_seqs": 256},
+    )
+    for _ in range(4):
+        sim.ask(0.0, "alice", 20, 800)
+    for _ in range(200):
+        sim.ask(3.0, "mallory", 20, 60)
+    sim.run(150)
+    alice = [asked for asked in sim.requests.values() if asked.tenant == "alice"]
+    mallory = [asked for asked in sim.requests.values() if asked.tenant == "mallory"]
+    assert max(a.longest_gap for a in alice) <= 3.0 * (FIXED + 4 * EACH) + SHORT
+    assert all(asked.finish == "length" for asked in mallory)
+
+
+def test_without_decodes_a_step_is_as_large_as_its_budget() -> None:
+    pace = StepPace(2.5)
+    pace.observe(16, 16, 0.1)
+    pace.observe(0, 1000, 3.0)
+    assert pace.tokens(0) == math.inf
+    assert StepPace(0.0).tokens(5) == math.inf
+
+
+@given(
+    st.floats(0.0, 0.2),
+    st.floats(1e-4, 0.01),
+    st.integers(1, 64),
+    st.lists(st.tuples(st.booleans(), st.integers(8, 2048)), min_size=60, max_size=120),
+)
+def test_what_is_learnt_is_what_steps_cost(
+    base: float, each: float, decodes: int, steps: list[tuple[bool, int]]
+) -> None:
+    pace = StepPace(3.0)
+    for alone, prefill in [(True, 0), *steps, *[(True, 0), (False, 500)] * 40]:
+        tokens = decodes if alone else decodes + prefill
+        pace.observe(decodes, tokens, base + each * tokens)
+    first = pace.tokens(decodes)
+    pace.observe(decodes, decodes, base + each * decodes)
+    allowed = max(first, pace.tokens(decodes))  # One in some is held to less.
+    alone_takes = base + each * decodes
+    takes = base + each * allowed
+    assert allowed >= decodes + LEAST
+    wanted = max(SHORT, 3.0 * alone_takes)
+    assert takes <= wanted * 1.1 + LEAST * each + 1e-6
+    assert takes >= wanted * 0.75 or allowed == decodes + LEAST
+
+
+@given(
+    st.sampled_from([0.0, 0.01, 0.1, 0.5]),
+    st.sampled_from([0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]),
+    st.integers(1, 64),
+    st.integers(8, 262_144),
+)
+def test_a_step_that_costs_much_whatever_is_in_it_is_no_reason_for_small_chunks(
+    base: float, each: float, decodes: int, prompt: int
+) -> None:
+    """Prompts wait all the time, so that no step of decodes alone ever tells what these cost."""
+    budget = 262_144
+    pace = StepPace(2.5)
+    pace.observe(0, prompt, base + each * prompt + 1e-6)
+    for _ in range(120):
+        tokens = min(budget, int(pace.tokens(decodes)))
+        pace.observe(decodes, tokens, base + each * tokens + 1e-6)
+    first = pace.tokens(decodes)
+    pace.observe(decodes, int(first), base + each * int(first) + 1e-6)
+    allowed = min(budget, int(max(first, pace.tokens(decodes))))  # One in some is held to less.
+    wanted = max(SHORT, 2.5 * (base + each * decodes))
+    assert base + each * allowed <= wanted * 1.2 + LEAST * each
+    assert base + each * allowed >= wanted * 0.7 or allowed in (budget, decodes + LEAST)

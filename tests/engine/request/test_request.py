@@ -1,0 +1,94 @@
+"""The table of states, and what a worker is told to hold back."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock_engine.request.request import (
+    FINISH_REASONS,
+    TRANSITIONS,
+    IllegalTransition,
+    Request,
+    Sequence,
+    SequenceState,
+    worker_sampling,
+)
+
+
+def make_sequence(prompt: list[int] | None = None, emitted: list[int] | None = None) -> Sequence:
+    submit = Submit(
+        1,
+        "r",
+        prompt or [1, 2],
+        [OpenSequence(0, emitted or [])],
+        TokenSampling(seed=1),
+        Stopping(max_tokens=5),
+    )
+    return Request(b"s", submit, arrival=1, eos_token_ids=(0,)).sequences[0]
+
+
+def test_the_table_names_every_state() -> None:
+    assert set(TRANSITIONS) == set(SequenceState)
+    assert all(TRANSITIONS[end] == () for end in FINISH_REASONS)
+
+
+@pytest.mark.parametrize("start", list(SequenceState))
+@pytest.mark.parametrize("end", list(SequenceState))
+def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState) -> None:
+    sequence = make_sequence()
+    sequence.state = start
+    legal = {
+        SequenceState.WAITING: {
+            SequenceState.RUNNING,
+            SequenceState.WAITING_FOR_GRAMMAR,
+            SequenceState.WAITING_FOR_REMOTE_KV,
+        },
+        SequenceState.WAITING_FOR_GRAMMAR: {SequenceState.WAITING},
+        SequenceState.WAITING_FOR_REMOTE_KV: {SequenceState.WAITING},
+        SequenceState.RUNNING: {SequenceState.WAITING, SequenceState.PREEMPTED},
+        SequenceState.PREEMPTED: {SequenceState.RUNNING, SequenceState.WAITING_FOR_GRAMMAR},
+    }
+    if start in legal and end in legal[start] | set(FINISH_REASONS):
+        sequence.move(end)
+        assert sequence.state is end
+    else:
+        with pytest.raises(IllegalTransition, match=start.name):
+            sequence.move(end)
+        assert sequence.state is start
+
+
+def test_tokens_are_prompt_and_emitted() -> None:
+    sequence = make_sequence([5, 6, 7], [8])
+    assert (sequence.num_tokens, sequence.tokens()) == (4, [5, 6, 7, 8])
+    sequence.append(9)
+    assert (sequence.num_tokens, sequence.tokens()) == (5, [5, 6, 7, 8, 9])
+
+
+def test_undelivered_tokens_are_forgotten_with_the_kv() -> None:
+    sequence = make_sequence([5], [6])
+    sequence.append(7)
+    sequence.num_computed = sequence.num_scheduled = 2
+    sequence.forget_computed()
+    assert sequence.tokens() == [5, 6]
+    assert (sequence.num_tokens, sequence.num_computed, sequence.num_scheduled) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("stopping", "held_back"),
+    [
+        (Stopping(max_tokens=9, min_tokens=3, stop_token_ids=(5, 2)), (0, 2, 5, 7)),
+        (Stopping(max_tokens=9, min_tokens=3, stop_token_ids=(5,), ignore_eos=True), (5,)),
+        (Stopping(max_tokens=9, stop_token_ids=(5,)), ()),
+    ],
+)
+def test_ends_are_held_back_before_min_tokens(
+    stopping: Stopping, held_back: tuple[int, ...]
+) -> None:
+    # What a front end writes there is not believed.
+    told = TokenSampling(seed=1, temperature=0.5, min_tokens=99, held_back=(1, 2, 3))
+    sampling = worker_sampling(told, stopping, (0, 7))
+    assert sampling.held_back == held_back
+    assert sampling.min_tokens == stopping.min_tokens
+    assert (sampling.seed, sampling.temperature) == (1, 0.5)

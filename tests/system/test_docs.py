@@ -1,0 +1,255 @@
+"""What README and docs show works as it is shown: curl lines, Python, and `penstock` as a client.
+
+Blocks of a page continue one another, as a reader would run them.  Commands that start systems are
+run by other tests of this folder; that they could run, tests/docs says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
+from docs.reference.pages import endpoints_page, metrics_page
+from penstock.cli.serve import curl_line
+from testing.serving import Server
+from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
+from tests.worker.pooling_models import save
+
+pytestmark = pytest.mark.timeout(600)
+
+README = text_of("README.md")
+EMBEDDINGS = "docs/guides/embeddings.md"
+SCHEDULING = "docs/guides/scheduling.md"
+STREAM_ENDED = 28
+"""curl's exit code where --max-time is over."""
+
+
+def pages_with(language: str) -> list[str]:
+    return [page for page in PAGES if any(each.language == language for each in snippets(page))]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Iterator[Server]:
+    running = Server("all-minilm-l6-v2")
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+class FairServer(Server):
+    """With the policy `fair`, and ports for metrics: numbers of PORT_FLAGS."""
+
+    def __init__(self) -> None:
+        self.ports = [free_port() for _ in PORT_FLAGS]
+        flags = zip(PORT_FLAGS, map(str, self.ports), strict=True)
+        super().__init__(*itertools.chain(*flags), "--scheduling-policy", "fair")
+
+
+@pytest.fixture(scope="module")
+def fair() -> Iterator[FairServer]:
+    running = FairServer()
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("classifier")
+    save(folder, "BertForSequenceClassification", num_labels=2)
+    running = Server(str(folder))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+# ---- commands
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("sh") if page not in (EMBEDDINGS, SCHEDULING)]
+)
+def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
+    run_commands(page, lambda _: server, tmp_path)
+
+
+def test_commands_of_the_embeddings_page(
+    minilm: Server, classifier: Server, tmp_path: Path
+) -> None:
+    run_commands(EMBEDDINGS, lambda line: classifier if "/classify" in line else minilm, tmp_path)
+
+
+def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
+    run_commands(SCHEDULING, lambda _: fair, tmp_path)
+
+
+def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
+    """Runs what needs nothing but a server; a JSON block behind shows its last answer."""
+    printed = ""
+    for snippet, following in itertools.pairwise([*snippets(page), None]):
+        assert snippet is not None
+        if snippet.language == "json":
+            assert printed, f"{snippet} shows an answer to nothing"
+            check_shape(json.loads(snippet.code), json.loads(printed), str(snippet))
+        if snippet.language == "sh":
+            for line in filter(can_run, lines_of(snippet.code)):
+                printed = run_line(line, server_of(line), folder)
+                shown = following.code if following is not None else ""
+                assert not printed.startswith('{"error"') or shown.startswith('{"error"'), line
+
+
+def can_run(line: str) -> bool:
+    """Whether it asks a running server, or computes something small by itself."""
+    ((_, words), *_) = commands_of(line)
+    match words:
+        case ["curl" | "printf", *_]:
+            return True
+        case ["penstock", "key" | "doctor" | "curve-keys", *_]:
+            return "/srv/" not in line
+        case ["penstock", "simulate", trace, *_]:
+            return trace.startswith("synthetic:")
+        case ["penstock", *_]:
+            return f"--url {BASE}" in line
+    return False
+
+
+def run_line(line: str, server: Server, folder: Path) -> str:
+    """What it prints. A whole line, so that pipes and redirections are the shell's."""
+    if "curl" in line and not shutil.which("curl"):
+        pytest.skip("curl is not installed (Debian: apt-get install curl)")
+    penstock = f"{shlex.quote(sys.executable)} -m penstock"
+    line = line.replace(BASE, server.url)
+    if line.startswith("penstock "):
+        line = penstock + line.removeprefix("penstock")
+    environment = {**os.environ, "PENSTOCK_API_KEY": "any", "KEY": "any"}
+    if "curl " in line:
+        line = line.replace("curl ", "curl -sS ", 1)
+    done = subprocess.run(
+        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    allowed = (0, STREAM_ENDED) if "--max-time" in line else (0,)
+    # The doctor's 1 says that this machine lacks something, which is no fault of the page's.
+    assert done.returncode in allowed or "doctor" in line, f"{line}\n{done.stdout}{done.stderr}"
+    assert done.stdout or ">>" in line or "curve-keys" in line, line
+    return done.stdout
+
+
+def check_shape(shown: Any, real: Any, where: str) -> None:
+    """Raises AssertionError where a page shows a field that is not there, or of another kind."""
+    if isinstance(shown, dict):
+        assert isinstance(real, dict), where
+        for key, value in shown.items():
+            assert key in real, f"{where}: the answer has no {key}: {real}"
+            check_shape(value, real[key], f"{where}.{key}")
+    elif isinstance(shown, list):
+        assert isinstance(real, list), where
+        for value, other in zip(shown, real, strict=False):
+            check_shape(value, other, where)
+        assert real or not shown, f"{where}: the answer's list is empty"
+    elif shown is not None:
+        assert kind_of(shown) is kind_of(real), f"{where}: {shown!r} is shown, {real!r} came"
+
+
+def kind_of(value: Any) -> type:
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+
+
+def test_the_curl_line_is_the_one_that_serve_prints(server: Server) -> None:
+    """Which test_supervisor pastes into a shell."""
+    assert curl_line(BASE, server.model) in README
+    assert curl_line(server.url, server.model) in server.stdout
+
+
+# ---- Python
+
+
+def python_of(page: str) -> list[str]:
+    return [each.code for each in snippets(page) if each.language == "python"]
+
+
+def run(code: str, server: Server | None = None) -> str:
+    """What a script prints."""
+    code = code if server is None else code.replace(BASE, server.url)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("python") if page not in ("README.md", EMBEDDINGS)]
+)
+def test_python_of_a_page(page: str, server: Server) -> None:
+    assert run("\n".join(python_of(page)), server).strip()
+
+
+def test_the_readmes_sdk_example(server: Server) -> None:
+    (example,) = [code for code in python_of("README.md") if "OpenAI(" in code]
+    assert BASE in example
+    # It draws a fresh seed each time, so no particular word is sure to come.
+    assert len(run(example, server).strip()) > 10
+
+
+def test_the_readmes_library_example() -> None:
+    (generating,) = [code for code in python_of("README.md") if "LLM(" in code]
+    printed = run(generating)
+    assert "Paris" in printed
+    assert len(printed.strip().splitlines()) >= 3
+
+
+def test_python_of_the_embeddings_page(minilm: Server) -> None:
+    asking, embedding = python_of(EMBEDDINGS)
+    assert run(asking, minilm).strip() == "384"
+    vector, score = run(embedding).strip().splitlines()
+    assert len(vector.split(",")) == 4
+    assert 0 < float(score) < 1
+
+
+# ---- the reference
+
+
+def test_the_reference_of_endpoints_is_current(server: Server) -> None:
+    document = json.loads(get(port_of(server), "/openapi.json"))
+    assert text_of("docs/reference/endpoints.md") == endpoints_page(document), HOW
+
+
+def test_the_reference_of_metrics_is_current(server: Server, fair: FairServer) -> None:
+    plain, gateway = (metrics_after_a_request(port_of(each)) for each in (server, fair))
+    engine, worker = (get(port, "/metrics") for port in fair.ports)
+    assert text_of("docs/reference/metrics.md") == metrics_page(plain, gateway, engine, worker), HOW
+
+
+def test_every_endpoint_has_an_example(server: Server) -> None:
+    """Under one of its paths, where it has several; the pages for people need none."""
+    shown = "".join(each.code for page in PAGES for each in snippets(page))
+    document = json.loads(get(port_of(server), "/openapi.json"))
+    paths: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            paths.setdefault(operation["summary"], []).append(path.replace("{name}", server.model))
+    for aliases in paths.values():
+        pages = aliases in (["/docs"], ["/"])
+        assert pages or any(f"{BASE}{path}" in shown for path in aliases), aliases
+
+
+HOW = "run `python -m docs.reference.generate`"
+
+
+def port_of(server: Server) -> int:
+    return int(server.url.rpartition(":")[2])
