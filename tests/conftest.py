@@ -15,6 +15,8 @@ _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 
 # Set before any library reads them, and handed on to the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+if _PARALLEL:
+    os.environ["OMP_NUM_THREADS"] = "1"  # each core has a process of its own
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # 2 cores are shared by many processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"

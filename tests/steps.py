@@ -107,7 +107,10 @@ def beside_each_other(steps: list[Step]) -> None:
 
 
 def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
-    """check: what is quick and starts no system.  test: the rest too, whole models among it."""
+    """check: what is quick and starts no system.  test: the rest too, whole models among it.
+    Arguments that name files or folders choose these instead."""
+    if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
+        return [pytest("tests", [], arguments)]
     steps = [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
     if which == "check":
         return steps

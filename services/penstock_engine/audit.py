@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from penstock_engine.core_state import CoreState
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.request.request import Request, SequenceState
+from penstock_engine.request.request import Request
+from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
@@ -67,7 +68,7 @@ def check_requests(
             holders[request.grammar] += 1
     grammars.check(holders)
     held = len(scheduling.running) + scheduling.queue.num_sequences + len(parked) + len(awaiting)
-    _demand(live == held, f"{live} sequences are live, the scheduling knows {held}")
+    _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
 
 
 def _check_holders(scheduling: SchedulerState) -> None:
@@ -78,26 +79,31 @@ def _check_holders(scheduling: SchedulerState) -> None:
             scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
         )
     for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
-        where = f"slot {slot}"
+        where, progress = f"slot {slot}", sequence.progress
         _demand(scheduling.pool is not None, f"{where} is held without a worker")
         _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
         _demand(sequence.table is not None, f"{where} has no block table")
         capacity = sequence.table.capacity if sequence.table is not None else 0
-        order = (0, sequence.num_computed, sequence.num_scheduled, sequence.num_expected)
+        order = (
+            0,
+            progress.computed,
+            progress.scheduled,
+            progress.expected,
+        )
         _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
-        _demand(sequence.num_scheduled <= capacity, f"{where}: KV beyond its blocks")
+        _demand(progress.scheduled <= capacity, f"{where}: KV beyond its blocks")
         _demand(not sequence.ticket, f"{where} is in the queue too")
-        tokens = len(sequence.request.prompt) + len(sequence.emitted)
+        tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
         _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
         running = slot in scheduling.running
-        ahead = sequence.num_expected - sequence.num_tokens
-        expects = not running or 0 <= ahead <= sequence.in_flight
-        _demand(expects, f"{where}: {ahead} tokens are expected of {sequence.in_flight} steps")
+        ahead = progress.expected - sequence.num_tokens
+        expects = not running or 0 <= ahead <= progress.in_flight
+        _demand(expects, f"{where}: {ahead} tokens are expected of {progress.in_flight} steps")
         _demand(
             (sequence.state is SequenceState.RUNNING) == running,
             f"{where} is {sequence.state.name}",
         )
-        _demand(running or sequence.in_flight > 0, f"{where} is marked, but not in flight")
+        _demand(running or progress.in_flight > 0, f"{where} is marked, but not in flight")
 
 
 def _check_queue(scheduling: SchedulerState) -> None:
@@ -114,10 +120,14 @@ def _check_queue(scheduling: SchedulerState) -> None:
     )
     for sequence in queued:
         name = f"queued sequence {sequence.index} of {sequence.request.name}"
+        progress = sequence.progress
         _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
         _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
-        _demand(not sequence.num_scheduled and not sequence.in_flight, f"{name} is scheduled")
-        _demand(sequence.num_expected == sequence.num_tokens, f"{name} expects tokens")
+        _demand(
+            not progress.scheduled and not progress.in_flight,
+            f"{name} is scheduled",
+        )
+        _demand(progress.expected == sequence.num_tokens, f"{name} expects tokens")
 
 
 def _demand(holds: bool, complaint: str) -> None:

@@ -110,7 +110,6 @@ class EngineCore:
             self.state.workers.progressed(now)
             self._audit_when_idle(now)
         self._from_workers.expire(now)
-        self._from_workers.compile_grammars(now)
         self._plan()
         self.state.frontends.moved(self.state.scheduling.take_moved())
         self.state.frontends.flush(self.state.effects, self._due_status(now))

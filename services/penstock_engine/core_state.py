@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from penstock_engine.facts import EngineFacts
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.policies.admission import ServiceRate
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.context_limit import ContextLimit
@@ -17,6 +16,7 @@ from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
+from penstock_engine.waiting.service_rate import ServiceRate
 
 
 @dataclass(slots=True)

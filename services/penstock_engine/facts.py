@@ -6,31 +6,31 @@ import typing
 
 import msgspec
 
-from penstock.config.settings import EngineConfig
+from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import GrammarKind
+from penstock.protocol.common import GrammarKind, PoolingTask
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_engine.handlers.pooling import pooling_of, tasks_of
 from penstock_engine.policies.tenants import Tenants
 
 BYTES_PER_ID = 5
 """Of a token id in msgpack, at most."""
 
+FLOAT_BYTES = 4
+
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """folder: the prepared folder, for workers.  tokenizer, template: its files' bytes, for front
-    ends (template empty: none).  boot: hex id of this life.  created: Unix time of its start."""
+    """The model, the settings, and what this life of the engine core is called."""
 
     config: EngineConfig
     model: PreparedModel
-    folder: str
-    tokenizer: bytes
-    template: bytes
-    boot: str
-    created: int
+    folder: str  # the prepared folder, for workers
+    tokenizer: bytes  # contents of its tokenizer.json, for front ends
+    template: bytes  # of its chat template; empty: none
+    boot: str  # hexadecimal id of this life
+    created: int  # Unix time of its start
 
     def __post_init__(self) -> None:
         wanted, longest = self.config.model.max_model_len, self.model.config.max_position
@@ -171,3 +171,46 @@ def disagreement(offered: list[int]) -> str:
     """Why a session can't be: names what each side speaks."""
     ours = list(PROTOCOL_VERSIONS)
     return f"no protocol version in common: the engine speaks {ours}, the peer {offered[:16]}"
+
+
+def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig | None:
+    """How the model makes vectors; None: it generates text.
+
+    Raises StartupError where the settings ask for what the model can't be.
+    """
+    stated = model.pooling
+    if settings.runner == "generate":
+        if isinstance(model.config, EncoderConfig):
+            raise StartupError(
+                f"runner is generate; {model.name} gives vectors and no text: allowed is auto or "
+                "pooling"
+            )
+        return None
+    if stated is None and settings.runner == "auto" and settings.convert == "auto":
+        return None
+    if stated is None:
+        stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)
+    if settings.convert == "classify" and not stated.labels:
+        raise StartupError(f"convert is classify; {model.name} has no classification head")
+    if settings.convert == "embed":
+        return msgspec.structs.replace(stated, labels=())
+    return stated
+
+
+def tasks_of(
+    pooling: PoolingConfig | None, model: PreparedModel, config: EngineConfig
+) -> tuple[PoolingTask, ...]:
+    """What may be asked of the model, what is meant by default first; nothing of one that
+    generates.
+
+    Vectors of every token are an encoder's only, and only where all that one step can give fits
+    into a message.
+    """
+    if pooling is None:
+        return ()
+    first: PoolingTask = "classify" if pooling.labels else "embed"
+    if not isinstance(model.config, EncoderConfig):
+        return (first,)
+    most = FLOAT_BYTES * pooling.size * config.scheduler.max_num_batched_tokens
+    fits = 2 * most <= config.transport.max_message_bytes
+    return (first, "token_embed") if fits else (first,)

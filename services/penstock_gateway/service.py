@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client may take, in seconds. head: to send a request's headers.
-    body: to send its body.  reader: to empty its connection once that is full."""
+    """How long a client may take, in seconds."""
 
     head: float = 30.0
+    """To send a request's headers."""
     body: float = 60.0
+    """To send a request's body."""
     reader: float = 60.0
+    """To empty its connection once that is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,32 @@ class EngineInfo:
 
 @dataclass(slots=True)
 class Service:
-    """One gateway. ring: the API keys; None: everybody may ask.  limits: by the minute; None: there
-    are none.  tracing: None where it is off.  counts: what the client counts.
-    open_requests: generations being answered.  draining: told to leave."""
+    """One gateway."""
 
     client: EngineClient
     config: GatewayConfig
     patience: Patience = Patience()
     ring: KeyRing | None = None
+    """The API keys; None: everybody may ask."""
     limits: RateLimits | None = None
+    """What keys may use in a minute; None where there are no keys."""
     tracing: Tracing | None = None
+    """None where traces are off."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
+    """Requests that are being answered."""
     draining: bool = False
+    """Told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Around the work for a request: a gateway that leaves waits for it."""
+        self.open_requests += 1
+        try:
+            yield
+        finally:
+            self.open_requests -= 1
 
     def engine(self) -> EngineInfo:
         """Raises EngineUnavailable when there is no session, and was none a moment ago."""

@@ -83,7 +83,7 @@ class RankWalker(Walker):
     def _several_in_flight(self) -> list[Sequence]:
         """Who is in several steps in flight, over stages."""
         running = self.h.core.state.scheduling.running.values() if self.h.pipeline > 1 else ()
-        return [sequence for sequence in running if sequence.in_flight > 1]
+        return [sequence for sequence in running if sequence.progress.in_flight > 1]
 
     def kill(self) -> None:
         if self.h.ranks:

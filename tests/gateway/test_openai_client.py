@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.gateway.fake_engine import HELLO, MODEL, FakeEngineClient
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)
 

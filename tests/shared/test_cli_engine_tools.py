@@ -30,7 +30,7 @@ def test_replay_says_that_all_is_alike(tmp_path: Path) -> None:
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
     recorded_walk(tmp_path, 3, 200)
     program = (
-        "import sys; from penstock_engine.policies.admission import Headroom; "
+        "import sys; from penstock_engine.scheduler.starts import Headroom; "
         "Headroom.blocks = lambda *_: 10**6; "
         "from penstock.cli.main import main; sys.exit(main(['replay', sys.argv[1]]))"
     )

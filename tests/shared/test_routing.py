@@ -55,7 +55,7 @@ def test_every_gateway_decides_alike(
 ) -> None:
     engines = fleet(loads)
     shuffled = order.sample(engines, len(engines))
-    again = RoutingRequest(list(ask.tokens), ask.affinity, ask.tenant, ask.salt)
+    again = RoutingRequest(list(ask.prompt_token_ids), ask.affinity, ask.tenant, ask.salt)
     for policy in (PrefixAffinity, LeastLoaded):
         assert policy().choose(ask, engines) == policy().choose(again, shuffled)
 
@@ -163,7 +163,7 @@ def test_favourites_are_spread_evenly() -> None:
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
     # Equal loads alone don't send every short prompt to the same one either.
     short = Counter(
-        LeastLoaded().choose(RoutingRequest(ask.tokens[:4], 128), engines)[0].endpoint
+        LeastLoaded().choose(RoutingRequest(ask.prompt_token_ids[:4], 128), engines)[0].endpoint
         for ask in asked
     )
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in short.values())

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from penstock.model_config import ModelConfig, RopeScaling
+from penstock_worker.forward.cpu import config_obstacle
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
@@ -132,3 +133,17 @@ def test_long_context(tmp_path: Path) -> None:
     assert [job.tokens for job, _ in mine] == [job.tokens for job, _ in theirs]
     worst = distances(mine, theirs)
     assert worst < 1e-4
+
+
+class Capped(ModelConfig, frozen=True, kw_only=True, tag="decoder"):
+    """A model with a field that these kernels have never heard of."""
+
+    soft_cap: float = 0.0
+
+
+def test_what_the_kernels_would_ignore_is_refused() -> None:
+    fields = {name: getattr(BASE, name) for name in BASE.__struct_fields__}
+    assert config_obstacle(Capped(**fields)) is None
+    assert config_obstacle(Capped(**fields, soft_cap=30.0)) == "the model's soft_cap is 30.0"
+    assert "biases outside of" in str(config_obstacle(variant(mlp_bias=True)))
+    assert "biases outside of" in str(config_obstacle(variant(output_bias=True)))

@@ -29,9 +29,9 @@ def truth(transformers_model: Any, tokens: list[int]) -> float:
     ("dtype", "cache", "bound"),
     [
         ("float32", "auto", 1e-4),
-        ("bfloat16", "auto", 5e-3),
+        pytest.param("bfloat16", "auto", 5e-3, marks=pytest.mark.long),
         ("auto", "auto", 5e-3),
-        ("float32", "int8", 5e-3),
+        pytest.param("float32", "int8", 5e-3, marks=pytest.mark.long),
         ("auto", "int8", 5e-3),
     ],
 )

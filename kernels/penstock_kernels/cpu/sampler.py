@@ -70,10 +70,10 @@ def sample(
     """logits: [rows, vocab] float32, not changed; one Row for each.
 
     A row is cut to what isn't held back, then edited.
-    The distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest tokens
-    that holds top_p of what is left), min_p (at least min_p of the likeliest); ties go to lower
-    ids.  Then the inverse of its cumulative sum, in id order, in float64.  A row's result depends
-    on that row alone, and is the same on every instruction set.
+    The distribution is cut in the order temperature, top_k, top_p (smallest set of most likely
+    tokens that holds top_p of what is left), min_p (at least min_p of the most likely); ties go to
+    lower ids.  Then the inverse of its cumulative sum, in id order, in float64.  A row's result
+    depends on that row alone, and is the same on every instruction set.
     Raises ValueError for what can't be.
     """
     logits = np.ascontiguousarray(logits, dtype=np.float32)

@@ -31,8 +31,8 @@ def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:
 
     logits: [vocab] float32; -inf marks tokens that can't be drawn, at least one is finite, none
     is NaN or +inf.  draw: in [0, 1).
-    The distribution is cut in the order temperature, top_k, top_p (smallest set of likeliest
-    tokens that holds top_p of what is left), min_p (at least min_p of the likeliest); ties go to
+    The distribution is cut in the order temperature, top_k, top_p (smallest set of most likely
+    tokens that holds top_p of what is left), min_p (at least min_p of the most likely); ties go to
     lower ids.  Then the inverse of its cumulative sum, in id order, in float64.
     """
     ids = _top_k(logits, cuts.top_k)
@@ -56,7 +56,7 @@ def _top_k(logits: Tensor, top_k: int) -> Tensor | None:
 
 
 def _nucleus(weights: Tensor, top_p: float) -> Tensor:
-    """Places of the likeliest weights that hold top_p of their sum, ascending."""
+    """Places of the largest weights that hold top_p of their sum, ascending."""
     wanted = top_p * float(weights.sum())
     size = weights.shape[0]
     for guess in (*_NUCLEUS_GUESSES, size):

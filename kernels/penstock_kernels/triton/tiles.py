@@ -50,7 +50,7 @@ EDIT_BLOCK = 2048
 EDIT_WARPS = 4
 
 ARGMAX_BLOCK = 2048
-"""Logits that a program of `likeliest` reads at once."""
+"""Logits that a program of `argmax` reads at once."""
 ARGMAX_PART = 8192
 """Logits of a row that one program goes through."""
 ARGMAX_WARPS = 8

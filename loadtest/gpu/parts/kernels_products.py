@@ -18,10 +18,11 @@ from penstock.model_config import ModelConfig
 from penstock_kernels.triton.linear import fp8_linear, weight_only
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.dequantise import dequantise
-from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS
+from penstock_worker.weights.repacking import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128

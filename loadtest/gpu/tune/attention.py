@@ -48,7 +48,7 @@ def decoding(config: ModelConfig, sizes: Sizes) -> Setting:
     decodes = [named("decode", decode(config, *each)) for each in sizes.decode]
     return Setting(
         f"attention_choice({config.head_dim}).few",
-        "_attend",
+        "attend",
         attention_choice(config.head_dim).few,
         {
             "rows": (16, 32),
@@ -67,7 +67,7 @@ def prefill(config: ModelConfig, sizes: Sizes) -> Setting:
     present = attention_choice(config.head_dim).many
     return Setting(
         f"attention_choice({config.head_dim}).many",
-        "_attend",
+        "attend",
         present,
         {
             "rows": (64, 128, 256),
@@ -86,7 +86,7 @@ def prefill(config: ModelConfig, sizes: Sizes) -> Setting:
 def invariant(config: ModelConfig, sizes: Sizes) -> Setting:
     return Setting(
         f"attention_choice({config.head_dim}, batch_invariant=True)",
-        "_attend",
+        "attend",
         attention_choice(config.head_dim, batch_invariant=True).few,
         {
             "rows": (16, 32, 64, 128),

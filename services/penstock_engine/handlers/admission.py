@@ -7,8 +7,9 @@ from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.kv.keys import prefix_root, prompt_keys
-from penstock_engine.policies.admission import QueueBounds, ServiceRate
 from penstock_engine.policies.forecast import first_token_after
+from penstock_engine.waiting.queue_bounds import QueueBounds
+from penstock_engine.waiting.service_rate import ServiceRate
 
 UNAVAILABLE_RETRY_MS = 60_000
 """When to ask again an engine whose model can't be served: somebody must mend it first."""

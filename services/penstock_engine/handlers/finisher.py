@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
 from penstock_engine.core_state import CoreState
-from penstock_engine.request.request import FINISH_REASONS, Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import FINISH_REASONS, SequenceState
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution
 
 POISON = (

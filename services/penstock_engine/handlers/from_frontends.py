@@ -17,13 +17,14 @@ from penstock.protocol.from_frontend import (
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
-from penstock_engine.facts import agree, disagreement
+from penstock_engine.facts import agree, disagreement, tasks_of
 from penstock_engine.handlers.admission import Admission
 from penstock_engine.handlers.finisher import Finisher
-from penstock_engine.handlers.pooling import check_pooling, tasks_of
+from penstock_engine.handlers.pooling import check_pooling
 from penstock_engine.handlers.validation import check_advance, check_submit
 from penstock_engine.kv.keys import prefix_root, root_key
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.stopping import check_stop
 from penstock_engine.request.timeline import TimelineBuilder
 from penstock_engine.sessions.frontends import MAX_FRONTENDS, FrontendSession

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 
 from penstock import logs
-from penstock.protocol.common import ErrorCode
 from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
@@ -19,13 +18,14 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_frontend import Prepared
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import UnfitResult
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
 from penstock_engine.sessions.rank_faults import RankFaults
@@ -38,7 +38,7 @@ HEARD = "its fault was heard"
 
 
 class LossCause(enum.Enum):
-    """Whose doing the loss of a group is."""
+    """To what the loss of a group is attributed."""
 
     SCHEDULED = "what was at work"
     UNKNOWN = "known when its workers are back"
@@ -65,6 +65,7 @@ class FromWorkers:
         self._finisher = finisher
         self._attribution = FaultAttribution()
         self._results = ResultHandler(state, finisher)
+        self._grammars = GrammarHandler(state, finisher)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -98,11 +99,9 @@ class FromWorkers:
             case Result() if all_ready:
                 self._take_result(worker, message, now)
             case GrammarReady() if all_ready:
-                self._grammar_ready(message.grammar, worker.rank, now)
+                self._grammars.ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
-                entry = self._state.grammars.failed(message.grammar, now)
-                if entry is not None:
-                    self._fail(entry, message.reason, "invalid_grammar")
+                self._grammars.failed(message.grammar, message.reason, now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
@@ -180,7 +179,7 @@ class FromWorkers:
             return
         if isinstance(suspect, GrammarEntry):
             error = f"{MAX_DEATHS} workers died while they compiled the grammar"
-            self._fail(suspect, error, "complex_grammar")
+            self._grammars.fail(suspect, error, "complex_grammar")
         elif isinstance(suspect, Sequence):
             self._finisher.end_if_poison(suspect)
 
@@ -225,32 +224,6 @@ class FromWorkers:
         if not self._state.scheduling.has_work:
             self._state.counts.recovered(now)
 
-    def compile_grammars(self, now: float) -> None:
-        """Has wanted grammars compiled, and gives up those that take too long."""
-        while (entry := self._state.grammars.overdue(now)) is not None:
-            seconds = self._state.facts.config.grammar.grammar_compile_timeout
-            reason = f"the grammar could not be compiled within {seconds:g} s"
-            self._fail(entry, reason, "complex_grammar")
-        if not self.failing:
-            self._state.grammars.send_wanted(now)
-
-    def _grammar_ready(self, number: int, rank: int, now: float) -> None:
-        told: dict[Request, None] = {}
-        for sequence in self._state.grammars.ready(number, rank, now):
-            told[sequence.request] = None
-            self._state.scheduling.add(sequence)
-        for request in told:
-            frontend = self._state.frontends.get(request.session)
-            if frontend is not None:
-                frontend.reply(Prepared(request.number))
-
-    def _fail(self, entry: GrammarEntry, error: str, code: ErrorCode) -> None:
-        """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
-        for request in list(entry.holders):
-            self._finisher.end_all(
-                request, SequenceState.FINISHED_FAILED, error=error, error_code=code
-            )
-
     @property
     def failing(self) -> bool:
         """Whether a rank of the group has failed, and nothing more is to be sent to any."""
@@ -262,9 +235,13 @@ class FromWorkers:
         return math.inf if until is None else until
 
     def expire(self, now: float) -> None:
-        """Ends the group of a rank that has failed, once the others had time to say why."""
+        """Ends the group of a rank that has failed, once the others had time to say why; has
+        grammars compiled that are wanted, and gives up those that take too long."""
         if self._faults.due(now):
             self.drop(HEARD, self._loss_cause())
+        self._grammars.expire(now)
+        if not self.failing:
+            self._state.grammars.send_wanted(now)
 
     def _loss_cause(self) -> LossCause:
         """Of a group some of whose ranks have said that they failed."""

@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from penstock.config.settings import EngineConfig, ModelSettings
-from penstock.errors import InvalidRequest, StartupError
-from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
+from penstock.errors import InvalidRequest
+from penstock.model_config import PoolingConfig
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
 from penstock_engine.request.step_builder import StepInFlight, UnfitResult
-
-FLOAT_BYTES = 4
-
-
-def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig | None:
-    """How the model makes vectors; None: it generates text.
-
-    Raises StartupError where the settings ask for what the model can't be.
-    """
-    stated = model.pooling
-    if settings.runner == "generate":
-        if isinstance(model.config, EncoderConfig):
-            raise StartupError(
-                f"runner is generate; {model.name} gives vectors and no text: allowed is auto or "
-                "pooling"
-            )
-        return None
-    if stated is None and settings.runner == "auto" and settings.convert == "auto":
-        return None
-    if stated is None:
-        stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)
-    if settings.convert == "classify" and not stated.labels:
-        raise StartupError(f"convert is classify; {model.name} has no classification head")
-    if settings.convert == "embed":
-        return msgspec.structs.replace(stated, labels=())
-    return stated
-
-
-def tasks_of(
-    pooling: PoolingConfig | None, model: PreparedModel, config: EngineConfig
-) -> tuple[PoolingTask, ...]:
-    """What may be asked of the model, what is meant by default first; nothing of one that
-    generates.
-
-    Vectors of every token are an encoder's only, and only where all that one step can give fits
-    into a message.
-    """
-    if pooling is None:
-        return ()
-    first: PoolingTask = "classify" if pooling.labels else "embed"
-    if not isinstance(model.config, EncoderConfig):
-        return (first,)
-    most = FLOAT_BYTES * pooling.size * config.scheduler.max_num_batched_tokens
-    fits = 2 * most <= config.transport.max_message_bytes
-    return (first, "token_embed") if fits else (first,)
 
 
 def check_pooling(
@@ -98,7 +50,7 @@ def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -
         request, vectors = sequence.request, outcome.vectors
         if vectors is None or request.pooling is None or not vectors.is_sound():
             raise UnfitResult(f"slot {outcome.slot} gave no sound vectors")
-        expected = _shape(request.pooling, pooling, len(request.prompt))
+        expected = _shape(request.pooling, pooling, len(request.prompt_token_ids))
         if vectors.shape != expected:
             raise UnfitResult(
                 f"slot {outcome.slot} gave vectors of shape {vectors.shape}, not {expected}"

@@ -7,7 +7,8 @@ from penstock.protocol.to_frontend import SequenceOutput
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.pooling import verify_vectors
-from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.stopping import check_stop
 
 

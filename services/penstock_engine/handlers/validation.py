@@ -157,14 +157,14 @@ def check_advance(
     if len(frozenset(indexes)) != len(indexes) or min(indexes) < 0 or max(indexes) >= MAX_N:
         raise InvalidRequest(f"sequence indexes must differ and lie in 0 to {MAX_N - 1}")
     for opened in sequences:
-        if len(request.prompt) + len(opened.emitted) >= max_len:
+        count = len(request.prompt_token_ids) + len(opened.emitted)
+        if count >= max_len:
             raise InvalidRequest(
-                f"prompt and emitted tokens are {len(request.prompt) + len(opened.emitted)}, and"
-                f" one more is to come; {room} {max_len}",
+                f"prompt and emitted tokens are {count}, and one more is to come; {room} {max_len}",
                 code="context_length_exceeded",
             )
         check_ids("emitted", opened.emitted, vocab_size)
-    tokens = sum(len(request.prompt) + len(opened.emitted) + 1 for opened in sequences)
+    tokens = sum(len(request.prompt_token_ids) + len(opened.emitted) + 1 for opened in sequences)
     if len(sequences) > 1 and tokens > most:
         raise InvalidRequest(
             f"the beams come to {tokens} tokens; a request may have {most} (--max-request-tokens)",

@@ -17,7 +17,6 @@ from penstock.protocol.live import (
     TenantView,
 )
 from penstock_engine.core import EngineCore
-from penstock_engine.policies.accounts import GENERATED_COST
 from penstock_engine.policies.policy import Standing
 from penstock_engine.request.request import Sequence
 
@@ -72,7 +71,7 @@ def batch_view(core: EngineCore, now: float) -> BatchView:
 
 def _prefills(sequence: Sequence) -> bool:
     """Whether it has more to compute than its newest token; a step in flight is not counted."""
-    return sequence.num_computed < sequence.num_tokens - 1
+    return sequence.progress.computed < sequence.num_tokens - 1
 
 
 def _runs(sequence: Sequence, now: float) -> BatchRow:
@@ -83,14 +82,14 @@ def _runs(sequence: Sequence, now: float) -> BatchRow:
         sequence=sequence.index,
         tenant=request.tenant,
         phase="prefill" if _prefills(sequence) else "decode",
-        computed=sequence.num_computed,
+        computed=sequence.progress.computed,
         tokens=sequence.num_tokens,
-        prompt=len(request.prompt),
+        prompt=len(request.prompt_token_ids),
         cached=request.cached_tokens or 0,
         emitted=len(sequence.emitted),
         most=sequence.most_tokens,
         blocks=0 if table is None else len(table.blocks),
-        flying=sequence.in_flight,
+        flying=sequence.progress.in_flight,
         age=round(now - request.accepted, 3),
         preemptions=sequence.num_preemptions,
     )
@@ -122,5 +121,5 @@ def _tenant(
         running=running,
         tokens=tokens,
         weight=None if standing is None else standing.weight,
-        debt=None if standing is None else round(standing.debt / GENERATED_COST, 1),
+        debt=None if standing is None else standing.debt,
     )

@@ -48,7 +48,7 @@ class StepLog:
             sequence = running.get(work.slot)
             if sequence is None:
                 continue
-            if work.count == 1 and work.start >= len(sequence.request.prompt):
+            if work.count == 1 and work.start >= len(sequence.request.prompt_token_ids):
                 decode += 1
             else:
                 prefill += work.count

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from penstock.metrics.histogram import Histogram
 from penstock_engine.core import EngineCore
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 
 
 class TenantMetrics(NamedTuple):

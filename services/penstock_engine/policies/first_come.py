@@ -40,7 +40,7 @@ class OneLine(Policy):
         limit = self._share.decode_limit(builder.left, prefill_pending=bool(chunks or can_start))
         if len(decodes) > limit:
             # Not all fit: those that were served least recently go first.
-            decodes.sort(key=lambda sequence: sequence.last_work)
+            decodes.sort(key=lambda sequence: sequence.progress.last_served)
         for sequence in decodes[:limit]:
             yield Turn(sequence, 1)
         held = builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))

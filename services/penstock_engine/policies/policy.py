@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     """How a tenant stands with a policy that keeps accounts."""
 
     weight: int
-    debt: int  # given beyond the least served tenant, in units of GENERATED_COST at its own weight
+    debt: float  # given beyond the tenant with work that was given least, in generated tokens
 
 
 class Policy(ABC):

@@ -34,6 +34,6 @@ class Resumption:
             return self._mode == "recompute"
         if not self._has_host or victim.table is None:
             return False
-        computing = first_token_after(self._cost, victim.num_computed, self.budget)
+        computing = first_token_after(self._cost, victim.progress.computed, self.budget)
         # 0: nothing is known yet.
         return 0.0 < computing < len(victim.table.blocks) * self._copy_seconds

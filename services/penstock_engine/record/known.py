@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 
 import msgspec
@@ -41,8 +41,8 @@ _PACKAGES = (handlers, kv, policies, request, scheduler, sessions, waiting)
 
 def _modules(package: ModuleType) -> list[ModuleType]:
     return [
-        import_module(f"{package.__name__}.{found.name}")
-        for found in iter_modules(package.__path__)
+        import_module(found.name)
+        for found in walk_packages(package.__path__, f"{package.__name__}.")
     ]
 
 

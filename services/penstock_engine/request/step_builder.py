@@ -15,12 +15,7 @@ class UnfitResult(Exception):
 
 
 class StepInFlight:
-    """What a step that was sent works on.
-
-    items: (sequence, tokens computed once it is settled, whether it samples), in the plan's order.
-    alone: one suspect has the step to itself.  tokens: that it computes; decodes: of these, those
-    of sequences that it gives one.
-    """
+    """A step that was sent, and is not settled."""
 
     __slots__ = ("alone", "decodes", "items", "number", "tokens")
 
@@ -35,9 +30,11 @@ class StepInFlight:
     ) -> None:
         self.number = number
         self.items = items
-        self.alone = alone
-        self.tokens = tokens
-        self.decodes = decodes
+        """(sequence, tokens computed once it is settled, whether it samples), in the plan's
+        order."""
+        self.alone = alone  # one suspect has the step to itself
+        self.tokens = tokens  # that it computes
+        self.decodes = decodes  # of these, those of sequences that it gives one
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -69,11 +66,11 @@ class StepInFlight:
                 raise UnfitResult(f"slot {slot} gave no log-probabilities, which were asked for")
 
     def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
-        """Each token that is computed tells about the next one of the prompt."""
+        """Each token that is computed gives log-probabilities of the next one of the prompt."""
         if sequence.finished:
-            return  # It is told no more; so its count stays behind.
-        told = min(end + 1, len(sequence.request.prompt))
-        expected = max(0, told - sequence.prompt_reported)
+            return  # Nothing more is reported of it; so its count stays behind.
+        reported = min(end + 1, len(sequence.request.prompt_token_ids))
+        expected = max(0, reported - sequence.prompt_reported)
         given = len(outcome.prompt_logprobs or ())
         if given != expected:
             raise UnfitResult(
@@ -82,28 +79,27 @@ class StepInFlight:
 
 
 MAX_PROMPT_LOGPROBS = 65_536
-"""Prompt tokens that one result tells log-probabilities of, some 300 bytes each: so it fits a
+"""Prompt tokens that one result reports log-probabilities of, some 300 bytes each: so it fits a
 message, however many tokens a step may have."""
 
 
 class StepBuilder:
-    """Collects a step's work within its token budget, and who starts in it.
+    """Collects what a step computes, within its token budget, and who starts in it.
 
     What starts brings all its tokens along, whether they are to be computed or not: their keys are
     looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
-
-    left: budget that is not given out.  room: tokens that others who start may bring.  told: prompt
-    tokens that the step's result may yet tell log-probabilities of.  alone: see StepInFlight.
     """
 
-    __slots__ = ("_admitted", "alone", "items", "left", "room", "told")
+    __slots__ = ("_admitted", "alone", "items", "left", "reportable", "room")
 
     def __init__(self, budget: int, room: int) -> None:
-        self.left = budget
-        self.room = room
-        self.told = MAX_PROMPT_LOGPROBS
+        self.left = budget  # tokens that are not given out
+        self.room = room  # tokens that others who start may bring
+        self.reportable = MAX_PROMPT_LOGPROBS
+        """Prompt tokens that the step's result may yet report log-probabilities of."""
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
-        self.alone = False
+        """By slot: the sequence, its first token to compute, the end of these, its new blocks."""
+        self.alone = False  # see StepInFlight
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -119,7 +115,7 @@ class StepBuilder:
 
     def most(self, sequence: Sequence) -> int:
         """Tokens that the step has left for a sequence."""
-        return min(self.left, self.told) if sequence.reports_prompt else self.left
+        return min(self.left, self.reportable) if sequence.reports_prompt else self.left
 
     def keep_to(self, tokens: float) -> int:
         """Leaves at most so many tokens to be given out. Returns how many it holds back."""
@@ -131,14 +127,14 @@ class StepBuilder:
         """Whether the sequence was admitted in this builder."""
         return sequence.slot in self._admitted
 
-    def work(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
+    def schedule(self, sequence: Sequence, start: int, end: int, new_blocks: list[int]) -> None:
         """Computes tokens [start, end) of a sequence that has a slot."""
         slot = sequence.slot
         if slot is None or slot in self.items or end - start > self.left:
-            raise ValueError(f"work for slot {slot} that can't be planned")
+            raise ValueError(f"slot {slot} can't be scheduled so")
         self.left -= end - start
         if end > start + 1 and sequence.reports_prompt:
-            self.told -= end - start
+            self.reportable -= end - start
         self.items[slot] = (sequence, start, end, new_blocks)
 
     def withdraw(self, sequence: Sequence) -> None:
@@ -150,20 +146,16 @@ class StepBuilder:
     def commit(
         self, number: int, released: list[int], copies: list[Copy]
     ) -> tuple[Plan, StepInFlight]:
-        """The plan to send, and its books. Moves what each sequence has scheduled and expects."""
+        """The plan to send, and what is kept of it. Moves the progress of each of its sequences."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
         for slot, (sequence, start, end, new_blocks) in self.items.items():
             work.append(SlotWork(slot, start, end - start, new_blocks))
-            samples = end == sequence.num_expected
+            samples = sequence.progress.schedule(end, number, len(items) + 1)
             items.append((sequence, end, samples))
             tokens += end - start
             decodes += end - start == 1
-            sequence.num_scheduled = end
-            sequence.num_expected += samples
-            sequence.in_flight += 1
-            sequence.last_work = (number << 12) + len(items)
         plan = Plan(number, number - 1, released, self._admissions(), work, copies)
         step = StepInFlight(number, items, alone=self.alone, tokens=tokens, decodes=decodes)
         return plan, step
@@ -206,7 +198,7 @@ def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
             return NewSequence(
                 slot=_slot_of(sequence),
                 tokens=sequence.emitted.tolist(),
-                num_prompt=len(sequence.request.prompt),
+                num_prompt=len(sequence.request.prompt_token_ids),
                 index=sequence.index,
                 sampling=ANY_SAMPLING,
                 blocks=_blocks_of(sequence),
@@ -219,8 +211,8 @@ def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
 def _in_full(sequence: Sequence) -> NewSequence:
     return NewSequence(
         slot=_slot_of(sequence),
-        tokens=sequence.tokens(),
-        num_prompt=len(sequence.request.prompt),
+        tokens=sequence.all_token_ids(),
+        num_prompt=len(sequence.request.prompt_token_ids),
         index=sequence.index,
         sampling=sequence.request.sampling,
         blocks=_blocks_of(sequence),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.states import SequenceState
 
 
 def check_stop(sequence: Sequence, max_len: int) -> tuple[SequenceState, int | None] | None:

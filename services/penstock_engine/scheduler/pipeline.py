@@ -74,10 +74,12 @@ class PipelineScheduler(Scheduler):
         decodes = [sequence for sequence in decodes if _may_go_on(sequence)]
         chunks = [sequence for sequence in chunks if _may_go_on(sequence)]
         # Who is one token behind what is expected of it decodes in its next step.
-        decoding = sum(s.num_expected - s.num_scheduled == 1 for s in self.state.running.values())
+        decoding = sum(
+            s.progress.expected - s.progress.scheduled == 1 for s in self.state.running.values()
+        )
         self._share = -(-decoding // self._max_in_flight)
         if len(decodes) > self._share:
-            decodes.sort(key=lambda sequence: sequence.last_work)
+            decodes.sort(key=lambda sequence: sequence.progress.last_served)
         return decodes, chunks
 
     def _run_suspect(self, builder: StepBuilder) -> None:
@@ -99,7 +101,7 @@ def _may_go_on(sequence: Sequence) -> bool:
     A chunk that tells about its prompt may fail by itself, which only the last stage finds out; it
     computes what follows all the same.
     """
-    return not sequence.in_flight or sequence.num_expected == sequence.num_tokens
+    return not sequence.progress.in_flight or sequence.progress.expected == sequence.num_tokens
 
 
 def make_scheduler(state: SchedulerState, facts: EngineFacts) -> Scheduler:

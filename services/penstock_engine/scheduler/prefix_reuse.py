@@ -49,7 +49,7 @@ class PrefixReuse:
         partial, computed = None, match.blocks * size
         if match.blocks == len(keys) and wanted % size and not sequence.emitted:
             sibling = self._sibling(sequence)
-            if sibling is not None and sibling.num_computed < wanted:
+            if sibling is not None and sibling.progress.computed < wanted:
                 return None
             if sibling is not None and sibling.table is not None:
                 partial, computed = sibling.table.blocks[match.blocks], wanted
@@ -71,7 +71,7 @@ class PrefixReuse:
 
     def computed(self, sequence: Sequence) -> None:
         """More of its tokens have settled KV: full blocks can be found from now on."""
-        first, last = sequence.num_published, sequence.num_computed // self._cache.block_size
+        first, last = sequence.num_published, sequence.progress.computed // self._cache.block_size
         if first == last or sequence.table is None:
             return
         keys = sequence.block_keys(first, last, self._cache.block_size)
@@ -94,4 +94,4 @@ class PrefixReuse:
         """A running sequence of the same request: the one that has computed most."""
         running = [other for other in sequence.request.sequences.values() if other.slot is not None]
         running = [other for other in running if not other.finished]
-        return max(running, key=lambda other: other.num_computed, default=None)
+        return max(running, key=lambda other: other.progress.computed, default=None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
 from penstock_engine.policies.policy import Turn
-from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.starts import StartFinder
@@ -44,14 +45,14 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step, or None: enough are in flight, there is no worker, or nothing to do.
 
-        The one invariant.  A sequence will have num_expected tokens (prompt and emitted) once
-        every step in flight is settled, and its KV lags behind: num_scheduled <= num_expected.  A
-        step gives a sequence `count` of the step's token budget and moves num_scheduled up by as
-        much; when that reaches num_expected the step also samples a token, so num_expected moves
-        one ahead and the chase goes on.  The worker holds that token by the time the next step
-        needs it, whether or not its number has been seen here.  Nothing else happens to a
-        sequence that runs: a long prompt taken in chunks, a prompt, a decode and the
-        recomputation after a preemption are all this, and differ only in how far num_scheduled is
+        The one invariant.  A sequence will have `expected` tokens (prompt and emitted) once every
+        step in flight is settled, and its KV lags behind: scheduled <= expected (see
+        SequenceProgress).  A step gives a sequence `count` of the step's token budget and moves
+        `scheduled` up by as much; when that reaches `expected` the step also samples a token, so
+        `expected` moves one ahead and the chase goes on.  The worker holds that token by the time
+        the next step needs it, whether or not its number has been seen here.  Nothing else happens
+        to a sequence that runs: a long prompt taken in chunks, a prompt, a decode and the
+        recomputation after a preemption are all this, and differ only in how far `scheduled` is
         behind.
 
         Decodes (one token behind) are served first, within a limit that leaves prefill its share;
@@ -60,7 +61,7 @@ class Scheduler:
         """
         if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
             return None
-        for sequence in [s for s in self.state.leaving.values() if not s.in_flight]:
+        for sequence in [s for s in self.state.leaving.values() if not s.progress.in_flight]:
             self.state.preempt(sequence)
         budget = self.state.policy.budget(self.state.budget, self._ahead())
         if not budget or self._await_room():
@@ -107,19 +108,21 @@ class Scheduler:
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
         none where one is on its way that a grammar's mask may defer: it is not followed."""
-        expected = sequence.num_expected
-        if sequence.request.grammar is not None and expected > sequence.num_tokens:
+        progress = sequence.progress
+        expected = progress.expected
+        if sequence.request.grammar is not None and expected > progress.tokens:
             return 0
         last = expected >= sequence.most_tokens or expected >= self.state.longest
-        return expected - last - sequence.num_scheduled
+        return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
         """(one token behind, further behind) of those that run."""
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
+        leaving, suspect = self.state.leaving, self.state.suspect
         for slot, sequence in self.state.running.items():
             behind = self._behind(sequence)
-            if behind and sequence is not self.state.suspect and slot not in self.state.leaving:
+            if behind and sequence is not suspect and slot not in leaving:
                 (decodes if behind == 1 else chunks).append(sequence)
         return decodes, chunks
 
@@ -132,16 +135,17 @@ class Scheduler:
             else:
                 self._extend(turn.sequence, builder, turn.most)
 
-    def _work(
+    def _schedule(
         self, sequence: Sequence, builder: StepBuilder, start: int, end: int, new_blocks: list[int]
     ) -> None:
         """Puts an item into the builder, and has it charged."""
-        builder.work(sequence, start, end, new_blocks)
+        builder.schedule(sequence, start, end, new_blocks)
         if sequence.table is None:
             return
-        samples = end == sequence.num_expected
-        decodes = samples and end - start == 1 and start >= len(sequence.request.prompt)
-        steps = self.state.last_step + 1 - (sequence.last_work >> 12) if sequence.last_work else 1
+        samples = end == sequence.progress.expected
+        decodes = samples and end - start == 1 and start >= len(sequence.request.prompt_token_ids)
+        served = sequence.progress.last_step
+        steps = self.state.last_step + 1 - served if served else 1
         held = len(sequence.table.blocks) * steps
         self.state.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
 
@@ -151,19 +155,19 @@ class Scheduler:
         left = builder.left if most is None else min(most, builder.left)
         if table is None or cache is None or sequence.slot in self.state.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
-        start = sequence.num_scheduled
+        start = sequence.progress.scheduled
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
         room = table.capacity
         if end <= room:
-            self._work(sequence, builder, start, end, [])
+            self._schedule(sequence, builder, start, end, [])
             return
         if room == start and not cache.pool.num_free:
             self._make_room(sequence, builder)
         end = min(end, room + cache.pool.num_free * self.state.block_size)
         if end > start:
-            self._work(sequence, builder, start, end, table.grow(cache, end))
+            self._schedule(sequence, builder, start, end, table.grow(cache, end))
 
     def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
@@ -177,7 +181,7 @@ class Scheduler:
         if victim is None or victim.slot is None:
             return
         builder.withdraw(victim)
-        if victim.in_flight:
+        if victim.progress.in_flight:
             self.state.leaving[victim.slot] = victim
         else:
             self.state.preempt(victim)
@@ -222,7 +226,7 @@ class Scheduler:
             return False
         staying = [s for slot, s in self.state.running.items() if slot not in self.state.leaving]
         for victim in self.state.policy.make_way(head, staying, shortage) or ():
-            if victim.in_flight and victim.slot is not None:
+            if victim.progress.in_flight and victim.slot is not None:
                 self.state.leaving[victim.slot] = victim
             else:
                 self.state.preempt(victim)
@@ -238,17 +242,17 @@ class Scheduler:
         sequence.table = self.state.prefix_reuse.table(sequence, start)
         self.state.occupy(sequence, self.state.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
-        sequence.num_computed = sequence.num_scheduled = start.computed
-        cached = min(start.computed, len(sequence.request.prompt))
+        sequence.progress.start(start.computed)
+        cached = min(start.computed, len(sequence.request.prompt_token_ids))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
-            self.state.fresh_share.observe(len(sequence.request.prompt), cached)
+            self.state.fresh_share.observe(len(sequence.request.prompt_token_ids), cached)
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
         end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
-        self._work(sequence, builder, start.computed, end, [])
+        self._schedule(sequence, builder, start.computed, end, [])
 
     # ---- suspects: those that ran when a worker or an engine died
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock_engine.policies.admission import Headroom
 from penstock_engine.policies.policy import Shortage
 from penstock_engine.request.request import Sequence
 from penstock_engine.scheduler.prefix_reuse import Start
@@ -28,6 +27,19 @@ class Look(NamedTuple):
         age = steps - self.steps
         recent = age < MAX_LOOK_STEPS if self.start is not None else age == 0
         return recent and head is self.head and released == self.released
+
+
+class Headroom:
+    """Free blocks that must remain when a sequence starts beside others.
+
+    Every running sequence may then grow by HORIZON tokens before blocks run out, so that what was
+    just started isn't preempted at once.
+    """
+
+    HORIZON = 4
+
+    def blocks(self, num_running: int, block_size: int) -> int:
+        return -(-num_running * self.HORIZON // block_size)
 
 
 class StartFinder:

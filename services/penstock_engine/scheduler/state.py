@@ -17,7 +17,8 @@ from penstock_engine.kv.pool import BlockPool
 from penstock_engine.policies.forecast import FreshShare, StepCostForecast
 from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.resumption import Resumption
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepInFlight, UnfitResult
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.sessions.fault_attribution import FaultAttribution
@@ -37,7 +38,8 @@ class SchedulerState:
     """Tokens that a step may have however often memory ran out."""
 
     MAX_DEFERRALS = 32
-    """Steps in a row that may pass a sequence by because the mask of its grammar is late."""
+    """Steps in a row that may pass a sequence by because the mask of its grammar is late; as many
+    more as it has tokens that the grammar must follow before the first mask."""
 
     def __init__(
         self,
@@ -58,8 +60,7 @@ class SchedulerState:
         self._moved: dict[Request, None] = {}
         """Requests with a sequence that has got or lost a slot lately."""
         self.cache: KVCache | None = None
-        self.num_released = 0
-        """Slots that became free so far, with their blocks."""
+        self.num_released = 0  # slots that became free so far, with their blocks
         self.num_preemptions = 0
         self.num_steps = 0
         self.budget = settings.max_num_batched_tokens
@@ -80,12 +81,9 @@ class SchedulerState:
 
     def _forget_worker(self) -> None:
         self.free_slots = list(range(self.max_num_seqs - 1, -1, -1))
-        self.released: list[int] = []
-        """Slots that the worker doesn't know yet to be free."""
-        self.last_step = 0
-        """Number of the latest step that was planned."""
-        self.last_was_alone = False
-        """Whether a suspect had that step to itself."""
+        self.released: list[int] = []  # slots that the worker doesn't know yet to be free
+        self.last_step = 0  # number of the latest step that was planned
+        self.last_was_alone = False  # a suspect had that step to itself
 
     # ---- what the core tells it
 
@@ -132,7 +130,7 @@ class SchedulerState:
         scheduled: dict[Sequence, int] = {}
         for step in self.in_flight:
             for sequence, end, _ in step.items:
-                sequence.in_flight = 0
+                sequence.progress.in_flight = 0
                 if not sequence.finished:
                     scheduled[sequence] = end
         self.in_flight.clear()
@@ -174,7 +172,7 @@ class SchedulerState:
         if slot is None:
             return
         self._leave_running(sequence, slot)
-        if sequence.in_flight:
+        if sequence.progress.in_flight:
             self.marked[slot] = sequence
         else:
             self._release(sequence)
@@ -199,9 +197,10 @@ class SchedulerState:
         self.policy.pace.observe(step.decodes, step.tokens, result.compute_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
-            sequence.in_flight -= 1
+            progress = sequence.progress
+            progress.in_flight -= 1
             if sequence.state is not SequenceState.RUNNING:
-                if not sequence.in_flight and sequence.slot is not None:
+                if not progress.in_flight and sequence.slot is not None:
                     del self.marked[sequence.slot]
                     self._release(sequence)
                 continue
@@ -215,34 +214,27 @@ class SchedulerState:
                 elif outcome.prompt_logprobs:
                     advanced.append((sequence, outcome))
                 continue
-            sequence.num_computed = end
+            progress.computed = end
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
-        if step.alone and self.suspect is not None:
-            self._exonerate(self.suspect)
+        suspect = self.suspect if step.alone else None
+        if suspect is not None and suspect.progress.computed >= suspect.suspect_until:
+            FaultAttribution.passed(suspect)
+            self.suspect = None
         # Last: a step that can't be applied is still in flight when the books are built again.
         self.in_flight.popleft()
         self.num_steps += 1
         return advanced
 
     def _defer(self, sequence: Sequence, end: int) -> bool:
-        """No token came: the last of those before `end` is computed again, with its logits.
-
-        Nothing follows the step (see _behind).  Returns whether that was so too often in a row.
-        """
-        sequence.num_computed = sequence.num_scheduled = end - 1
-        sequence.num_expected = sequence.num_tokens
-        sequence.deferrals += 1
-        return sequence.deferrals >= self.MAX_DEFERRALS
-
-    def _exonerate(self, sequence: Sequence) -> None:
-        if sequence.num_computed >= sequence.suspect_until:
-            FaultAttribution.passed(sequence)
-            self.suspect = None
+        """A step up to `end` gave no token. Whether that was so too often in a row."""
+        progress = sequence.progress
+        progress.defer(end)
+        return progress.deferrals >= self.MAX_DEFERRALS + progress.replayed
 
     # ---- slots and blocks
 

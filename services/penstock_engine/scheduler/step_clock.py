@@ -51,7 +51,7 @@ class StepClock:
             timeline.steps += 1
             timeline.compute += seconds
             timeline.dispatch += gap
-            timeline.share += each * (end - sequence.num_computed)
+            timeline.share += each * (end - sequence.progress.computed)
             if samples and not timeline.tokens_began:
                 timeline.tokens_began = self._clock.now
 

@@ -14,10 +14,10 @@ from penstock.protocol.to_frontend import (
     Status,
     Welcome,
 )
-from penstock_engine.policies.admission import OpenRequests
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
 from penstock_engine.waiting.deadlines import Deadlines
+from penstock_engine.waiting.service_rate import OpenRequests
 
 Reply = Welcome | Accepted | Rejected | Prepared | Pooled
 
@@ -29,8 +29,7 @@ MAX_OUTPUTS = 4096
 
 
 class FrontendSession:
-    """requests: open ones, by the front end's number.  replies, outputs, entered, left: since the
-    last flush; see Outputs."""
+    """One front end: its open requests, and what it is to be sent at the next flush."""
 
     __slots__ = ("entered", "left", "name", "outputs", "replies", "requests", "session")
 
@@ -38,8 +37,10 @@ class FrontendSession:
         self.session = session
         self.name = name
         self.requests: dict[int, Request] = {}
+        """Open ones, by the front end's number."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
+        # Requests of which the first sequence has got a slot, and the last has lost it.
         self.entered: list[int] = []
         self.left: list[int] = []
 
@@ -49,11 +50,11 @@ class FrontendSession:
 
 
 class Frontends:
-    """All sessions, oldest first. open_requests: theirs, counted by tenant; deadlines: of these."""
+    """All sessions, oldest first."""
 
     def __init__(self) -> None:
-        self.open_requests = OpenRequests()
-        self.deadlines = Deadlines()
+        self.open_requests = OpenRequests()  # of all sessions, counted by tenant
+        self.deadlines = Deadlines()  # of these requests
         self._sessions: dict[bytes, FrontendSession] = {}
 
     def __len__(self) -> int:

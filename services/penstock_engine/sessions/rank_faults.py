@@ -8,17 +8,14 @@ stands between two faults is their way here; one that was killed says nothing at
 
 
 class RankFaults:
-    """Ranks fail as one: the others find that one is gone, and what they say of it may come before
-    its own word.  But that makes a difference: out of memory is nobody's fault.  So the first
-    fault isn't the group's end yet: that is when every rank has spoken, or PATIENCE is over.
-
-    until: when it is; None: none has failed.  own: whether one has failed by itself, and not for
-    want of another.
+    """Ranks fail together: when one is gone the others notice, and what they report may arrive
+    before its own reason does.  The reason matters: running out of memory is nobody's fault.  So
+    the first fault doesn't end the group: it ends when every rank has spoken, or after PATIENCE.
     """
 
     def __init__(self, size: int) -> None:
-        self.until: float | None = None
-        self.own = False
+        self.until: float | None = None  # when the group ends at the latest; None: none has failed
+        self.own = False  # one has failed by itself, and not for want of another
         self._size = size
         self._ranks: list[int] = []
 

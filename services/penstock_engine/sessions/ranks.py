@@ -17,11 +17,7 @@ class Disagreement(Exception):
 
 
 class WorkerSession:
-    """One rank's session.
-
-    version: of the protocol.  rendezvous: see WorkerHello.  ready: its own message, None while it
-    loads.  layers: its latest count of computed layers.
-    """
+    """One rank's session."""
 
     __slots__ = ("layers", "life", "rank", "ready", "rendezvous", "session", "version")
 
@@ -29,27 +25,26 @@ class WorkerSession:
         self.session = session
         self.rank = hello.rank
         self.life = hello.life
-        self.rendezvous = hello.rendezvous
-        self.version = version
-        self.ready: Ready | None = None
-        self.layers = -1
+        self.rendezvous = hello.rendezvous  # where the other ranks reach it
+        self.version = version  # of the protocol
+        self.ready: Ready | None = None  # None while it loads
+        self.layers = -1  # that it has computed, as it said last
 
 
 class RankSessions:
     """A group is formed when every rank has a session, and is one until it is disbanded: a rank
     alone is nothing.  A model on one worker is a group of one.
-
-    size: ranks of a group.  formed: their sessions, in their order; empty while there is no group.
-    ready: what the group is, once all of it has loaded.  number: of the latest forming; higher than
-    any before, also than those of an earlier life, which workers may remember.
     """
 
     def __init__(self, parallel: ParallelSettings, created: int) -> None:
         """created: Unix time at which this life began."""
-        self.size = parallel.ranks
+        self.size = parallel.ranks  # of a group
         self.formed: tuple[bytes, ...] = ()
-        self.ready: Ready | None = None
+        """Sessions in the order of ranks; empty while there is no group."""
+        self.ready: Ready | None = None  # what the group is, once all of it has loaded
         self.number = created * FORMINGS_A_SECOND
+        """Of the latest forming; higher than any before, also than those of an earlier life, which
+        workers may remember."""
         self._parallel = parallel
         self._there: dict[bytes, WorkerSession] = {}
 

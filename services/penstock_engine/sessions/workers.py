@@ -11,24 +11,24 @@ from penstock_engine.sessions.ranks import RankSessions, WorkerSession
 
 
 class Workers:
-    """The rank group and its health.
-
-    fault: what the last worker said that it died of.  final: no other will do better.
-    compute_seconds: that steps took in the workers, by their own clocks, since boot; of a step the
-    slowest rank's.
-    progress_timeout: seconds without a result or a computed layer, with work to do, after which
-    we aren't ready.  One layer of a large model may take seconds; a process that doesn't run at
-    all misses its beats long before.
-    """
+    """The rank group and its health."""
 
     def __init__(
         self, parallel: ParallelSettings, created: int, progress_timeout: float, effects: Effects
     ) -> None:
+        """created: Unix time at which this life began.
+
+        progress_timeout: seconds without a result or a computed layer, with work to do, after which
+        the engine isn't ready.  One layer of a large model may take seconds; a process that doesn't
+        run at all misses its beats long before.
+        """
         self.ranks = RankSessions(parallel, created)
         self.results = RankResults(parallel)
-        self.fault: str | None = None
-        self.final = False
+        self.fault: str | None = None  # what the last worker said that it died of
+        self.final = False  # no other worker will do better
         self.compute_seconds = 0.0
+        """That steps took since boot, by the workers' own clocks; of each step the slowest
+        rank's."""
         self.tokens_computed = 0
         self.tokens_generated = 0
         self._progress_timeout = progress_timeout

@@ -23,9 +23,7 @@ FRONTEND = b"f" * 16
 class SimulatedReplica:
     """Times are the simulation's, seconds.
 
-    requests: the open ones, by number.  busy_until: when the step under way ends; infinity when
-    there is none.  wake_at: when `step` has to be called even if nothing happens.
-    life: counts the worker's lives.
+    The routing policies see what they see of an engine core: endpoint, load, block_size.
     """
 
     __slots__ = (
@@ -35,9 +33,10 @@ class SimulatedReplica:
         "_result",
         "_seconds",
         "_session",
+        "block_size",
         "busy_until",
         "core",
-        "ended",
+        "endpoint",
         "index",
         "life",
         "requests",
@@ -51,9 +50,11 @@ class SimulatedReplica:
             raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
         self.index = index
         self.core = EngineCore(facts)
-        self.requests: dict[int, Open] = {}
-        self.ended: list[int] = []
-        self.life = 0
+        self.endpoint = f"replica-{index}"
+        self.block_size = facts.block_size
+        self.requests: dict[int, Open] = {}  # the open ones, by number
+        self.life = 0  # counts the worker's lives
+        # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
         self._blocks = blocks
         self._cost = cost
@@ -62,6 +63,11 @@ class SimulatedReplica:
         self.core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "router", 0), 0.0)
         self.start_worker(0.0)
         self.step(0.0)
+
+    @property
+    def load(self) -> int:
+        """Requests that are open here."""
+        return len(self.requests)
 
     def start_worker(self, now: float) -> None:
         """A worker with an empty pool; the steps of the one before are forgotten."""
@@ -98,7 +104,7 @@ class SimulatedReplica:
         self.step(now)
 
     def step(self, now: float) -> None:
-        """Lets the core decide; `ended` has the requests that ended since it was last emptied."""
+        """Lets the core decide, and hands out what it wants sent."""
         effects = self.core.step(now)
         if effects.to_workers:
             plans = self.worker.plans
@@ -126,8 +132,6 @@ class SimulatedReplica:
                 ended = self._metrics.outputs(message, requests, now)
                 for number in ended:
                     del requests[number]
-                self.ended += ended
             elif type(message) is Rejected:
                 self._metrics.refuse(message.request, now)
                 del requests[message.request]
-                self.ended.append(message.request)

@@ -19,7 +19,7 @@ from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.model import facts
 from penstock_engine.simulate.prompts import submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
-from penstock_engine.simulate.routing import make_router
+from penstock_engine.simulate.routing import make_router, routing_request
 from penstock_engine.simulate.trace import TraceRequest
 
 MAX_REPLICAS = 100_000
@@ -64,7 +64,7 @@ class Simulation:
             raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
-        self.router = make_router(options.routing, options.replicas, config.cache.kv_block_size)
+        self.router = make_router(options.routing)
         transport = msgspec.structs.replace(config.transport, beat_interval=BEAT_INTERVAL)
         # The ranks of one stage take the time that is set, as one worker does.
         alone = ParallelSettings()
@@ -128,9 +128,8 @@ class Simulation:
 
     def _arrive(self, arrival: TraceRequest, number: int) -> SimulatedReplica:
         submit = submit_of(arrival, number)
-        replica = self.replicas[self.router.choose(submit.prompt)]
+        replica, _ = self.router.choose(routing_request(submit), self.replicas)
         self.metrics.submitted += 1
-        self.router.assigned(replica.index)
         busy_until = replica.busy_until
         replica.submit(submit, Open(arrival.at, arrival.num_prompt, arrival.tenant), self.now)
         self._after(replica, busy_until)
@@ -157,10 +156,6 @@ class Simulation:
 
     def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
         """Notes what the replica will do next. busy_until: as it was before."""
-        if replica.ended:
-            for _ in replica.ended:
-                self.router.left(replica.index)
-            replica.ended.clear()
         if replica.busy_until != busy_until and replica.busy_until != math.inf:
             heapq.heappush(self._heap, (replica.busy_until, _RESULT, replica.index, replica.life))
         if replica.requests:

@@ -19,14 +19,7 @@ class GrammarStage(enum.Enum):
 
 
 class GrammarEntry:
-    """One grammar.
-
-    number: its name between engine and worker.  holders: open requests that follow it.  tenant: of
-    the first of those, who has it compiled.  started: when the worker was told to compile it.
-    waiting: sequences that can't run before it is ready, in the order in which they came.
-    deadline: when compiling it will have taken too long.  deaths: workers that it took along.
-    answered: ranks that are done with compiling it.
-    """
+    """One grammar."""
 
     __slots__ = (
         "answered",
@@ -43,16 +36,20 @@ class GrammarEntry:
     )
 
     def __init__(self, number: int, digest: bytes, definition: Grammar, tenant: str) -> None:
-        self.number = number
+        self.number = number  # its name between engine and worker
         self.digest = digest
         self.definition = definition
         self.stage = GrammarStage.WANTED
-        self.tenant = tenant
+        self.tenant = tenant  # of the first request that brought it: who has it compiled
         self.holders: dict[Request, None] = {}
+        """Open requests that follow it."""
         self.waiting: dict[Sequence, None] = {}
-        self.started = self.deadline = 0.0
-        self.deaths = 0
+        """Sequences that can't run before it is ready, in the order in which they came."""
+        self.started = 0.0  # when the worker was told to compile it
+        self.deadline = 0.0  # when compiling it will have taken too long
+        self.deaths = 0  # workers that died while they compiled it
         self.answered: set[int] = set()
+        """Ranks that are done with compiling it."""
 
 
 def digest_of(definition: Grammar) -> bytes:

@@ -1,7 +1,7 @@
 """The grammars of structured output: who holds them, who waits for them, what the worker has.
 
-The worker compiles; here is decided what, in which order, and for how long.  A grammar is shared by
-every request that brings the same one.  When no request holds it any more it is kept for the next,
+The worker compiles; the engine core decides what, in which order, and for how long.  Requests that
+bring the same grammar share it.  When no request holds it any more it is kept for the next one,
 until room is needed.
 """
 
@@ -15,27 +15,26 @@ from penstock.config.settings import GrammarSettings
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import CompileGrammar, DropGrammar
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.policies.admission import leaves_room
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.compile_order import CompileOrder
 from penstock_engine.waiting.grammar_entry import GrammarEntry, GrammarStage, digest_of
 from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.queue_bounds import leaves_room
 
 
 class GrammarManager:
-    """Every operation is constant in the number of grammars, but for a worker's coming and going.
-
-    num_waiting, waiting_tokens: sequences in WAITING_FOR_GRAMMAR, and the tokens that they have.
-    """
+    """Every operation is constant in the number of grammars, but for a worker's coming and
+    going."""
 
     def __init__(
         self, settings: GrammarSettings, scheduling: SchedulerState, workers: Workers
     ) -> None:
-        self.num_waiting = 0
-        self.waiting_tokens = 0
+        self.num_waiting = 0  # sequences in WAITING_FOR_GRAMMAR
+        self.waiting_tokens = 0  # that these sequences have
         self._settings = settings
         self._scheduling = scheduling
         self._workers = workers

@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 from itertools import islice
 
-from penstock_engine.request.request import Request, Sequence, SequenceState
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
 
 
 class RemoteKV:

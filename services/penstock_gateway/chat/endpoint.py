@@ -26,7 +26,12 @@ from penstock_gateway.request.structured_outputs import structure_field
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/chat/completions", "Answer a conversation", ChatRequest, ChatCompletion, streams=True
+    "/v1/chat/completions",
+    "Answer a conversation",
+    ChatRequest,
+    ChatCompletion,
+    streams=True,
+    traced_as="chat",
 )
 
 
@@ -44,7 +49,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         config = self._service.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(request, engine, use)
-        ids, params = _fitted(request, engine, prompt.ids)
+        prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
         parsing = parsing_of(
@@ -59,22 +64,26 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             params = msgspec.structs.replace(params, skip_special_tokens=False)
         echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""
-        reply = ChatFormat(head, engine.text.tokenizer, echo_options, ids, echo, parsing)
+        reply = ChatFormat(
+            head, engine.text.tokenizer, echo_options, prompt_token_ids, echo, parsing
+        )
         structure = "tool_choice" if use.grammar() is not None else structure_field(request)
-        return Job([ids], [with_grammar(params, use)], reply, structure, search_of(request))
+        return Job(
+            [prompt_token_ids], [with_grammar(params, use)], reply, structure, search_of(request)
+        )
 
 
 def _fitted(
-    request: ChatRequest, engine: EngineInfo, ids: list[int]
+    request: ChatRequest, engine: EngineInfo, prompt_token_ids: list[int]
 ) -> tuple[list[int], SamplingParams]:
     """The prompt, cut if that was asked for, and the parameters. Raises InvalidRequest."""
     limit = engine.welcome.limits.max_model_len
     two = request.max_completion_tokens is not None
     wanted = request.max_completion_tokens if two else request.max_tokens
-    ids = truncated(ids, request, wanted, limit)
+    prompt_token_ids = truncated(prompt_token_ids, request, wanted, limit)
     sequences, many = sequences_of(request)
     max_tokens = room_for_output(
-        len(ids),
+        len(prompt_token_ids),
         wanted,
         None,
         engine.welcome.limits,
@@ -90,7 +99,7 @@ def _fitted(
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
     )
-    return ids, params
+    return prompt_token_ids, params
 
 
 def _last_words(request: ChatRequest) -> str:
@@ -100,8 +109,7 @@ def _last_words(request: ChatRequest) -> str:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
-    watches the connection, which a handler that returns a response can't."""
+    """The one route."""
     return [OPERATION.route(ChatCompletions(service))]
 
 

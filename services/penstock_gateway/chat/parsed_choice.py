@@ -57,18 +57,18 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Parsing:
-    """How the answers to a request are read.
-
-    make: a parser for one choice.  new_id: the id of a call.  most: calls that are shown.
-    show_reasoning: else it is left out.  calls_finish: whether calls make the finish reason
-    tool_calls; with a named function it stays stop, as OpenAI has it.
-    """
+    """How the answers to a request are read."""
 
     make: Callable[[], OutputParser]
+    """Makes a parser for one choice."""
     new_id: Callable[[], str]
+    """Makes the id of a call."""
     most: int | None = None
+    """Calls that are shown; None: all."""
     show_reasoning: bool = True
     calls_finish: bool = True
+    """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
+    it."""
 
 
 class ParsedChoice:

@@ -27,10 +27,11 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """text: the filled template, for people and parsers; only ids are what the model reads."""
+    """A conversation as the model reads it."""
 
-    ids: list[int]
+    prompt_token_ids: list[int]
     text: str
+    """The filled template, for people and parsers: the model reads the ids."""
 
 
 def template_of(engine: EngineInfo) -> ChatTemplate:
@@ -66,12 +67,12 @@ async def chat_prompt(
     if continue_final_message:
         variables = {**variables, "continue_final_message": True}
     rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
-    ids = await encode(rendered.encode, len(rendered.text), limit)
+    prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None
-    if add_special_tokens and bos is not None and ids[:1] != [bos]:
-        ids = [bos, *ids]
-    return ChatPrompt(ids, rendered.text)
+    if add_special_tokens and bos is not None and prompt_token_ids[:1] != [bos]:
+        prompt_token_ids = [bos, *prompt_token_ids]
+    return ChatPrompt(prompt_token_ids, rendered.text)
 
 
 def check_variables(kwargs: dict[str, Any] | None) -> None:

@@ -14,12 +14,10 @@ from penstock_gateway.chat.parsed_choice import (
     Parsing,
     whole_message,
 )
+from penstock_gateway.generate.chunked_reply import ChunkedReply
 from penstock_gateway.generate.echo_options import (
     EchoOptions,
-    PromptLogprobsSource,
-    no_prompt_logprobs,
 )
-from penstock_gateway.generate.fast_chunk import FastChunks
 from penstock_gateway.generate.logprobs import ChatLogprobs, PromptLogprobs, chat_logprobs
 from penstock_gateway.generate.reply import (
     ReplyHead,
@@ -29,8 +27,6 @@ from penstock_gateway.generate.reply import (
     append_event,
     encoder,
 )
-from penstock_gateway.generate.timeline import RequestTimeline
-from penstock_gateway.http.events import DONE
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -83,7 +79,7 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk")
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatFormat:
+class ChatFormat(ChunkedReply[ChatChunkChoice]):
     """Writes the reply to one request. echo: what each answer begins with.  parsing: how the text
     is read; None: all of it is content."""
 
@@ -92,39 +88,30 @@ class ChatFormat:
         head: ReplyHead,
         tokenizer: Tokenizer,
         echo_options: EchoOptions,
-        prompt: list[int],
+        prompt_token_ids: list[int],
         echo: str,
         parsing: Parsing | None = None,
     ) -> None:
-        self._head = head
-        self._tokenizer = tokenizer
-        self._echo_options = echo_options
-        self._prompt = prompt
+        super().__init__(head, tokenizer, echo_options)
+        self._prompt_token_ids = prompt_token_ids
         self._echo = echo
         self._parsing = parsing
         self._parsed: dict[int, ParsedChoice] = {}
-        self._source: PromptLogprobsSource = no_prompt_logprobs
-        self._plain = FastChunks()
         self._is_plain = (
             parsing is None and not echo_options.logprobs and not echo_options.token_ids
         )
-
-    def begin(self, source: PromptLogprobsSource) -> None:
-        """source: of the prompt's log-probabilities."""
-        self._source = source
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         first = ChatChunkChoice(choice, ChatDelta("assistant", self._echo))
         chunk = self._chunk([first], usage)
         if self._echo_options.token_ids:
-            chunk.prompt_token_ids = self._prompt
+            chunk.prompt_token_ids = self._prompt_token_ids
         append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._is_plain and delta.finish_reason is None and not usage:
             if delta.text:
-                nullable = usage is None
-                self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=nullable)
+                self._append_text(out, choice, delta.text, usage)
             return
         options = self._echo_options
         added, reason = self._read(choice, delta)
@@ -138,15 +125,6 @@ class ChatFormat:
         if reason is not None:
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
-
-    def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        append_event(out, self._chunk([], usage))
-
-    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
-        append_event(out, self._chunk([], UNSET, timeline))
-
-    def end(self, out: bytearray, usage: UsageInfo) -> None:
-        out += DONE
 
     def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
@@ -165,10 +143,10 @@ class ChatFormat:
         if self._echo_options.prompt_logprobs is not None:
             logprobs = self._source(0)
             reply.prompt_logprobs = self._echo_options.prompt(
-                self._tokenizer, self._prompt, logprobs
+                self._tokenizer, self._prompt_token_ids, logprobs
             )
         if self._echo_options.token_ids:
-            reply.prompt_token_ids = self._prompt
+            reply.prompt_token_ids = self._prompt_token_ids
         return encoder.encode(reply)
 
     def _choice(self, index: int, choice: ChoiceOutput) -> ChatChoice:
@@ -201,9 +179,8 @@ class ChatFormat:
     def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
         return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._echo_options.as_ids)
 
-    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> ChatChunk:
-        piece = ChatChunkChoice(choice, ChatDelta(content=text))
-        return self._chunk([piece], None if nullable else UNSET)
+    def _text_piece(self, choice: int, text: str) -> ChatChunkChoice:
+        return ChatChunkChoice(choice, ChatDelta(content=text))
 
     def _chunk(
         self,

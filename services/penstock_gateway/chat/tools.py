@@ -61,14 +61,15 @@ ToolChoice = str | NamedChoice | None
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """tools: that the model is shown; none where it may not call any.
-    mode: free: it may call them.  required: it must.  named: it must call `name`.
-    most: calls that an answer may hold; None: any number."""
+    """Which tools an answer may call, and whether it must."""
 
     tools: tuple[Tool, ...]
+    """Those that the model is shown; none where it may not call any."""
     mode: Literal["off", "free", "required", "named"]
+    """free: it may call them.  required: it must.  named: it must call `name`."""
     name: str = ""
     most: int | None = None
+    """Calls that an answer may hold; None: any number."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -29,7 +29,12 @@ from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/completions", "Continue prompts", CompletionRequest, TextCompletion, streams=True
+    "/v1/completions",
+    "Continue prompts",
+    CompletionRequest,
+    TextCompletion,
+    streams=True,
+    traced_as="text_completion",
 )
 
 
@@ -47,13 +52,13 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         limit = limits.max_model_len
         sequences, many = sequences_of(request)
         given = prompts_of(request)
-        prompts = [
-            truncated(await prompt_ids(p, request, engine), request, request.max_tokens, limit)
+        prompt_token_ids = [
+            truncated(await token_ids_of(p, request, engine), request, request.max_tokens, limit)
             for p in given
         ]
         rooms = [
             room_for_output(
-                len(prompt),
+                len(ids),
                 request.max_tokens,
                 DEFAULT_MAX_TOKENS,
                 limits,
@@ -62,7 +67,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
                 sequences=sequences,
                 many=many,
             )
-            for prompt in prompts
+            for ids in prompt_token_ids
         ]
         by_room = {
             room: sampling_params(
@@ -78,11 +83,11 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         tokenizer = engine.text.tokenizer
         known = [
             KnownPrompt(ids, _echoed(text, ids, request, tokenizer))
-            for text, ids in zip(given, prompts, strict=True)
+            for text, ids in zip(given, prompt_token_ids, strict=True)
         ]
         params = [by_room[room] for room in rooms]
         reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
-        return Job(prompts, params, reply, structure_field(request), search_of(request))
+        return Job(prompt_token_ids, params, reply, structure_field(request), search_of(request))
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
@@ -91,22 +96,23 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
-def _echoed(given: Prompt, ids: list[int], request: CompletionRequest, tokenizer: Tokenizer) -> str:
+def _echoed(
+    given: Prompt, prompt_token_ids: list[int], request: CompletionRequest, tokenizer: Tokenizer
+) -> str:
     """What an echo of the prompt begins with: the text as it came, unless it was cut."""
     if not request.echo:
         return ""
     if isinstance(given, str) and request.truncate_prompt_tokens is None:
         return given
-    return tokenizer.decode(ids, skip_special_tokens=False)
+    return tokenizer.decode(prompt_token_ids, skip_special_tokens=False)
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route. The endpoint is a plain ASGI application: it holds response headers back, and
-    watches the connection, which a handler that returns a response can't."""
+    """The one route."""
     return [OPERATION.route(Completions(service))]
 
 
-async def prompt_ids(prompt: Prompt, request: CompletionRequest, engine: EngineInfo) -> list[int]:
+async def token_ids_of(prompt: Prompt, request: CompletionRequest, engine: EngineInfo) -> list[int]:
     """A prompt's token ids. Raises InvalidRequest for ids that the model doesn't have."""
     if not isinstance(prompt, str):
         check_ids("prompt", prompt, engine.welcome.limits.vocab_size)

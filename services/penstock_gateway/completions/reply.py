@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock_gateway.generate.chunked_reply import ChunkedReply
 from penstock_gateway.generate.echo_options import (
     EchoOptions,
-    PromptLogprobsSource,
-    no_prompt_logprobs,
 )
-from penstock_gateway.generate.fast_chunk import FastChunks
 from penstock_gateway.generate.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
@@ -27,8 +25,6 @@ from penstock_gateway.generate.reply import (
     append_event,
     encoder,
 )
-from penstock_gateway.generate.timeline import RequestTimeline
-from penstock_gateway.http.events import DONE
 
 if TYPE_CHECKING:
     from penstock.client import SequenceDelta
@@ -66,13 +62,14 @@ class TextCompletion(msgspec.Struct, tag_field="object", tag="text_completion"):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """text: what an echo begins with."""
+    """A prompt as the reply may show it."""
 
-    ids: list[int]
+    prompt_token_ids: list[int]
     text: str
+    """What an echo begins with."""
 
 
-class CompletionFormat:
+class CompletionFormat(ChunkedReply[TextChoice]):
     """Writes the reply to one request. n: choices of each prompt."""
 
     def __init__(
@@ -83,22 +80,14 @@ class CompletionFormat:
         prompts: list[Prompt],
         n: int,
     ) -> None:
-        self._head = head
-        self._tokenizer = tokenizer
-        self._echo_options = echo_options
+        super().__init__(head, tokenizer, echo_options)
         self._prompts = prompts
         self._n = n
-        self._source: PromptLogprobsSource = no_prompt_logprobs
         self._offsets: dict[int, int] = {}
-        self._plain = FastChunks()
         self._is_plain = not echo_options.logprobs and not echo_options.token_ids
         choices = range(len(prompts) * n)
         self._unopened = set(choices) if echo_options.echo or echo_options.token_ids else set()
         """Choices of a stream that have yet to show their prompt."""
-
-    def begin(self, source: PromptLogprobsSource) -> None:
-        """source: of the prompts' log-probabilities."""
-        self._source = source
 
     def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
         """A text completion has no role to announce."""
@@ -111,7 +100,7 @@ class CompletionFormat:
         if not (delta.text or shows_tokens or first or delta.finish_reason is not None):
             return
         if self._is_plain and not first and delta.finish_reason is None and not usage:
-            self._plain.append(out, choice, delta.text, self._plain_chunk, nullable=usage is None)
+            self._append_text(out, choice, delta.text, usage)
             return
         piece = TextChoice(choice, delta.text, None, delta.finish_reason, delta.stop_reason)
         if first:
@@ -120,26 +109,16 @@ class CompletionFormat:
             self._add_logprobs(piece, delta.token_ids, delta.logprobs)
         if self._echo_options.token_ids:
             piece.token_ids = delta.token_ids
-        append_event(out, self._reply([piece], usage))
-
-    def usage(self, out: bytearray, usage: UsageInfo) -> None:
-        append_event(out, self._reply([], usage))
-
-    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
-        append_event(out, self._reply([], UNSET, timeline))
-
-    def end(self, out: bytearray, usage: UsageInfo) -> None:
-        out += DONE
+        append_event(out, self._chunk([piece], usage))
 
     def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> bytes:
         written = [self._choice(index, choice) for index, choice in enumerate(choices)]
-        return encoder.encode(self._reply(written, usage, timeline))
+        return encoder.encode(self._chunk(written, usage, timeline))
 
-    def _plain_chunk(self, choice: int, text: str, nullable: bool) -> TextCompletion:
-        piece = TextChoice(choice, text, None, None, None)
-        return self._reply([piece], None if nullable else UNSET)
+    def _text_piece(self, choice: int, text: str) -> TextChoice:
+        return TextChoice(choice, text, None, None, None)
 
     def _choice(self, index: int, choice: ChoiceOutput) -> TextChoice:
         text = "".join(choice.texts)
@@ -152,7 +131,7 @@ class CompletionFormat:
             piece.token_ids = choice.token_ids
         if self._echo_options.prompt_logprobs is not None:
             at = index // self._n
-            ids = self._prompts[at].ids
+            ids = self._prompts[at].prompt_token_ids
             piece.prompt_logprobs = self._echo_options.prompt(
                 self._tokenizer, ids, self._source(at)
             )
@@ -164,11 +143,11 @@ class CompletionFormat:
         at = piece.index // self._n
         prompt = self._prompts[at]
         if self._echo_options.token_ids:
-            piece.prompt_token_ids = prompt.ids
+            piece.prompt_token_ids = prompt.prompt_token_ids
         if self._echo_options.echo:
             piece.text = prompt.text + piece.text
             if self._echo_options.logprobs:
-                self._add_logprobs(piece, prompt.ids, self._source(at))
+                self._add_logprobs(piece, prompt.prompt_token_ids, self._source(at))
 
     def _add_logprobs(
         self,
@@ -186,7 +165,7 @@ class CompletionFormat:
         else:
             piece.logprobs.extend(more)
 
-    def _reply(
+    def _chunk(
         self, choices: list[TextChoice], usage: UsageField, timeline: TimelineField = UNSET
     ) -> TextCompletion:
         head = self._head

@@ -33,7 +33,7 @@ class GenerationBatch:
     async def submit(
         cls,
         client: EngineClient,
-        prompts: list[list[int]],
+        prompt_token_ids: list[list[int]],
         params: list[SamplingParams],
         *,
         name: str,
@@ -42,16 +42,16 @@ class GenerationBatch:
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs."""
         n = params[0].n
-        if len(prompts) == 1:
+        if len(prompt_token_ids) == 1:
             generation = await client.submit(
-                prompts[0], params[0], name=name, terms=terms, timed=timed
+                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed
             )
             return cls([generation], n)
         attempts = [
             asyncio.create_task(
-                client.submit(prompt, p, name=f"{name}-{i}", terms=terms, timed=timed)
+                client.submit(ids, each, name=f"{name}-{i}", terms=terms, timed=timed)
             )
-            for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
+            for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
         try:
             return cls(list(await asyncio.gather(*attempts)), n)

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What one prompt's search gave. generated: tokens of all that was tried, as far as it is
-    counted.  cached: of the prompt, not computed."""
+    """What one prompt's search gave."""
 
     choices: list[ChoiceOutput]
     generated: int
+    """Tokens of all sequences that were tried; of a beam search, of the choices alone."""
     cached: int = 0
+    """Tokens of the prompt that were found in the KV cache."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
@@ -96,7 +97,7 @@ def search_of(request: GenerateFields) -> Search | None:
 async def search_all(
     search: Search,
     client: EngineClient,
-    prompts: list[list[int]],
+    prompt_token_ids: list[list[int]],
     params: list[SamplingParams],
     *,
     name: str,
@@ -107,8 +108,8 @@ async def search_all(
     Raises what a search raises, and what one of its choices failed with.
     """
     attempts = [
-        asyncio.ensure_future(search(client, prompt, each, f"{name}-{place}", terms))
-        for place, (prompt, each) in enumerate(zip(prompts, params, strict=True))
+        asyncio.ensure_future(search(client, ids, each, f"{name}-{place}", terms))
+        for place, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
     ]
     try:
         return list(await asyncio.gather(*attempts))
@@ -134,7 +135,11 @@ def _check_beams(request: GenerateFields) -> None:
 
 def _beams(length_penalty: float) -> Search:
     async def search(
-        client: EngineClient, prompt: list[int], params: SamplingParams, name: str, terms: Terms
+        client: EngineClient,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        name: str,
+        terms: Terms,
     ) -> SearchResult:
         wanted = BeamSearchParams(
             beam_width=params.n,
@@ -146,7 +151,7 @@ def _beams(length_penalty: float) -> Search:
             skip_special_tokens=params.skip_special_tokens,
             logprobs=params.logprobs,
         )
-        found = await beam_search(client, prompt, wanted, name=name, terms=terms)
+        found = await beam_search(client, prompt_token_ids, wanted, name=name, terms=terms)
         return SearchResult(_choices(found), sum(len(one.token_ids) for one in found))
 
     return search
@@ -154,9 +159,15 @@ def _beams(length_penalty: float) -> Search:
 
 def _best_of(count: int) -> Search:
     async def search(
-        client: EngineClient, prompt: list[int], params: SamplingParams, name: str, terms: Terms
+        client: EngineClient,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        name: str,
+        terms: Terms,
     ) -> SearchResult:
-        found = await best_of(client, prompt, params, best_of=count, name=name, terms=terms)
+        found = await best_of(
+            client, prompt_token_ids, params, best_of=count, name=name, terms=terms
+        )
         choices = _choices(found.chosen)
         return SearchResult(
             choices, found.generated_tokens, found.cached_tokens or 0, found.prompt_logprobs

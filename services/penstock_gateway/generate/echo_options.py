@@ -18,18 +18,18 @@ PromptLogprobsSource = Callable[[int], list[TokenLogprobs | None] | None]
 
 @dataclass(frozen=True, slots=True)
 class EchoOptions:
-    """What the client has asked for.
-
-    logprobs: of the answer's tokens.  as_ids: tokens are written as token_id:5.  token_ids: ids of
-    prompt and answer.  prompt_logprobs: how many alternatives to show for each of the prompt's
-    tokens.  echo: the prompt comes before the answer.
-    """
+    """What the client wants to see of tokens."""
 
     logprobs: bool = False
+    """Log-probabilities of the answer's tokens."""
     as_ids: bool = False
+    """Tokens are written as token_id:5."""
     token_ids: bool = False
+    """The ids of prompt and answer."""
     prompt_logprobs: int | None = None
+    """How many alternatives to show for each of the prompt's tokens; None: no log-probabilities."""
     echo: bool = False
+    """The prompt comes before the answer."""
 
     @classmethod
     def of(cls, request: GenerateFields, *, logprobs: bool) -> EchoOptions:
@@ -42,12 +42,15 @@ class EchoOptions:
         )
 
     def prompt(
-        self, tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs | None] | None
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: list[int],
+        logprobs: list[TokenLogprobs | None] | None,
     ) -> PromptLogprobs | None:
         """The prompt's log-probabilities, where they were asked for and are there."""
         if self.prompt_logprobs is None or logprobs is None:
             return None
-        return prompt_logprobs(tokenizer, ids, logprobs, self.prompt_logprobs)
+        return prompt_logprobs(tokenizer, prompt_token_ids, logprobs, self.prompt_logprobs)
 
 
 def no_prompt_logprobs(prompt: int) -> None:

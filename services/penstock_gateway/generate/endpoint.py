@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
@@ -27,16 +26,15 @@ from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
+from penstock_gateway.http.errors import ClientGone, as_http_error
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.request.body import read_body
-from penstock_gateway.request.decoding import decode
-from penstock_gateway.request.fields import RequestFields
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.fields import RequestFields, check_request_id
 from penstock_gateway.request.structured_outputs import blame
 from penstock_gateway.request.terms import request_terms, terms_headers
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import EngineInfo
 from penstock_gateway.tracing import trace as tracing
 
 Fields = TypeVar("Fields", bound=RequestFields)
@@ -44,10 +42,12 @@ Fields = TypeVar("Fields", bound=RequestFields)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked request: one entry of params for each prompt, and how to write the reply."""
+    """A checked request, and how to write the reply."""
 
-    prompts: list[list[int]]
+    prompt_token_ids: list[list[int]]
+    """Of each prompt."""
     params: list[SamplingParams]
+    """Of each prompt."""
     reply: ReplyFormat
     structure: str | None = None
     """The request's field that says what the output must look like."""
@@ -55,18 +55,14 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        return sum(map(len, self.prompt_token_ids))
 
 
-class GenerateEndpoint(ABC, Generic[Fields]):
-    """An ASGI application for one path. id_prefix: of the ids in its replies."""
+class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
+    """Generates text for whoever posts a body."""
 
-    request_type: type[Fields]
     id_prefix: str
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._decoder = msgspec.json.Decoder(self.request_type)
+    """Of the ids in its replies."""
 
     @abstractmethod
     def check(self, request: Fields) -> None:
@@ -81,21 +77,12 @@ class GenerateEndpoint(ABC, Generic[Fields]):
         arrived = time.monotonic()
         headers = terms_headers(scope)
         recorder = TimelineRecorder(scope, service.config.slow_request_seconds)
-        body = await read_body(
-            scope,
-            receive,
-            limit=service.config.max_body_bytes,
-            timeout=service.patience.body,
-        )
-        if service.draining:
-            raise leaving()
-        request = decode(body, self._decoder)
+        request = await self.read(scope, receive)
         check_stream_options(request)
         check_request_id(request)
         self.check(request)
         terms = request_terms(request, headers, arrived)
-        service.open_requests += 1
-        try:
+        with service.answering():
             if request.stream:
                 events = EventStream(
                     send,
@@ -107,8 +94,6 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 work = self._whole(request, terms, recorder)
                 payload = await while_connected(work, receive)
                 await send_json(send, 200, payload, recorder.headers())
-        finally:
-            service.open_requests -= 1
 
     async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
         job = await self._job(request)
@@ -117,7 +102,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
                 found = await search_all(
                     job.search,
                     self._service.client,
-                    job.prompts,
+                    job.prompt_token_ids,
                     job.params,
                     name=recorder.name,
                     terms=terms,
@@ -179,7 +164,7 @@ class GenerateEndpoint(ABC, Generic[Fields]):
     async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
         return await GenerationBatch.submit(
             self._service.client,
-            job.prompts,
+            job.prompt_token_ids,
             job.params,
             name=recorder.name,
             terms=terms,
@@ -201,20 +186,4 @@ def check_stream_options(request: RequestFields) -> None:
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options needs stream: true", param="stream_options", code="invalid_value"
-        )
-
-
-class Named(Protocol):
-    """A request's body."""
-
-    @property
-    def request_id(self) -> str | None: ...
-
-
-def check_request_id(request: Named) -> None:
-    """A request_id goes into ids and logs."""
-    name = request.request_id
-    if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):
-        raise InvalidRequest(
-            "request_id must be 1 to 128 printable ASCII characters", param="request_id"
         )

@@ -127,11 +127,14 @@ def completion_logprobs(
 
 
 def prompt_logprobs(
-    tokenizer: Tokenizer, ids: list[int], logprobs: list[TokenLogprobs | None], top: int
+    tokenizer: Tokenizer,
+    prompt_token_ids: list[int],
+    logprobs: list[TokenLogprobs | None],
+    top: int,
 ) -> PromptLogprobs:
     """Of a whole prompt. top: how many of the likeliest tokens to show."""
     out: PromptLogprobs = []
-    for token, at in zip(ids, logprobs, strict=False):
+    for token, at in zip(prompt_token_ids, logprobs, strict=False):
         if at is None:
             out.append(None)
             continue

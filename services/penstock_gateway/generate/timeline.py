@@ -17,6 +17,7 @@ import msgspec
 from starlette.types import Scope
 
 from penstock import logs
+from penstock.client.timing import LAST_WORD
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.tracing.trace import log_fields
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 HEADER = b"x-penstock-timeline"
-
-LAST_WORD = 0.5
-"""Seconds to wait for the engine's account of what ended at a stop string."""
 
 
 class SequencePart(msgspec.Struct, kw_only=True):

@@ -26,9 +26,11 @@ _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Boundary:
-    """Gives each request its id and each response the `x-request-id` header, and those that tell of
-    limits; turns whatever an
-    endpoint raises into OpenAI's error object, as long as no response has been started."""
+    """Gives each request its id, and each response the headers that tell of it and of limits.
+
+    Turns whatever an endpoint raises into OpenAI's error object, as long as no response has been
+    started.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app

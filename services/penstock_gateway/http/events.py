@@ -27,9 +27,8 @@ class EventStream:
     an error that comes before has a proper status.
 
     A write waits while the client's connection is full; the server cuts connections that stay
-    full (see http_protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
+    full (see http.protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
     room: of the connection.
-    write_seconds: spent in writes.
     """
 
     def __init__(self, send: Send, *, keepalive: float, room: Room | None = None) -> None:
@@ -41,6 +40,7 @@ class EventStream:
         self._last_write = time.monotonic()
         self.started = False
         self.write_seconds = 0.0
+        """Spent in writes."""
 
     async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
         """Sends whole events."""

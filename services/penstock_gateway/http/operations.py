@@ -37,30 +37,31 @@ _EVERYWHERE = (400, 431, 500, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method at one path.
-
-    body, reply: msgspec structs, or what else msgspec makes a schema of; None: there is none.
-    streams: with stream: true the reply is server-sent events.
-    statuses: errors of its own, beside those that its method, access and `counted` bring.
-    media_type: of the reply, where it is not JSON.
-    headers: request headers beside x-request-id that mean something here.
-    counted: counts against an API key's requests a minute.
-    described: is in the OpenAPI document; the files of the page are no part of the API.
-    """
+    """One method at one path."""
 
     method: Literal["GET", "POST"]
     path: str
     summary: str
     tag: str
     body: Any = None
+    """A msgspec struct, or what else msgspec makes a schema of; None: there is none."""
     reply: Any = None
+    """As body."""
     access: Access = "key"
     streams: bool = False
+    """With stream: true the reply is server-sent events."""
     statuses: tuple[int, ...] = ()
+    """Errors of its own, beside those that its method, access and `counted` bring."""
     media_type: str = "application/json"
+    """Of the reply."""
     headers: tuple[str, ...] = ()
+    """Request headers beside x-request-id that mean something here."""
     counted: bool = False
+    """It computes something: it counts against an API key's requests a minute, and is traced."""
     described: bool = True
+    """It is in the OpenAPI document; the files of the page are no part of the API."""
+    traced_as: str | None = None
+    """gen_ai.operation.name of its traces, where OpenTelemetry has a word for it."""
 
     def route(self, endpoint: Callable[..., Any]) -> OperationRoute:
         """endpoint: an async function from Request to Response, or an ASGI application."""
@@ -106,6 +107,7 @@ def posting(
     tag: str = "generate",
     streams: bool = False,
     headers: tuple[str, ...] = GENERATING_HEADERS,
+    traced_as: str | None = None,
 ) -> Operation:
     """An endpoint that computes something for whoever posts a JSON body."""
     return Operation(
@@ -118,4 +120,5 @@ def posting(
         streams=streams,
         headers=headers,
         counted=True,
+        traced_as=traced_as,
     )

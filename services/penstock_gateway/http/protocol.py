@@ -25,17 +25,16 @@ def _nowhere(piece: bytes) -> bool:
 
 
 class Room:
-    """Of a connection. full: a send would wait for the client to read.
-
-    write: puts a piece of the body that is being sent straight onto the connection, past all layers
-    of the application; False where it can't, and has written nothing.
-    """
+    """What a response may know of its connection."""
 
     __slots__ = ("full", "write")
 
     def __init__(self, *, full: bool, write: Callable[[bytes], bool] = _nowhere) -> None:
         self.full = full
+        """A send would wait for the client to read."""
         self.write = write
+        """Puts a piece of the body that is being sent straight onto the connection, past all layers
+        of the application; False where it can't, and has written nothing."""
 
 
 def room_of(scope: Scope) -> Room:

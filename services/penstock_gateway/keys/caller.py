@@ -13,14 +13,15 @@ from penstock_gateway.http.errors import HTTPError, clip
 
 
 class Caller:
-    """One request's. key: None where there are no keys.
-    limit_headers: x-ratelimit-*, as they stand; the response takes them along."""
+    """Who sends one request."""
 
     __slots__ = ("key", "limit_headers")
 
     def __init__(self, key: ApiKey | None) -> None:
         self.key = key
+        """None where there are no keys."""
         self.limit_headers: dict[bytes, bytes] = {}
+        """x-ratelimit-*, as they stand; the response takes them along."""
 
     def may_use(self, model: str) -> bool:
         """Whether its key allows the model."""

@@ -32,13 +32,16 @@ NO_LIMIT = 2**52
 
 
 class Window(NamedTuple):
-    """What a key has used. before: in the minute before, of which `before_left` seconds still
-    count.  now: in the running minute, which ends in `left` seconds."""
+    """What a key has used in the running minute and in the one before."""
 
     before: int
+    """In the minute before."""
     before_left: float
+    """Seconds of the minute before that still count."""
     now: int
+    """In the running minute."""
     left: float
+    """Seconds that the running minute has left."""
 
     @property
     def used(self) -> int:

@@ -41,11 +41,6 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    @property
-    def any_limited(self) -> bool:
-        """Whether some key has a limit by the minute."""
-        return any(key.limited for key in self._by_digest.values())
-
     def find(self, scope: Scope) -> ApiKey | None:
         """The key that a request brings, if it brings one that is known."""
         return self._by_digest.get(digest_of(bearer(scope)))

@@ -78,6 +78,7 @@ OPERATION = posting(
     EmbeddingReply,
     tag="pooling",
     headers=("x-deadline-ms",),
+    traced_as="embeddings",
 )
 
 

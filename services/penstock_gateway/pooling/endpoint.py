@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -16,17 +15,15 @@ from penstock.client.pool_request import pooling_model
 from penstock.client.pooling_inputs import PoolInput, ids_input, limit_of, text_input
 from penstock.protocol.common import Pooling
 from penstock.terms import Terms
-from penstock_gateway.generate.endpoint import check_request_id
 from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given
-from penstock_gateway.request.body import read_body
-from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.terms import request_terms, terms_headers
-from penstock_gateway.request.tokenising import LONG_TEXT
+from penstock_gateway.request.tokenising import off_the_loop
 from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from penstock.client.pool_request import PoolResult
 
 Fields = TypeVar("Fields", bound=PoolFields)
-Made = TypeVar("Made")
 
 
 class Call:
@@ -74,7 +70,7 @@ class Call:
             )
 
         size = sum(len(each) for each in given if isinstance(each, str))
-        return await aside(lambda: [one(each) for each in given], size)
+        return await off_the_loop(lambda: [one(each) for each in given], size)
 
     async def read_pairs(self, pairs: list[tuple[str, str]]) -> list[PoolInput]:
         """Token ids of texts that belong together. Raises InvalidRequest."""
@@ -86,7 +82,7 @@ class Call:
                 for first, second in pairs
             ]
 
-        return await aside(all_of_them, sum(len(one) + len(two) for one, two in pairs))
+        return await off_the_loop(all_of_them, sum(len(one) + len(two) for one, two in pairs))
 
     async def pool(self, inputs: list[PoolInput], asked: Pooling) -> list[PoolResult]:
         """One result for each input, in order. What one fails with ends the others.
@@ -103,7 +99,7 @@ class Call:
                 pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
                 return await self._service.client.pool(
-                    given.ids, pooling, name=name, terms=self._terms
+                    given.prompt_token_ids, pooling, name=name, terms=self._terms
                 )
 
         first, self._number = self._number, self._number + len(inputs)
@@ -124,49 +120,31 @@ def _first(failures: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-async def aside(make: Callable[[], Made], characters: int) -> Made:
-    """`make()`, which tokenises so many characters, without holding up the event loop."""
-    return await asyncio.to_thread(make) if characters > LONG_TEXT else make()
-
-
 def usage_of(results: list[PoolResult]) -> PoolUsage:
     tokens = sum(result.prompt_tokens for result in results)
     return PoolUsage(tokens, tokens)
 
 
-class PoolEndpoint(ABC, Generic[Fields]):
-    """An ASGI application for one path. id_prefix: of the ids in its replies."""
+class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
+    """Makes vectors for whoever posts a body."""
 
-    request_type: type[Fields]
     id_prefix: str
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._decoder = msgspec.json.Decoder(self.request_type)
+    """Of the ids in its replies."""
 
     @abstractmethod
     async def answer(self, request: Fields, call: Call) -> msgspec.Struct:
         """The reply. Raises InvalidRequest, and what a request fails with."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
         arrived = time.monotonic()
         headers = terms_headers(scope)
-        body = await read_body(
-            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
-        )
-        if service.draining:
-            raise leaving()
-        request = decode(body, self._decoder)
+        request = await self.read(scope, receive)
         check_request_id(request)
         terms = request_terms(request, headers, arrived)
-        service.open_requests += 1
-        try:
+        with self._service.answering():
             work = self._answer(request, terms, scope[REQUEST_ID])
             reply = await while_connected(work, receive)
             await send_json(send, 200, reply)
-        finally:
-            service.open_requests -= 1
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
         engine = self._service.engine()

@@ -2,15 +2,16 @@
 
 Every field that OpenAI and vLLM document is here or in the endpoint's own struct.  There are three
 kinds: those that work; those without effect on the output, accepted as they come; and those that
-nothing does yet, accepted only at their neutral value (see neutral.py).
+nothing does yet, accepted only at their neutral value (see unsupported_fields.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from penstock.errors import InvalidRequest
 from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields
 
 Number = float | None
@@ -121,3 +122,19 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     kv_transfer_params: Object = None
     ec_transfer_params: Object = None
     vllm_xargs: Object = None
+
+
+class NamedRequest(Protocol):
+    """A body that may name its request."""
+
+    @property
+    def request_id(self) -> str | None: ...
+
+
+def check_request_id(request: NamedRequest) -> None:
+    """Raises InvalidRequest for a request_id that doesn't fit into ids and logs."""
+    name = request.request_id
+    if name is not None and not (1 <= len(name) <= 128 and name.isascii() and name.isprintable()):
+        raise InvalidRequest(
+            "request_id must be 1 to 128 printable ASCII characters", param="request_id"
+        )

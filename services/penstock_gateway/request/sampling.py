@@ -58,7 +58,7 @@ def sampling_params(
 
 
 def truncated(
-    prompt: list[int], request: GenerateFields, wanted: int | None, limit: int
+    prompt_token_ids: list[int], request: GenerateFields, wanted: int | None, limit: int
 ) -> list[int]:
     """The prompt's end, as long as truncate_prompt_tokens says; all of it where it is silent.
 
@@ -66,7 +66,7 @@ def truncated(
     """
     keep = request.truncate_prompt_tokens
     if keep is None:
-        return prompt
+        return prompt_token_ids
     if keep != -1 and not 1 <= keep <= limit:
         raise InvalidRequest(
             f"truncate_prompt_tokens must be -1 or a whole number in [1, {limit}], not {keep}",
@@ -74,7 +74,7 @@ def truncated(
         )
     if keep == -1:
         keep = max(1, limit - max(1, wanted or 0))
-    return prompt[-keep:]
+    return prompt_token_ids[-keep:]
 
 
 def room_for_output(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.errors import InvalidRequest
+
+Made = TypeVar("Made")
 
 LONG_TEXT = 20_000
 """Characters from which on tokenising goes to a thread."""
@@ -19,9 +22,12 @@ async def encode(run: Callable[[], list[int]], characters: int, limit: int) -> l
     Raises InvalidRequest at once when the text is far too long.
     """
     check_length(characters, limit)
-    if characters > LONG_TEXT:
-        return await asyncio.to_thread(run)
-    return run()
+    return await off_the_loop(run, characters)
+
+
+async def off_the_loop(run: Callable[[], Made], characters: int) -> Made:
+    """`run()`, which tokenises so many characters, in a thread if they are many."""
+    return await asyncio.to_thread(run) if characters > LONG_TEXT else run()
 
 
 def check_length(characters: int, limit: int) -> None:

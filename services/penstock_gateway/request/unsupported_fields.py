@@ -10,10 +10,11 @@ from penstock_gateway.request.fields import RequestFields
 
 
 class UnsupportedField(NamedTuple):
-    """A field, and its values other than null that ask for nothing."""
+    """A known field that does nothing yet."""
 
     field: str
     values: tuple[Any, ...] = ()
+    """Those other than null that ask for nothing, and so are accepted."""
 
 
 COMMON = (

@@ -1,4 +1,4 @@
-"""The conversation in a response's request, in chat's terms."""
+"""The request for a response as one for chat, and chat's errors as this request's."""
 
 from __future__ import annotations
 

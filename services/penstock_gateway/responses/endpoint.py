@@ -21,7 +21,12 @@ from penstock_gateway.responses.request import ResponsesRequest, check
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
-    "/v1/responses", "Answer a conversation, statelessly", ResponsesRequest, Response, streams=True
+    "/v1/responses",
+    "Answer a conversation, statelessly",
+    ResponsesRequest,
+    Response,
+    streams=True,
+    traced_as="chat",
 )
 
 
@@ -52,7 +57,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         chat_request.check(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(chat, engine, use)
-        params = _params(request, chat, engine, len(prompt.ids))
+        params = _params(request, chat, engine, len(prompt.prompt_token_ids))
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
         parsing = parsing_of(
@@ -67,15 +72,15 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         structure = "text.format" if constrained else None
         if use.grammar() is not None:
             structure = "tool_choice"
-        return Job([prompt.ids], [with_grammar(params, use)], reply, structure)
+        return Job([prompt.prompt_token_ids], [with_grammar(params, use)], reply, structure)
 
 
 def _params(
-    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt: int
+    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt_tokens: int
 ) -> SamplingParams:
-    """prompt: tokens. Raises InvalidRequest."""
+    """Raises InvalidRequest."""
     max_tokens = room_for_output(
-        prompt,
+        prompt_tokens,
         request.max_output_tokens,
         None,
         engine.welcome.limits,
@@ -102,5 +107,5 @@ def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route; see chat_completions.routes."""
+    """The one route."""
     return [OPERATION.route(Responses(service))]

@@ -50,12 +50,14 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file. name: its path below web/.  tag: its ETag."""
+    """One file of the page."""
 
     name: str
+    """Its path below web/."""
     body: bytes
     media_type: str
     tag: str
+    """Its ETag."""
 
     @property
     def operation(self) -> Operation:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -17,8 +17,7 @@ from penstock_gateway.chat.tools import Tool, tool_use
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
-from penstock_gateway.request.body import read_body
-from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.tokenising import encode
@@ -68,7 +67,15 @@ class DetokenizeReply(msgspec.Struct):
 MANY_TOKENS = 10_000
 """From which on detokenising goes to a thread."""
 
-Request = TypeVar("Request", TokenizeRequest, DetokenizeRequest)
+
+class NamesModel(Protocol):
+    """A body that may say for which model it is."""
+
+    @property
+    def model(self) -> str | None: ...
+
+
+Request = TypeVar("Request", bound=NamesModel)
 _CHAT_ONLY = (
     "add_generation_prompt",
     "continue_final_message",
@@ -79,23 +86,15 @@ _CHAT_ONLY = (
 )
 
 
-class TextEndpoint(ABC, Generic[Request]):
-    """An ASGI application for one path that asks the tokenizer only."""
+class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
+    """Asks the tokenizer only."""
 
-    request_type: type[Request]
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(self.request_type)
+    answers_while_leaving = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        body = await read_body(
-            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
-        )
-        request = decode(body, self._decoder)
-        engine = service.engine()
-        service.check_model(request.model)
+        request = await self.read(scope, receive)
+        engine = self._service.engine()
+        self._service.check_model(request.model)
         payload = await while_connected(self._answer(request, engine), receive)
         await send_json(send, 200, payload)
 
@@ -116,11 +115,14 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give prompt or messages, one of them", param="prompt")
         if request.messages is None:
-            ids = await _of_prompt(request, engine)
+            prompt_token_ids = await _of_prompt(request, engine)
         else:
-            ids = await _of_messages(request, request.messages, engine)
-        texts = engine.text.tokenizer.token_names(ids) if request.return_token_strs else None
-        return TokenizeReply(len(ids), engine.welcome.limits.max_model_len, ids, texts)
+            prompt_token_ids = await _of_messages(request, request.messages, engine)
+        names = None
+        if request.return_token_strs:
+            names = engine.text.tokenizer.token_names(prompt_token_ids)
+        limit = engine.welcome.limits.max_model_len
+        return TokenizeReply(len(prompt_token_ids), limit, prompt_token_ids, names)
 
 
 class Detokenize(TextEndpoint[DetokenizeRequest]):
@@ -165,7 +167,7 @@ async def _of_messages(
         add_special_tokens=request.add_special_tokens,
         variables=variables,
     )
-    return prompt.ids
+    return prompt.prompt_token_ids
 
 
 TOKENIZE = posting(

@@ -23,12 +23,14 @@ class TraceLayer:
     def __init__(self, app: ASGIApp, *, tracing: Tracing, operations: Iterable[Operation]) -> None:
         self._app = app
         self._tracing = tracing
-        self._traced = frozenset((o.method, o.path) for o in operations if o.counted)
+        self._traced = {(o.method, o.path): o for o in operations if o.counted}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         trace = None
-        if scope["type"] == "http" and (scope["method"], scope["path"]) in self._traced:
-            trace = self._tracing.begin(scope, scope[REQUEST_ID])
+        if scope["type"] == "http":
+            operation = self._traced.get((scope["method"], scope["path"]))
+            if operation is not None:
+                trace = self._tracing.begin(scope, scope[REQUEST_ID], operation.traced_as)
         if trace is None:
             await self._app(scope, receive, send)
             return

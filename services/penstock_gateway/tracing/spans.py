@@ -30,16 +30,9 @@ if TYPE_CHECKING:
 MAX_SEQUENCES = 64
 """Of one request, have spans of their own."""
 
-_OPERATIONS = {
-    "/v1/completions": "text_completion",
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "chat",
-    "/v1/embeddings": "embeddings",
-}
 
-
-def request_attributes(scope: Scope, request_id: str) -> dict[str, Any]:
-    """What is known when a request arrives."""
+def request_attributes(scope: Scope, request_id: str, operation: str | None) -> dict[str, Any]:
+    """What is known when a request arrives. operation: Operation.traced_as."""
     path = scope["path"]
     attributes = {
         "http.request.method": scope["method"],
@@ -49,8 +42,8 @@ def request_attributes(scope: Scope, request_id: str) -> dict[str, Any]:
         "gen_ai.request.id": request_id,
         "gen_ai.provider.name": "penstock",
     }
-    if path in _OPERATIONS:
-        attributes["gen_ai.operation.name"] = _OPERATIONS[path]
+    if operation is not None:
+        attributes["gen_ai.operation.name"] = operation
     if scope.get("client"):
         attributes["client.address"] = scope["client"][0]
     return attributes

@@ -26,48 +26,38 @@ MAX_RUNS = 32
 
 
 class Run:
-    """One prompt in the engine. Moments on the clock of RequestTiming.
-
-    n: its sequences.  reasons: why those that ended did, by index.  tokens: that they have.
-    first_token: when the first one came; None: none did.  cached: of the prompt, not computed.
-    release: ends what the engine client keeps for it; None: it keeps nothing.
-    """
+    """One prompt in the engine. Moments are on the clock of RequestTiming."""
 
     __slots__ = ("cached", "first_token", "n", "reasons", "release", "timing", "tokens")
 
     def __init__(self, n: int, timing: RequestTiming | None = None) -> None:
-        self.n = n
+        self.n = n  # Sequences.
         self.timing = timing
-        self.release: Callable[[], None] | None = None
-        self.reasons: dict[int, str] = {}
-        self.tokens = 0
-        self.first_token: float | None = None
-        self.cached: int | None = None
+        self.release: Callable[[], None] | None = None  # Ends what the engine client keeps for it.
+        self.reasons: dict[int, str] = {}  # Why sequences ended, by index.
+        self.tokens = 0  # Of all sequences.
+        self.first_token: float | None = None  # When it came; None: none did.
+        self.cached: int | None = None  # Tokens of the prompt that were found in the KV cache.
 
 
 class Trace:
-    """One HTTP request.
-
-    begun, ended: on the clock of RequestTiming; wall: nanoseconds since 1970 at `begun`.
-    span: OpenTelemetry's.  runs: the first MAX_RUNS of it.  prompts: how many there were in all.
-    status: of the response; None: none was begun.  error: what the request ended in.
-    """
+    """One HTTP request. Moments are on the clock of RequestTiming."""
 
     def __init__(self, span: Any, trace_id: str, begun: float, wall: int) -> None:
-        self.span = span
+        self.span = span  # OpenTelemetry's.
         self.trace_id = trace_id
         self.begun = begun
-        self.wall = wall
+        self.wall = wall  # Nanoseconds since 1970 at `begun`.
         self.ended = 0.0
-        self.status: int | None = None
-        self.error: BaseException | None = None
+        self.status: int | None = None  # Of the response; None: none was begun.
+        self.error: BaseException | None = None  # What the request ended in.
         self.model = ""
-        self.id = ""
+        self.id = ""  # Of the reply.
         self.streamed = False
-        self.params: SamplingParams | None = None
+        self.params: SamplingParams | None = None  # None where no text is wanted.
         self.prompts = 0
         self.prompt_tokens = 0
-        self.runs: list[Run] = []
+        self.runs: list[Run] = []  # Of the first MAX_RUNS prompts.
 
     def asks(
         self, model: str, id: str, params: SamplingParams | None = None, *, streamed: bool = False

@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanKind, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from penstock import logs
+from penstock.client.timing import LAST_WORD
 from penstock.version import __version__
-from penstock_gateway.generate.timeline import LAST_WORD
 from penstock_gateway.tracing.spans import request_attributes, write
 from penstock_gateway.tracing.trace import Trace
 
@@ -71,15 +71,15 @@ class Tracing:
         endpoint = config.otlp_traces_endpoint
         return None if endpoint is None else cls(endpoint, config.trace_sample_ratio)
 
-    def begin(self, scope: Scope, request_id: str) -> Trace | None:
-        """A request has arrived; None: it is not sampled."""
+    def begin(self, scope: Scope, request_id: str, operation: str | None = None) -> Trace | None:
+        """A request has arrived; None: it is not sampled. operation: Operation.traced_as."""
         parent = self._propagator.extract(scope, getter=_HEADERS)
         begun, wall = time.perf_counter(), time.time_ns()
         span = self._tracer.start_span(
             f"{scope['method']} {scope['path']}",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes=request_attributes(scope, request_id),
+            attributes=request_attributes(scope, request_id, operation),
             start_time=wall,
         )
         if not span.is_recording():

@@ -113,7 +113,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         block_size=setup.block_size,
         eps=config.rms_norm_eps,
     )
-    obstacle = shape.obstacle() or _config_obstacle(config) or _dummy_obstacle(setup)
+    obstacle = shape.obstacle() or config_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -142,7 +142,7 @@ def _dummy_obstacle(setup: Setup) -> str | None:
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
-def _config_obstacle(config: ModelConfig) -> str | None:
+def config_obstacle(config: ModelConfig) -> str | None:
     """Why the kernels can't compute this model; None: they can. They would ignore a field that they
     don't know."""
     if config.output_bias or config.mlp_bias:

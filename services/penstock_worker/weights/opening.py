@@ -6,11 +6,11 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, WeightFiles
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
+from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 

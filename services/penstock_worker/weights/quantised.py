@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock import logs
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS, fits, repacked
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.matrix import Matrix, Stacked
+from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 

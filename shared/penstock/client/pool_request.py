@@ -206,20 +206,20 @@ def check_task(task: PoolingTask, welcome: Welcome) -> None:
         )
 
 
-def check_input(ids: list[int], welcome: Welcome) -> None:
+def check_input(prompt_token_ids: list[int], welcome: Welcome) -> None:
     """Raises InvalidRequest for an input that can't run: empty, too long, ids out of range."""
     limit, vocabulary = welcome.limits.max_model_len, welcome.limits.vocab_size
-    if not ids:
+    if not prompt_token_ids:
         raise InvalidRequest("the input is empty; it must hold at least one token", param="input")
-    if len(ids) > limit:
+    if len(prompt_token_ids) > limit:
         raise InvalidRequest(
-            f"the input has {len(ids)} tokens; this model takes at most {limit} "
+            f"the input has {len(prompt_token_ids)} tokens; this model takes at most {limit} "
             "(truncate_prompt_tokens cuts what is longer)",
             param="input",
             code="context_length_exceeded",
         )
-    if min(ids) < 0 or max(ids) >= vocabulary:
-        bad = next(token for token in ids if not 0 <= token < vocabulary)
+    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocabulary:
+        bad = next(token for token in prompt_token_ids if not 0 <= token < vocabulary)
         raise InvalidRequest(
             f"token id {bad} is not in the vocabulary, 0 to {vocabulary - 1}", param="input"
         )

@@ -20,10 +20,11 @@ MAX_CUT_CHARACTERS = 1 << 20
 
 
 class PoolInput(msgspec.Struct, frozen=True):
-    """token_types: a byte for each id; empty: all 0."""
+    """One input as the model reads it."""
 
-    ids: list[int]
+    prompt_token_ids: list[int]
     token_types: bytes = b""
+    """A byte for each id; empty: all 0."""
 
 
 def limit_of(truncate: int | None, welcome: Welcome) -> int | None:
@@ -64,16 +65,19 @@ def text_input(
             param="input",
             code="context_length_exceeded",
         )
-    ids, types = tokenizer.encode_typed(text, pair, add_special=add_special, limit=limit)
-    check_input(ids, welcome)
-    return PoolInput(ids, types if any(types) else b"")
+    prompt_token_ids, types = tokenizer.encode_typed(
+        text, pair, add_special=add_special, limit=limit
+    )
+    check_input(prompt_token_ids, welcome)
+    return PoolInput(prompt_token_ids, types if any(types) else b"")
 
 
-def ids_input(ids: list[int], welcome: Welcome, *, limit: int | None) -> PoolInput:
+def ids_input(prompt_token_ids: list[int], welcome: Welcome, *, limit: int | None) -> PoolInput:
     """Token ids as they are; of too many, the last ones (as vLLM has it). Raises InvalidRequest."""
-    ids = ids if limit is None else ids[-limit:]
-    check_input(ids, welcome)
-    return PoolInput(ids)
+    if limit is not None:
+        prompt_token_ids = prompt_token_ids[-limit:]
+    check_input(prompt_token_ids, welcome)
+    return PoolInput(prompt_token_ids)
 
 
 def pair_up(first: int, second: int) -> list[tuple[int, int]]:

@@ -52,13 +52,14 @@ AnEngine = TypeVar("AnEngine", bound=RoutableEngine)
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
-    """What is to be placed. tokens: the prompt.  affinity: so many of them, at most, choose the
-    engine.  tenant, salt: KV blocks are shared among requests that have both in common."""
+    """What an engine core is chosen by."""
 
-    tokens: list[int]
+    prompt_token_ids: list[int]
     affinity: int
+    """So many of the prompt's first tokens, at most, choose the engine core."""
     tenant: str = ""
     salt: str = ""
+    """KV blocks are shared among requests that have tenant and salt in common."""
 
 
 class Routing(Protocol):
@@ -129,7 +130,7 @@ def least_loaded(ask: RoutingRequest, engines: Sequence[AnEngine]) -> AnEngine:
     equals = [engine for engine in engines if engine.load == least]
     if len(equals) == 1:
         return equals[0]
-    return rendezvous(_digest(ask, ask.tokens[:AFFINITY_TOKENS]), equals)[0]
+    return rendezvous(_digest(ask, ask.prompt_token_ids[:AFFINITY_TOKENS]), equals)[0]
 
 
 def prefix_key(ask: RoutingRequest, block_size: int) -> bytes | None:
@@ -138,13 +139,13 @@ def prefix_key(ask: RoutingRequest, block_size: int) -> bytes | None:
     It covers 1, 2, 4, … blocks, at most AFFINITY_TOKENS where a block is not larger: a prompt that
     grows changes its key only when it has doubled, and no more once it is that long.
     """
-    length = min(len(ask.tokens), ask.affinity)
+    length = min(len(ask.prompt_token_ids), ask.affinity)
     if length < block_size:
         return None
     covered = block_size
     while 2 * covered <= min(length, AFFINITY_TOKENS):
         covered *= 2
-    return _digest(ask, ask.tokens[:covered])
+    return _digest(ask, ask.prompt_token_ids[:covered])
 
 
 def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:
@@ -157,8 +158,8 @@ def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:
     return sorted(engines, key=score, reverse=True)
 
 
-def _digest(ask: RoutingRequest, tokens: list[int]) -> bytes:
-    ids = array("I", tokens)
+def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:
+    ids = array("I", prompt_token_ids)
     if sys.byteorder == "big":
         ids.byteswap()
     owner = f"{len(ask.tenant)} {ask.tenant} {ask.salt}".encode()

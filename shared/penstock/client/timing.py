@@ -7,6 +7,9 @@ import time
 
 from penstock.protocol.to_frontend import SequenceTimeline
 
+LAST_WORD = 0.5
+"""Seconds to wait for the engine's account of a request whose text has ended already."""
+
 
 class RequestTiming:
     """Moments on this process's monotonic clock, seconds.

@@ -89,9 +89,11 @@ class AsyncPooling:
         (job,) = jobs_for(self, [prompt], pooling_params or PoolingParams(), None, terms)
         name = request_id if request_id is not None else f"library-pool-{next(self._numbers)}"
         client = self._started()
-        result = await client.pool(job.given.ids, job.pooling, name=name, terms=job.terms)
+        result = await client.pool(
+            job.given.prompt_token_ids, job.pooling, name=name, terms=job.terms
+        )
         yield PoolingRequestOutput(
-            name, _array(result), job.given.ids, num_cached_tokens=result.cached_tokens
+            name, _array(result), job.given.prompt_token_ids, num_cached_tokens=result.cached_tokens
         )
 
 
@@ -99,7 +101,9 @@ async def run_job(llm: _Started, job: _Job, name: str) -> PoolResult:
     """Waits and tries again while the engine has no room."""
     while True:
         try:
-            return await llm._started().pool(job.given.ids, job.pooling, name=name, terms=job.terms)
+            return await llm._started().pool(
+                job.given.prompt_token_ids, job.pooling, name=name, terms=job.terms
+            )
         except Overloaded as refusal:
             left = job.terms.time_left_ms(time.monotonic())
             wait = max(0.05, min(refusal.retry_after, MAX_WAIT))
@@ -340,7 +344,12 @@ def _array(result: PoolResult) -> PoolingOutput:
 
 
 def _output(kind: type[Any], run: _Run, outputs: Any) -> Any:
-    return kind(run.name, outputs, run.job.given.ids, num_cached_tokens=run.result.cached_tokens)
+    return kind(
+        run.name,
+        outputs,
+        run.job.given.prompt_token_ids,
+        num_cached_tokens=run.result.cached_tokens,
+    )
 
 
 def _cosine(one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:

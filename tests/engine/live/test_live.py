@@ -30,7 +30,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.live.blocks import block_view
 from penstock_engine.live.view import LiveView
-from penstock_engine.request.request import SequenceState
+from penstock_engine.request.states import SequenceState
 from tests.engine.harness import Harness, over_the_wire
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Walker, make_harness
@@ -149,7 +149,7 @@ def check_snapshot(core: EngineCore, view: LiveView, now: float) -> Snapshot:
         for sequence in [*scheduler.queue.sequences(), *parked][:MAX_QUEUE_ROWS]
     ]
     for row, sequence in zip(batch.rows, scheduler.running.values(), strict=True):
-        tokens = len(sequence.request.prompt) + len(sequence.emitted)
+        tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
         assert (row.tokens, row.emitted, row.slot) == (tokens, len(sequence.emitted), sequence.slot)
         assert row.computed <= row.tokens
         assert row.blocks == len(sequence.table.blocks if sequence.table else ())

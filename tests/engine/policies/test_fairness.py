@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock_engine.policies.accounts import BLOCK_COST, GENERATED_COST, PROMPT_COST
+from penstock_engine.policies.fair_share.accounts import BLOCK_COST, GENERATED_COST, PROMPT_COST
 from tests.engine.simulated import Asked, Given, Simulation, percentile
 
 

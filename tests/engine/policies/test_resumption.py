@@ -10,7 +10,9 @@ import pytest
 from penstock_engine.policies.forecast import StepCostForecast
 from penstock_engine.policies.resumption import Resumption
 
-VICTIM: Any = SimpleNamespace(num_computed=100, table=SimpleNamespace(blocks=[0] * 10))
+VICTIM: Any = SimpleNamespace(
+    progress=SimpleNamespace(computed=100), table=SimpleNamespace(blocks=[0] * 10)
+)
 
 
 def cost(each: float) -> StepCostForecast:

@@ -20,7 +20,7 @@ from penstock_engine.record import known
 from penstock_engine.record.events import READERS, STEP, event_methods, public_methods
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import SnapshotError, snapshot
-from penstock_engine.request.request import SequenceState
+from penstock_engine.request.states import SequenceState
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, seeded_walk
 from tests.engine.walker import Walker, make_harness

@@ -6,14 +6,13 @@ import pytest
 
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
-from penstock_engine.request.request import (
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.sampling import worker_sampling
+from penstock_engine.request.states import (
     FINISH_REASONS,
     TRANSITIONS,
     IllegalTransition,
-    Request,
-    Sequence,
     SequenceState,
-    worker_sampling,
 )
 
 
@@ -61,18 +60,22 @@ def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState
 
 def test_tokens_are_prompt_and_emitted() -> None:
     sequence = make_sequence([5, 6, 7], [8])
-    assert (sequence.num_tokens, sequence.tokens()) == (4, [5, 6, 7, 8])
+    assert (sequence.num_tokens, sequence.all_token_ids()) == (4, [5, 6, 7, 8])
     sequence.append(9)
-    assert (sequence.num_tokens, sequence.tokens()) == (5, [5, 6, 7, 8, 9])
+    assert (sequence.num_tokens, sequence.all_token_ids()) == (5, [5, 6, 7, 8, 9])
 
 
 def test_undelivered_tokens_are_forgotten_with_the_kv() -> None:
     sequence = make_sequence([5], [6])
     sequence.append(7)
-    sequence.num_computed = sequence.num_scheduled = 2
+    sequence.progress.computed = sequence.progress.scheduled = 2
     sequence.forget_computed()
-    assert sequence.tokens() == [5, 6]
-    assert (sequence.num_tokens, sequence.num_computed, sequence.num_scheduled) == (2, 0, 0)
+    assert sequence.all_token_ids() == [5, 6]
+    assert (sequence.num_tokens, sequence.progress.computed, sequence.progress.scheduled) == (
+        2,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize(

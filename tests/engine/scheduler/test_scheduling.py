@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.to_worker import Plan
-from penstock_engine.request.request import Sequence, SequenceState
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
 from tests.engine.harness import Harness, RequestScore
 

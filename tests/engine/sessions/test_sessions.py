@@ -410,7 +410,7 @@ def test_a_request_that_kills_twice_fails_and_the_others_go_on() -> None:
         if h.plan is None:
             break
         running = h.core.state.scheduling.running
-        if any(running[work.slot].request.prompt[0] == 3 for work in h.plan.work):
+        if any(running[work.slot].request.prompt_token_ids[0] == 3 for work in h.plan.work):
             kills += 1
             h.kill_worker()
             h.start_worker()

@@ -9,8 +9,8 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarReady, Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import MAX_COMPILING
-from penstock_engine.request.request import SequenceState
-from penstock_engine.scheduler.scheduler import Scheduler
+from penstock_engine.request.states import SequenceState
+from penstock_engine.scheduler.state import SchedulerState
 from tests.engine.harness import Front, Harness, RequestScore
 
 FIVE = Grammar("regex", "5")
@@ -243,9 +243,9 @@ def test_late_masks_cost_their_own_sequence_alone(steps: int) -> None:
         h.run_step()
     end = terminal(slow)
     assert (end.finish, end.error_code) == ("error", "complex_grammar")
-    assert f"late {Scheduler.MAX_DEFERRALS} steps in a row" in end.error
+    assert f"late {SchedulerState.MAX_DEFERRALS} steps in a row" in end.error
     assert len(slow.sequences[0].tokens) <= got + 1
-    assert len(h.worker.log) - before >= Scheduler.MAX_DEFERRALS
+    assert len(h.worker.log) - before >= SchedulerState.MAX_DEFERRALS
     h.run()
     assert terminal(plain).finish == "length"
     # As many steps as before, one token in each, and none left out while the other was late.
@@ -282,13 +282,13 @@ def test_replaying_what_was_emitted_may_take_its_time() -> None:
     h.kill_worker()
     h.start_worker()
     h.late = lambda: True
-    for _ in range(Scheduler.MAX_DEFERRALS + 8):
+    for _ in range(SchedulerState.MAX_DEFERRALS + 8):
         h.run_step()
     assert request.sequences[0].terminal is None
     h.late = lambda: False
     h.run_step()
     h.late = lambda: True
-    for _ in range(Scheduler.MAX_DEFERRALS):
+    for _ in range(SchedulerState.MAX_DEFERRALS):
         h.run_step()
     assert terminal(request).error_code == "complex_grammar"
 

@@ -16,6 +16,7 @@ from penstock_kernels.triton.linear import (
     dequantise,
     fp8_linear,
     gguf_linear,
+    gguf_rows,
     gguf_weights,
     weight_only,
 )
@@ -160,7 +161,7 @@ def gguf_call(layout: gguf_weights.Layout) -> None:
     gguf_linear.gguf_linear(rows(130, 14336), weights)
     gguf_linear.gguf_linear(rows(2, 14336), weights, batch_invariant=True)
     for ids in (torch.zeros(2, dtype=torch.int64), None):
-        gguf_linear.gguf_rows(weights, ids, BF16)
+        gguf_rows.gguf_rows(weights, ids, BF16)
 
 
 def fp8() -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.tiles import GGUF_FEW, GGUF_MANY, gguf_parts
-from penstock_worker.quantisation.gguf.repacking import LAYOUTS, repacked
+from penstock_worker.weights.repacking import LAYOUTS, repacked
 from penstock_worker.weights.stored import StoredTensor
-from tests.worker.test_weights import stored_bytes
+from tests.worker.weights.test_weights import stored_bytes
 
 pytestmark = pytest.mark.timeout(240)
 

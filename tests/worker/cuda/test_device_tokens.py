@@ -28,6 +28,7 @@ def jobs() -> list[Job]:
     return [Job(prompt(GROUPED, 7, 1), 4), Job(prompt(GROUPED, 3, 2), 3, SAMPLED)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_what_a_setup_loads_gives_the_references_tokens(tmp_path: Path) -> None:
     from penstock_worker.loading.load import _load_on_device

@@ -31,7 +31,7 @@ from tests.worker.cuda.simulated.machine import Machine
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
 from tests.worker.cuda_ops.test_quantised_models import greedy, opened
-from tests.worker.test_weights import write_gguf
+from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,6 +104,7 @@ def test_answers_are_those_of_safetensors(
     assert torch.equal(logits, true)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "dtype"), [(mixed, "Q8_0"), (few_quantised, "float16")])
 def test_a_mixed_file_answers_as_in_float32(tmp_path: Path, kinds: Kinds, dtype: str) -> None:
     tokens, logits = answer(gguf_file(tmp_path, kinds, dtype), "auto")

@@ -66,6 +66,7 @@ def check_company(loaded: Loaded, inputs: list[list[int]], asked: Pooling) -> li
     return crowd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "cls_token"])
 def test_encoders_equal_transformers_and_the_reference(tmp_path: Path, mode: str) -> None:
     kind = {"max_tokens": "MPNetModel"}.get(mode, "BertModel")
@@ -114,6 +115,7 @@ def test_narrow_dtypes(tmp_path: Path, dtype: str) -> None:
     loaded.runner.close()
 
 
+@pytest.mark.slow
 def test_decoders_embed_by_their_last_token(tmp_path: Path) -> None:
     model = save(tmp_path / "m", "Qwen3Model", num_key_value_heads=3, head_dim=20, **ONE_LAYER)
     sentence_files(tmp_path / "m", "lasttoken", normalize=False)

@@ -116,6 +116,7 @@ def short() -> list[Job]:
     return [Job(prompt(GROUPED, 2, 3), 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
 def test_tokens_are_the_references(

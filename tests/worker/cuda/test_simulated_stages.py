@@ -164,6 +164,7 @@ def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rehearsal, "sample", lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unwarmed")
 @pytest.mark.parametrize(("tensor", "stages"), LAYOUTS)
 def test_tokens_are_the_references(tmp_path: Path, tensor: int, stages: int) -> None:

@@ -14,6 +14,7 @@ import torch
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_workers_launches_compile_for_hopper(tmp_path: Path) -> None:
@@ -31,6 +32,6 @@ def test_a_workers_launches_compile_for_hopper(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     kernels = re.findall(r"^  (\w+): \d+ registers", done.stdout, re.MULTILINE)
     # In a prefill, in decodes of any context length, and no third time.
-    assert kernels.count("_attend") == 2
-    assert kernels.count("_combine") == 1
+    assert kernels.count("attend") == 2
+    assert kernels.count("combine") == 1
     assert {"_sample", "_edit", "_log_probs", "_copy", "_rope_write"} <= set(kernels)

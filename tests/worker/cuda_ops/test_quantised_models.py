@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
-from penstock_kernels.triton.linear.gguf_linear import gguf_rows
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward import Forward, choose
@@ -28,7 +28,7 @@ from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.cpu_model import CPUModel
-from tests.worker.test_weights import stored_bytes
+from tests.worker.weights.test_weights import stored_bytes
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -21,7 +21,7 @@ from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
-from tests.worker.test_weights import stored_bytes, write_gguf
+from tests.worker.weights.test_weights import stored_bytes, write_gguf
 
 pytestmark = pytest.mark.timeout(240)
 

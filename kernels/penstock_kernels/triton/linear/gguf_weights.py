@@ -31,6 +31,17 @@ class Layout:
     unit: int = 256
     """Inputs that share a unit."""
 
+    @property
+    def constants(self) -> dict[str, int | bool]:
+        """As the kernels take them. UNIT: 0: there are no units."""
+        return {
+            "BITS": self.bits,
+            "OFFSET": self.offset,
+            "GROUP": self.group,
+            "MINIMA": self.minima,
+            "UNIT": 0 if self.factors is None else self.unit,
+        }
+
 
 @dataclass(frozen=True)
 class GGUFWeights:
@@ -68,6 +79,13 @@ class GGUFWeights:
         """Those that there are, by their names."""
         found = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """As the kernels take them; what isn't there is never read."""
+        found = self.tensors
+        names = ("levels", "high", "scales", "minima", "units", "unit_minima")
+        return tuple(found.get(name, self.scales) for name in names)
 
     @property
     def nbytes(self) -> int:

@@ -1,7 +1,7 @@
-"""Log-probabilities of a given token of each row, and of its likeliest.
+"""Log-probabilities of a given token of each row, and of its most likely tokens.
 
 A program has one row: the largest logit, the sum of powers in float64, and, where asked for, a
-radix search (`selection.py`) for the likeliest, which are then ranked among one another.
+radix search (`selection.py`) for the most likely tokens, which are then ranked among one another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_kernels.triton.sampling.selection import kept_entries, order_key, 
 from penstock_kernels.triton.tiles import SAMPLING_BLOCK, SAMPLING_WARPS
 
 MOST = 64
-"""Likeliest tokens that may be asked for."""
+"""How many of the most likely tokens may be asked for."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
-from penstock_kernels.triton.linear.gguf_linear import gguf_linear, gguf_rows
+from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 
 UNPACKED_ROWS = 256

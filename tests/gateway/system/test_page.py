@@ -13,8 +13,8 @@ import penstock_gateway
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.system import page
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.live import LiveGateway
-from tests.gateway.test_access import ask
+from tests.gateway.keys.test_access import ask
+from tests.gateway.live_gateway import LiveGateway
 
 WEB = Path(penstock_gateway.__file__).parent / "web"
 TYPES = {

@@ -13,7 +13,7 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 CHAT = "/v1/chat/completions"
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import SamplingParams
 from tests.gateway.fake_engine import CONTEXT, END, VOCABULARY, FakeEngineClient
-from tests.gateway.test_request_fields import BODIES, CHAT, TEXT, refusal
+from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT, refusal
 
 FIELDS = {
     "presence_penalty": 0.5,

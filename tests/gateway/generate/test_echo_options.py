@@ -13,7 +13,7 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.sampling_params import SamplingParams
 from tests.gateway import sse
 from tests.gateway.fake_engine import END, HELLO, FakeEngineClient, FakeGeneration, Step
-from tests.gateway.test_request_fields import BODIES, CHAT, TEXT
+from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT
 
 PROMPT = "Once é"
 IDS = list(PROMPT.encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_engine.policies.accounts import Accounts
+from penstock_engine.policies.fair_share.accounts import Accounts
 from penstock_engine.request.request import Sequence
 from penstock_engine.waiting.queue import Ahead, Part, Waiting
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.errors import InvalidRequest
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.test_request_fields import BODIES, CHAT, TEXT, refusal
+from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT, refusal
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 NAMED = {"name": "n", "schema": SCHEMA, "strict": True, "description": "d"}

@@ -30,13 +30,7 @@ MAX_DEBTORS = 4096
 
 
 class Account:
-    """One tenant's.
-
-    time: what it was charged, by its weight, on the common scale; whoever has the least is served
-    first.  open: its sequences that live.  line, num_waiting (sequences), requests_waiting,
-    tokens_waiting: its part of the queue.  serial: breaks ties.  listed: it has an
-    entry among those that wait.
-    """
+    """What one tenant was given, and what of it waits."""
 
     __slots__ = (
         "line",
@@ -54,14 +48,15 @@ class Account:
     def __init__(self, name: str, weight: int, serial: int, time: int, line: Line) -> None:
         self.name = name
         self.weight = weight
-        self.serial = serial
+        self.serial = serial  # breaks ties
         self.time = time
-        self.line = line
-        self.open = 0
-        self.num_waiting = 0
+        """What it was charged, by its weight, on the common scale: the least is served first."""
+        self.line = line  # its part of the queue, counted below
+        self.open = 0  # its sequences that live
+        self.num_waiting = 0  # sequences
         self.requests_waiting = 0
         self.tokens_waiting = 0
-        self.listed = False
+        self.listed = False  # it has an entry among those that wait
 
     @property
     def place(self) -> tuple[int, int]:

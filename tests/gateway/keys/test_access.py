@@ -21,7 +21,7 @@ from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys import ring as ring_module
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.keyring import ADMIN, ALICE, BOB, OTHER, UNKNOWN, bearer, key, write
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,7 +20,7 @@ from penstock.sampling_params import SamplingParams
 from penstock_gateway.service import Patience
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, Step, say
-from tests.gateway.live import Connection, LiveGateway
+from tests.gateway.live_gateway import Connection, LiveGateway
 
 CHAT = "/v1/chat/completions"
 SOON = 60.0

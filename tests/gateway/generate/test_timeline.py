@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.client import SequenceDelta
-from penstock.client.timing import RequestTiming
+from penstock.client.timing import LAST_WORD, RequestTiming
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.to_frontend import SequenceTimeline
-from penstock_gateway.generate.timeline import LAST_WORD
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 ENGINE = SequenceTimeline(
     queue=0.05,

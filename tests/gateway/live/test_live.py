@@ -24,7 +24,7 @@ from tests.engine.harness import Harness
 from tests.engine.live.test_live import shown
 from tests.gateway.fake_engine import FakeEngineClient, welcome
 from tests.gateway.keyring import ADMIN, ALICE, bearer, key, write
-from tests.gateway.live import Connection, LiveGateway
+from tests.gateway.live_gateway import Connection, LiveGateway
 
 
 class ShowingEngine(FakeEngineClient):

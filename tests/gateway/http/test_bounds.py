@@ -16,7 +16,7 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.service import Patience
 from tests.gateway.fake_engine import FakeEngineClient
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 pytestmark = pytest.mark.timeout(300)
 

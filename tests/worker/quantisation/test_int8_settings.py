@@ -15,7 +15,7 @@ from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.parity import run_with_logits
 from tests.worker.test_cpu_forward import BASE, prompts, variant
-from tests.worker.test_weights import write_gguf
+from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -19,8 +19,8 @@ from penstock.errors import RequestFailed
 from penstock_gateway.tracing.tracer import FLUSH_WITHIN
 from tests.gateway.collector import Collector
 from tests.gateway.fake_engine import FakeEngineClient, say
-from tests.gateway.live import LiveGateway
-from tests.gateway.test_timeline import ENGINE, TimedClient
+from tests.gateway.generate.test_timeline import ENGINE, TimedClient
+from tests.gateway.live_gateway import LiveGateway
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"

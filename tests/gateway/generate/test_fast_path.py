@@ -18,7 +18,7 @@ from penstock_gateway.generate.reply import ReplyHead, UsageField, append_event
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.protocol import Room
 from tests.gateway.fake_engine import ByteTokenizer, FakeEngineClient, Step
-from tests.gateway.live import LiveGateway
+from tests.gateway.live_gateway import LiveGateway
 
 HEAD = ReplyHead(id='a"b', created=7, model='m\\"x', system_fingerprint=None)
 TEXTS = ["x", ' "quoted" \\ ', "\n\t\x00\x1f", "Übergrößenträger 👋", "</script>\u2028", "{}%s"]

@@ -5,19 +5,23 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence as Items
 
-from penstock_engine.policies.accounts import GENERATED_COST, PROMPT_COST, Account
+from penstock_engine.policies.fair_share.accounts import (
+    GENERATED_COST,
+    PROMPT_COST,
+    Account,
+    Accounts,
+)
 from penstock_engine.request.request import Sequence
 
 HANDS = 32
 """A step is dealt in about as many parts: so no long prompt fills it while others decode."""
 
+MOST_STARTING = 32
+"""Tenants that a step's tokens for newcomers are dealt out among."""
+
 
 class Hand:
-    """What one tenant wants of a step, and what it is dealt, in tokens.
-
-    decodes, chunks: its running sequences, one token behind and further.  chunk: tokens by which
-    the latter are behind.  fresh: tokens of what waits and might start.
-    """
+    """What one tenant wants of a step, and what it is dealt, in tokens."""
 
     __slots__ = (
         "account",
@@ -32,9 +36,10 @@ class Hand:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.decodes: list[Sequence] = []
-        self.chunks: list[Sequence] = []
-        self.chunk = self.fresh = 0
+        self.decodes: list[Sequence] = []  # running, one token behind
+        self.chunks: list[Sequence] = []  # running, further behind
+        self.chunk = 0  # tokens by which the chunks are behind
+        self.fresh = 0  # tokens of what waits and might start
         self.for_decodes = self.for_chunks = self.for_fresh = 0
 
     @property
@@ -54,6 +59,34 @@ class Hand:
             tokens = min(most, self.fresh - self.for_fresh)
             self.for_fresh += tokens
         return tokens, tokens * PROMPT_COST
+
+
+def hands_of(
+    accounts: Accounts, decodes: list[Sequence], chunks: list[Sequence], fresh: int
+) -> list[Hand]:
+    """What each tenant wants, the least served first.
+
+    decodes: running sequences one token behind.  chunks: further behind.  fresh: tokens for
+    newcomers at most.
+    """
+    hands: dict[str, Hand] = {}
+
+    def hand_of(tenant: str) -> Hand:
+        hand = hands.get(tenant)
+        if hand is None:
+            hand = hands[tenant] = Hand(accounts[tenant])
+        return hand
+
+    for sequence in decodes:
+        hand_of(sequence.request.tenant).decodes.append(sequence)
+    for sequence in chunks:
+        hand = hand_of(sequence.request.tenant)
+        hand.chunks.append(sequence)
+        hand.chunk += sequence.progress.expected - sequence.progress.scheduled
+    if fresh:
+        for account in accounts.first_waiting(MOST_STARTING):
+            hand_of(account.name).fresh = min(fresh, account.tokens_waiting)
+    return sorted(hands.values(), key=lambda hand: hand.account.place)
 
 
 def deal(hands: Items[Hand], budget: int) -> None:

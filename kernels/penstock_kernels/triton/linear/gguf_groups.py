@@ -1,0 +1,138 @@
+"""The product of one group of 32 inputs with weights as GGUF's quantised types have them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock_kernels.triton.rounding import INTERPRETED, round_to, tile_dot
+
+
+@triton.jit
+def _whole(level, dtype: tl.constexpr):
+    """Whole numbers of int8 in a float type that holds them."""
+    if INTERPRETED:
+        return round_to(level.to(tl.float32), dtype)
+    else:
+        return level.to(dtype)
+
+
+@triton.jit
+def _halves(
+    levels, high, group, column, in_columns, outputs, BITS: tl.constexpr, OFFSET: tl.constexpr
+):
+    """The two halves of a group's levels, each [COLUMNS, 16] int8."""
+    half = tl.arange(0, 16)
+    place = column.to(tl.int64) + group * outputs
+    mask = in_columns[:, None]
+    if BITS == 8:
+        at = levels + place[:, None] * 32 + half[None, :]
+        first = tl.load(at, mask=mask, other=0)
+        second = tl.load(at + 16, mask=mask, other=0)
+    else:
+        raw = tl.load(levels + place[:, None] * 16 + half[None, :], mask=mask, other=0)
+        first = raw & 15
+        second = raw >> 4
+        if BITS > 4:
+            PLANES: tl.constexpr = BITS - 4
+            for plane in tl.static_range(PLANES):
+                bits = tl.load(high + place * PLANES + plane, mask=in_columns, other=0)[:, None]
+                first |= (((bits >> half[None, :]) & 1) << (4 + plane)).to(tl.uint8)
+                second |= (((bits >> (half + 16)[None, :]) & 1) << (4 + plane)).to(tl.uint8)
+        first = first.to(tl.int8, bitcast=True) - OFFSET
+        second = second.to(tl.int8, bitcast=True) - OFFSET
+    return first.to(tl.int8), second.to(tl.int8)
+
+
+@triton.jit
+def _factor(
+    values,
+    units,
+    group,
+    column,
+    mask,
+    outputs,
+    GROUP: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact."""
+    place = column.to(tl.int64) + group * outputs
+    value = tl.load(values + place, mask=mask, other=0).to(tl.float32)
+    if UNIT > 0:
+        place = column.to(tl.int64) + group * GROUP // UNIT * outputs
+        value *= tl.load(units + place, mask=mask, other=0).to(tl.float32)
+    return value
+
+
+@triton.jit
+def group_factors(
+    scales,
+    units,
+    minima,
+    unit_minima,
+    group,
+    end,
+    column,
+    in_columns,
+    outputs,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Of 32 inputs: scale, scale of the latter 16 where GROUP is 16, minimum where there are any.
+    0 from group `end` on."""
+    mask = in_columns & (group < end)
+    if GROUP == 16:
+        scale = _factor(scales, units, 2 * group, column, mask, outputs, GROUP, UNIT)
+        second = _factor(scales, units, 2 * group + 1, column, mask, outputs, GROUP, UNIT)
+    else:
+        scale = _factor(scales, units, group, column, mask, outputs, GROUP, UNIT)
+        second = scale
+    least = scale
+    if MINIMA:
+        least = _factor(minima, unit_minima, group, column, mask, outputs, GROUP, UNIT)
+    return scale, second, least
+
+
+@triton.jit
+def add_group(
+    acc,
+    x_place,
+    levels,
+    high,
+    scale,
+    second_scale,
+    least,
+    group,
+    end,
+    in_rows,
+    column,
+    in_columns,
+    outputs,
+    BITS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+):
+    """acc + the product of 32 inputs; from group `end` on, acc."""
+    held = group < end
+    dtype: tl.constexpr = x_place.dtype.element_ty
+    none = tl.zeros(acc.shape, tl.float32)
+    low, upper = _halves(levels, high, group, column, in_columns & held, outputs, BITS, OFFSET)
+    mask = in_rows[:, None] & held
+    some = tl.trans(tl.load(x_place + group * 32, mask=mask, other=0.0))
+    more = tl.trans(tl.load(x_place + group * 32 + 16, mask=mask, other=0.0))
+    if GROUP == 32:
+        product = tile_dot(_whole(low, dtype), some, none)
+        product = tile_dot(_whole(upper, dtype), more, product)
+        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
+    else:
+        product = tile_dot(_whole(low, dtype), some, none)
+        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
+        product = tile_dot(_whole(upper, dtype), more, none)
+        acc = tl.fma(product, tl.broadcast_to(second_scale[:, None], product.shape), acc)
+    if MINIMA:
+        ones = round_to(tl.full([acc.shape[0], 16], 1.0, tl.float32), dtype)
+        total = tile_dot(ones, more, tile_dot(ones, some, none))
+        acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
+    return acc

@@ -1,0 +1,1 @@
+"""Parts of the policy `fair`: the accounts of tenants, their queue, shares of steps and of room."""

@@ -1,0 +1,45 @@
+"""What every endpoint that takes a JSON body has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock_gateway.http.errors import leaving
+from penstock_gateway.request.body import read_body
+from penstock_gateway.request.decoding import decode
+from penstock_gateway.service import Service
+
+Body = TypeVar("Body")
+
+
+class JsonEndpoint(ABC, Generic[Body]):
+    """An ASGI application for one path. A plain one: it watches the connection while it works, and
+    may hold response headers back, which a handler that returns a response can't."""
+
+    request_type: type[Body]
+    """The struct of its bodies."""
+    answers_while_leaving = False
+    """Whether requests that come after the gateway was told to leave are answered, too."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(self.request_type)
+
+    @abstractmethod
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+
+    async def read(self, scope: Scope, receive: Receive) -> Body:
+        """The request's body. Raises InvalidRequest, ClientGone, and HTTPError: 400, 408, 413, or
+        503 where the gateway is leaving."""
+        service = self._service
+        body = await read_body(
+            scope, receive, limit=service.config.max_body_bytes, timeout=service.patience.body
+        )
+        if service.draining and not self.answers_while_leaving:
+            raise leaving()
+        return decode(body, self._decoder)
