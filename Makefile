@@ -115,4 +115,4 @@ format: setup
 clean:
 	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache .hypothesis
-	find services shared kernels tests loadtest -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services shared kernels tests testing loadtest -name __pycache__ -type d -prune -exec rm -rf {} +

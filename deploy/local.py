@@ -173,7 +173,11 @@ def found(program: str) -> str:
 
 
 def wait(
-    condition: Any, process: subprocess.Popen[bytes], log: Path, seconds: float = PATIENCE
+    condition: Any,
+    process: subprocess.Popen[bytes],
+    log: Path,
+    seconds: float = PATIENCE,
+    pause: float = 0.05,
 ) -> None:
     """Until it is so. Raises NotThere when the process leaves first, or after so many seconds."""
     deadline = time.monotonic() + seconds
@@ -181,7 +185,7 @@ def wait(
         if process.poll() is not None or time.monotonic() > deadline:
             words = log.read_text(errors="replace")[-2000:]
             raise NotThere(f"{process.args!r} did not come up:\n{words}")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def ask(url: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadtest.report.files import say
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward import Recipe, choose
@@ -25,16 +25,13 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured. base: tokens of each sequence's context on the batch curve.
-
-    streams: of the second context curve.  seconds: each point gets about that long.
-    """
+    """What is measured."""
 
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     contexts: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8064)
-    base: int = 128
-    streams: int = 4
-    seconds: float = 0.6
+    base: int = 128  # tokens of each sequence's context on the batch curve
+    streams: int = 4  # of the second context curve
+    seconds: float = 0.6  # that each point gets, about
 
     @property
     def blocks(self) -> int:
@@ -47,18 +44,13 @@ SMOKE = Extent(batches=(1, 2, 4), contexts=(32, 64), base=32, streams=2, seconds
 
 @dataclass
 class Curves:
-    """Points as [x, y].
+    """Points as [x, y]."""
 
-    batch: milliseconds of a step against sequences, by threads.  context: against tokens of each
-    sequence.  memory: MiB that the process grew by, against requests and against tokens of one.
-    kv_bytes: of one token, by the cache's shape.
-    """
-
-    batch: dict[str, list[list[float]]]
-    context: dict[str, list[list[float]]]
-    memory_requests: list[list[float]]
-    memory_context: list[list[float]]
-    kv_bytes: float = 0.0
+    batch: dict[str, list[list[float]]]  # milliseconds of a step against sequences, by threads
+    context: dict[str, list[list[float]]]  # the same against the tokens of each sequence
+    memory_requests: list[list[float]]  # MiB that the process grew by, against requests
+    memory_context: list[list[float]]  # against the tokens of one request
+    kv_bytes: float = 0.0  # of one token, by the cache's shape
 
 
 def recipe_for(folder: Path, extent: Extent, threads: int) -> Recipe:
@@ -96,13 +88,13 @@ def measure(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> Ite
     points = curves.batch.setdefault(f"{name}, context {extent.base}", [])
     for batch in extent.batches:
         points.append([batch, _step_ms(forward, batch, extent.base, extent.seconds)])
-        _say(f"{name}, batch {batch}: {points[-1][1]:.2f} ms a step")
+        say(f"{name}, batch {batch}: {points[-1][1]:.2f} ms a step")
     yield
     for streams in (1, extent.streams):
         points = curves.context.setdefault(f"{name}, batch {streams}", [])
         for context in extent.contexts:
             points.append([context, _step_ms(forward, streams, context, extent.seconds)])
-            _say(f"{name}, batch {streams}, context {context}: {points[-1][1]:.2f} ms a step")
+            say(f"{name}, batch {streams}, context {context}: {points[-1][1]:.2f} ms a step")
         yield
 
 
@@ -141,7 +133,7 @@ def _memory_of_one(forward: Forward, extent: Extent) -> list[list[float]]:
             forward.logits(_sequences(1, done, rows), np.array([rows - 1]))
             done += rows
         points.append([context, grown()])
-        _say(f"one request of {context} tokens: {points[-1][1]:.1f} MiB")
+        say(f"one request of {context} tokens: {points[-1][1]:.1f} MiB")
     return points
 
 
@@ -157,7 +149,7 @@ def _memory_of_many(forward: Forward, extent: Extent) -> list[list[float]]:
             forward.logits(batch, np.arange(1, count + 1) * extent.base - 1)
             done += count
         points.append([requests, grown()])
-        _say(f"{requests} requests of {extent.base} tokens: {points[-1][1]:.1f} MiB")
+        say(f"{requests} requests of {extent.base} tokens: {points[-1][1]:.1f} MiB")
     return points
 
 
@@ -179,7 +171,3 @@ def _growth(forward: Forward, extent: Extent) -> Callable[[], float]:
 def _resident() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ to results/engine_core.json, .md and .png.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -21,36 +20,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import msgspec  # noqa: E402
+import msgspec
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.config.settings import (  # noqa: E402
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
+from loadtest.report.figures import percentile
+from loadtest.report.files import Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.config.settings import (
     CacheSettings,
     EngineConfig,
     ModelSettings,
     SchedulerSettings,
 )
-from penstock.model_config import (  # noqa: E402
-    GenerationDefaults,
-    ModelConfig,
-    PreparedModel,
-    WeightFiles,
-)
-from penstock.protocol import PROTOCOL_VERSIONS  # noqa: E402
-from penstock.protocol.common import Stopping, TokenSampling  # noqa: E402
-from penstock.protocol.from_frontend import Hello, OpenSequence, Submit  # noqa: E402
-from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello  # noqa: E402
-from penstock.protocol.to_worker import Plan  # noqa: E402
-from penstock_engine.core import EngineCore  # noqa: E402
-from penstock_engine.facts import EngineFacts  # noqa: E402
-from penstock_engine.kv.cache import KVCache  # noqa: E402
-from penstock_engine.kv.keys import root_key  # noqa: E402
-from penstock_engine.sessions.effects import Effects  # noqa: E402
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
+from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
+from penstock.protocol.to_worker import Plan
+from penstock_engine.core import EngineCore
+from penstock_engine.facts import EngineFacts
+from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.keys import root_key
+from penstock_engine.sessions.effects import Effects
+from penstock_engine.simulate.model import facts as simulated_facts
 
 PROGRAM = "loadtest/engine_core.py"
 FRONTEND, WORKER = b"f" * 16, b"w" * 16
@@ -63,47 +59,46 @@ HELD = 4
 
 @dataclass
 class Steps:
-    """Milliseconds of each step's plan (core.step) and apply (core.worker_received); messages and
-    bytes to the worker in each."""
+    """What each step cost."""
 
     plans: list[float]
+    """Milliseconds of core.step."""
     applies: list[float]
+    """Milliseconds of core.worker_received."""
     messages: list[int]
+    """To the worker."""
     sizes: list[int]
+    """Bytes of these messages."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--running", type=int, default=256, help="requests that run at once")
-    parser.add_argument("--steps", type=int, default=300, help="steps to time for each pool size")
-    parser.add_argument(
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--running", type=int, default=256, help="requests that run at once")
+    command.add_argument("--steps", type=int, default=300, help="steps to time for each pool size")
+    command.add_argument(
         "--blocks", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000]
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    arguments = parser.parse_args()
-    started = now()
+    flags = command.parse_args()
+    report = Report("engine_core", PROGRAM, flags)
     rows: list[dict[str, Any]] = []
-    for blocks in arguments.blocks:
-        steps = measure(blocks, arguments.running, arguments.steps)
+    for blocks in flags.blocks:
+        steps = measure(blocks, flags.running, flags.steps)
         rows.append({"blocks": blocks, **step_figures(steps), **pool_figures(blocks)})
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    facts = run_facts(PROGRAM, sys.argv[1:], started)
-    document = {**facts, "running": arguments.running, "rows": rows}
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "engine_core.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = report(facts, arguments.running, rows)
-    (arguments.output / "engine_core.md").write_text(text)
-    draw(rows, arguments.output / "engine_core.png")
-    print(text)
+        say(json.dumps(rows[-1]))
+    report.finish(
+        {"running": flags.running, "rows": rows},
+        lambda facts: f"{machine_line(facts)}\n\n{tables(flags.running, rows)}",
+        draw=lambda path: draw(rows, path),
+    )
 
 
 def step_figures(steps: Steps) -> dict[str, float]:
-    both = sorted(a + b for a, b in zip(steps.plans, steps.applies, strict=True))
+    both = [a + b for a, b in zip(steps.plans, steps.applies, strict=True)]
     return {
         "plan_ms": statistics.median(steps.plans),
         "apply_ms": statistics.median(steps.applies),
         "both_ms": statistics.median(both),
-        "both_p99_ms": both[int(0.99 * len(both))],
+        "both_p99_ms": percentile(both, 0.99),
         "messages": statistics.mean(steps.messages),
         "bytes": statistics.mean(steps.sizes),
     }
@@ -141,7 +136,7 @@ def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     return 1e6 * (time.perf_counter() - begun), given
 
 
-def report(facts: dict[str, Any], running: int, rows: list[dict[str, Any]]) -> str:
+def tables(running: int, rows: list[dict[str, Any]]) -> str:
     steps = [
         [
             f"{r['blocks']:,}",
@@ -155,7 +150,7 @@ def report(facts: dict[str, Any], running: int, rows: list[dict[str, Any]]) -> s
     pools = [[f"{r['blocks']:,}", *(f"{r[k]:.2f}" for k in costs)] for r in rows]
     headings = ["KV blocks", "plan p50, ms", "apply p50, ms", "both p50, ms", "both p99, ms"]
     return (
-        f"{machine_line(facts)}\n\n{running} running requests, decode steps:\n\n"
+        f"{running} running requests, decode steps:\n\n"
         + markdown_table([*headings, "messages a step", "bytes a step"], steps)
         + "\nThe pool's own operations, a block each:\n\n"
         + markdown_table(["KV blocks", "hit, us", "free, us", "take, us", "memory, bytes"], pools)
@@ -163,22 +158,17 @@ def report(facts: dict[str, Any], running: int, rows: list[dict[str, Any]]) -> s
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6))
     sizes = [row["blocks"] for row in rows]
-    for name, label in (("plan_ms", "plan"), ("apply_ms", "apply"), ("both_ms", "both")):
-        left.plot(sizes, [row[name] for row in rows], marker="o", label=label)
-    for name, label in (("hit_us", "hit"), ("free_us", "free"), ("evict_us", "take")):
-        right.plot(sizes, [row[name] for row in rows], marker="o", label=label)
-    for axes, title, unit in ((left, "a step", "ms"), (right, "a block of the pool", "us")):
-        axes.set(xscale="log", xlabel="KV blocks", ylabel=unit, title=title, ylim=(0, None))
-        axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    curves = (
+        ("a step", "ms", {"plan": "plan_ms", "apply": "apply_ms", "both": "both_ms"}),
+        ("a block of the pool", "us", {"hit": "hit_us", "free": "free_us", "take": "evict_us"}),
+    )
+    with chart(path, columns=2, size=(10, 3.6)) as panels:
+        for axes, (title, unit, names) in zip(panels, curves, strict=True):
+            for label, name in names.items():
+                axes.plot(sizes, [row[name] for row in rows], marker="o", label=label)
+            axes.set(xscale="log", xlabel="KV blocks", ylabel=unit, title=title, ylim=(0, None))
+            axes.legend()
 
 
 def measure(blocks: int, running: int, steps: int) -> Steps:
@@ -246,41 +236,15 @@ def answer(plan: Plan) -> Result:
 
 
 def facts(running: int) -> EngineFacts:
-    model = PreparedModel(
-        format_version=2,
-        name="benchmark",
-        source="benchmark",
-        config=ModelConfig(
-            architecture="llama",
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_layers=30,
-            num_heads=9,
-            num_kv_heads=3,
-            head_dim=64,
-            max_position=8192,
-            rms_norm_eps=1e-5,
-            rope_theta=100000.0,
-        ),
-        generation=GenerationDefaults(eos_token_ids=(2,)),
-        weights=WeightFiles(format="gguf", files=(), dtype="Q4_1"),
-        digest="0" * 64,
-        has_chat_template=False,
+    scheduler = SchedulerSettings(
+        max_num_seqs=running,
+        max_num_batched_tokens=max(2048, running * PROMPT_TOKENS),
+        max_waiting_requests=1_000_000,
+        max_waiting_tokens=1_000_000_000,
     )
-    config = EngineConfig(
-        model=ModelSettings(model="benchmark"),
-        cache=CacheSettings(kv_block_size=BLOCK_SIZE),
-        scheduler=SchedulerSettings(
-            max_num_seqs=running,
-            max_num_batched_tokens=max(2048, running * PROMPT_TOKENS),
-            max_waiting_requests=1_000_000,
-            max_waiting_tokens=1_000_000_000,
-        ),
-    )
-    return EngineFacts(
-        config=config, model=model, folder="/", tokenizer=b"", template=b"", boot="", created=0
-    )
+    cache = CacheSettings(kv_block_size=BLOCK_SIZE)
+    model = ModelSettings(max_model_len=8192)
+    return simulated_facts(EngineConfig(model=model, cache=cache, scheduler=scheduler))
 
 
 if __name__ == "__main__":

@@ -11,20 +11,19 @@ results/gateway.json, .md and .png.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.gateway_alone.measure import measure  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
+from loadtest.gateway_alone.measure import measure
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Facts, Report, parser, say
+from penstock.bench.load.report import markdown_table
 
 PROGRAM = "loadtest/gateway.py"
 RATES = {1: 100.0, 100: 5_000.0, 1_000: 10_000.0, 5_000: 10_000.0}
@@ -34,32 +33,26 @@ EXPECTED = {1: 1_500.0, 100: 20_000.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--streams", type=int, nargs="+", default=list(RATES))
-    parser.add_argument("--seconds", type=float, default=8.0, help="of a run, about")
-    parser.add_argument("--group", type=int, default=256, help="streams in one step, at most")
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    parser.add_argument("--profile", type=Path, help="one run under cProfile, data to this file")
-    parser.add_argument("--write-readme", action="store_true")
-    flags = parser.parse_args()
+    command = parser(PROGRAM, __doc__, section=True)
+    command.add_argument("--streams", type=int, nargs="+", default=list(RATES))
+    command.add_argument("--seconds", type=float, default=8.0, help="of a run, about")
+    command.add_argument("--group", type=int, default=256, help="streams in one step, at most")
+    command.add_argument("--profile", type=Path, help="one run under cProfile, data to this file")
+    flags = command.parse_args()
     if flags.profile:
         measure(flags.streams[0], seconds=flags.seconds, rate=5_000.0, window=1,
                 group=flags.group, profile=flags.profile)  # fmt: skip
         return
-    started, rows = now(), []
+    report, rows = Report("gateway", PROGRAM, flags), []
     for streams in flags.streams:
         rows.append(both(streams, flags.seconds, flags.group))
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    facts = run_facts(PROGRAM, sys.argv[1:], started)
-    flags.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "group": flags.group, "rows": rows}
-    (flags.output / "gateway.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = report(facts, rows)
-    (flags.output / "gateway.md").write_text(text)
-    draw(rows, flags.output / "gateway.png")
-    if flags.write_readme:
-        replace_section(README, *markers("gateway", "gateway.py"), text)
-    print(text)
+        say(json.dumps(rows[-1]))
+    report.finish(
+        {"group": flags.group, "rows": rows},
+        lambda facts: tables(facts, rows),
+        draw=lambda path: draw(rows, path),
+        section="gateway",
+    )
 
 
 def both(streams: int, seconds: float, group: int) -> dict[str, Any]:
@@ -74,73 +67,63 @@ def both(streams: int, seconds: float, group: int) -> dict[str, Any]:
     }
 
 
-def report(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Two tables, of the two kinds of run."""
-    fast, slow = [], []
-    for row in rows:
-        f, p = row["flat_out"], row["paced"]
-        fast.append(
-            [
-                f"{row['streams']:,}",
-                f"{f['tokens_per_s']:,.0f}",
-                f"{100 * f['cpu_share']:.0f} %",
-                f"{1000 * f['cpu_seconds_per_1000_tokens']:.1f}",
-                f"{1 / f['cpu_seconds_per_1000_tokens']:,.0f} k",
-                f"{100 * f['client_cpu_seconds'] / f['seconds']:.0f} %",
-            ]
-        )
-        slow.append(
-            [
-                f"{row['streams']:,}",
-                f"{row['rate']:,.0f}",
-                f"{p['p50_ms']:.2f}",
-                f"{p['p99_ms']:.2f}",
-                f"{100 * p['cpu_share']:.0f} %",
-                f"{p['tokens_per_event']:.2f}",
-                f"{p['rss_ready_mib']:.0f}",
-                f"{p['rss_open_mib']:.0f}",
-                f"{p['rss_after_mib']:.0f}",
-            ]
-        )
+FLAT_OUT = ("tokens/s", "gateway's CPU", "µs CPU/token", "tokens/s of CPU", "client's CPU")
+PACED = (
+    *("tokens/s", "added p50, ms", "p99, ms", "gateway's CPU", "tokens/event"),
+    *("RSS ready, MiB", "streams open", "after"),
+)
+
+
+def tables(facts: Facts, rows: list[dict[str, Any]]) -> str:
+    """A table of each of the two kinds of run."""
     ready = [row[kind] for row in rows for kind in ("flat_out", "paced")]
     seconds = min(each["ready_seconds"] for each in ready)
     cpu = min(each["ready_cpu_seconds"] for each in ready)
-    head = [
-        "streams",
-        "tokens/s",
-        "gateway's CPU",
-        "µs CPU/token",
-        "tokens/s of CPU",
-        "client's CPU",
-    ]
-    text = f"{machine_line(facts)}\n\nFlat out, each token an event of its own:\n\n"
-    text += markdown_table(head, fast)
-    head = ["streams", "tokens/s", "added p50, ms", "p99, ms", "gateway's CPU", "tokens/event"]
-    head += ["RSS ready, MiB", "streams open", "after"]
-    text += "\nAt a fixed rate:\n\n" + markdown_table(head, slow)
-    text += (
-        f"\nStart to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
+    return (
+        f"{machine_line(facts)}\n\nFlat out, each token an event of its own:\n\n"
+        + markdown_table(["streams", *FLAT_OUT], [flat_out_cells(row) for row in rows])
+        + "\nAt a fixed rate:\n\n"
+        + markdown_table(["streams", *PACED], [paced_cells(row) for row in rows])
+        + f"\nStart to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it "
+        "CPU.\n"
     )
-    return text
+
+
+def flat_out_cells(row: dict[str, Any]) -> list[str]:
+    run = row["flat_out"]
+    return [
+        f"{row['streams']:,}",
+        f"{run['tokens_per_s']:,.0f}",
+        f"{100 * run['cpu_share']:.0f} %",
+        f"{1000 * run['cpu_seconds_per_1000_tokens']:.1f}",
+        f"{1 / run['cpu_seconds_per_1000_tokens']:,.0f} k",
+        f"{100 * run['client_cpu_seconds'] / run['seconds']:.0f} %",
+    ]
+
+
+def paced_cells(row: dict[str, Any]) -> list[str]:
+    run = row["paced"]
+    return [
+        f"{row['streams']:,}",
+        f"{row['rate']:,.0f}",
+        f"{run['p50_ms']:.2f}",
+        f"{run['p99_ms']:.2f}",
+        f"{100 * run['cpu_share']:.0f} %",
+        f"{run['tokens_per_event']:.2f}",
+        *(f"{run[f'rss_{moment}_mib']:.0f}" for moment in ("ready", "open", "after")),
+    ]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2))
     names = [f"{row['streams']:,}" for row in rows]
-    left.bar(names, [1000 * row["flat_out"]["cpu_seconds_per_1000_tokens"] for row in rows])
-    left.set(xlabel="streams", ylabel="µs of CPU a token")
-    for name in ("p50_ms", "p99_ms"):
-        right.plot(names, [row["paced"][name] for row in rows], marker="o", label=name[:3])
-    right.set(xlabel="streams", ylabel="added latency, ms", yscale="log")
-    right.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    costs = [1000 * row["flat_out"]["cpu_seconds_per_1000_tokens"] for row in rows]
+    with chart(path, columns=2, size=(9, 3.2)) as (left, right):
+        left.bar(names, costs)
+        left.set(xlabel="streams", ylabel="µs of CPU a token")
+        for name in ("p50_ms", "p99_ms"):
+            right.plot(names, [row["paced"][name] for row in rows], marker="o", label=name[:3])
+        right.set(xlabel="streams", ylabel="added latency, ms", yscale="log")
+        right.legend()
 
 
 if __name__ == "__main__":

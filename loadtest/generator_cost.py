@@ -23,7 +23,7 @@ _CASES = {
 
 def measure(delay: str, streams: int, requests: int) -> dict[str, float]:
     """One case: chunks per second, and the generator's CPU time for each."""
-    command = [sys.executable, "-m", "loadtest.scripted_server", "--chunk-delay", delay]
+    command = [sys.executable, "-m", "testing.scripted_server", "--chunk-delay", delay]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             options = LoadOptions(

@@ -8,23 +8,23 @@ status and how long the server took after its last byte.  Answers must be equal 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
-import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
+from loadtest.report.facts import machine_line
+from loadtest.report.figures import distribution
+from loadtest.report.files import Facts, Report, parser
+from loadtest.streaming import connected, events
+from penstock.bench.load.report import markdown_table
+from testing.serving import Server
 
 PROGRAM = "loadtest/hostile_bodies.py"
 PIECE = 1 << 20
@@ -89,40 +89,22 @@ async def attack(port: int, body: bytes, path: str) -> tuple[int, float]:
 
 async def stream(port: int, model: str, number: int, tokens: int) -> tuple[list[float], str]:
     """Seconds between the chunks of a streamed completion, and a digest of its text."""
-    body = json.dumps(
-        {
-            "model": model,
-            "prompt": f"Story number {number}: once upon a time",
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "temperature": 1,
-            "seed": number,
-            "stream": True,
-        }
-    ).encode()
+    body = {
+        "model": model,
+        "prompt": f"Story number {number}: once upon a time",
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "temperature": 1,
+        "seed": number,
+    }
     gaps, text, last = [], hashlib.sha256(), 0.0
-    async for event in events(port, "/v1/completions", body):
-        at = time.perf_counter()
-        gaps += [at - last] if last else []
-        last = at
-        text.update(event["choices"][0]["text"].encode())
+    async with connected(f"http://127.0.0.1:{port}", 1) as client:
+        async for event in events(client, body):
+            at = time.perf_counter()
+            gaps += [at - last] if last else []
+            last = at
+            text.update(event["choices"][0]["text"].encode())
     return gaps, text.hexdigest()
-
-
-async def events(port: int, path: str, body: bytes) -> AsyncIterator[dict[str, Any]]:
-    """Of a streamed reply. Raises RuntimeError where it isn't whole."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
-    try:
-        while line := await reader.readline():
-            if line.startswith(b"data: [DONE]"):
-                return
-            if line.startswith(b"data: "):
-                yield json.loads(line[6:])
-        raise RuntimeError("a stream ended before its end")
-    finally:
-        writer.close()
 
 
 async def streams(port: int, model: str, count: int, tokens: int) -> tuple[list[float], list[str]]:
@@ -155,72 +137,47 @@ async def compare(port: int, model: str, count: int, tokens: int) -> dict[str, A
     return {
         "streams": count,
         "tokens": tokens,
-        "without": distribution(quiet),
-        "with": distribution(loud),
-        "bodies": {
-            name: {
-                "status": answers[0][0],
-                "sent": len(answers),
-                "median_ms": 1000 * sorted(seconds for _, seconds in answers)[len(answers) // 2],
-                "max_ms": 1000 * max(seconds for _, seconds in answers),
-            }
-            for name, answers in told.items()
-        },
+        "without": distribution(quiet, 1000),
+        "with": distribution(loud, 1000),
+        "bodies": {name: answered(answers) for name, answers in told.items()},
     }
 
 
-def distribution(gaps: list[float]) -> dict[str, float]:
-    ordered = sorted(1000 * gap for gap in gaps)
-    at = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-    figures = {name: ordered[int(share * len(ordered))] for name, share in at.items()}
-    return {**figures, "max": ordered[-1]}
+def answered(answers: list[tuple[int, float]]) -> dict[str, float]:
+    """Of one kind of body: its status, how often it was sent, and milliseconds."""
+    times = distribution((seconds for _, seconds in answers), 1000)
+    figures = {"status": answers[0][0], "sent": len(answers)}
+    return {**figures, "median_ms": times["p50"], "max_ms": times["max"]}
 
 
-def report(facts: dict[str, Any], figures: dict[str, Any]) -> str:
+def tables(facts: Facts, figures: dict[str, Any]) -> str:
     names = ("p50", "p90", "p99", "max")
-    rows = [
+    gaps = [
         [f"{label} attack", *(f"{figures[label][name]:.1f}" for name in names)]
         for label in ("without", "with")
     ]
-    text = (
-        f"{machine_line(facts)}\n\nBetween two chunks of one of {figures['streams']} streams, ms:"
-    )
-    text += "\n\n" + markdown_table(["", *names], rows)
-    text += (
-        "\nFrom a body's last byte to the answer's first (the client's own turn included), ms:\n\n"
-    )
-    cells = [
+    bodies = [
         [name, str(b["status"]), str(b["sent"]), f"{b['median_ms']:.1f}", f"{b['max_ms']:.1f}"]
         for name, b in figures["bodies"].items()
     ]
-    return text + markdown_table(["body", "status", "times", "median", "max"], cells)
+    return (
+        f"{machine_line(facts)}\n\nBetween two chunks of one of {figures['streams']} streams, "
+        f"ms:\n\n{markdown_table(['', *names], gaps)}\n"
+        "From a body's last byte to the answer's first (the client's own turn included), ms:\n\n"
+        + markdown_table(["body", "status", "times", "median", "max"], bodies)
+    )
 
 
 def main() -> None:
-    from tests.system.serving import Server  # Starts and stops a real system.
-
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    parser.add_argument("--write-readme", action="store_true")
-    flags = parser.parse_args()
-    started = now()
-    server = Server()
-    try:
+    command = parser(PROGRAM, __doc__, section=True)
+    command.add_argument("--streams", type=int, default=8)
+    command.add_argument("--tokens", type=int, default=400)
+    flags = command.parse_args()
+    report = Report("hostile_bodies", PROGRAM, flags)
+    with Server() as server:
         port = int(server.url.rpartition(":")[2])
         figures = asyncio.run(compare(port, server.model, flags.streams, flags.tokens))
-    finally:
-        server.close()
-    facts = run_facts(PROGRAM, sys.argv[1:], started)
-    flags.output.mkdir(parents=True, exist_ok=True)
-    document = json.dumps({**facts, **figures}, indent=1)
-    (flags.output / "hostile_bodies.json").write_text(document + "\n")
-    text = report(facts, figures)
-    (flags.output / "hostile_bodies.md").write_text(text)
-    if flags.write_readme:
-        replace_section(README, *markers("hostile-bodies", "hostile_bodies.py"), text)
-    print(text)
+    report.finish(figures, lambda facts: tables(facts, figures), section="hostile-bodies")
 
 
 if __name__ == "__main__":

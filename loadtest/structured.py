@@ -8,7 +8,6 @@ answer is judged by the jsonschema package.  Results go to results/structured.js
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -16,45 +15,35 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import jsonschema  # noqa: E402
-import psutil  # noqa: E402
+import jsonschema
+import psutil
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from loadtest.readme import README, markers, replace_section  # noqa: E402
-from penstock import LLM, SamplingParams, StructuredOutputs  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.prepare import load_manifest, prepare  # noqa: E402
-from penstock.protocol.common import Grammar  # noqa: E402
-from penstock_worker.grammar_text.compile import Library  # noqa: E402
-from tests import random_schemas  # noqa: E402
+from loadtest.report.facts import machine_line
+from loadtest.report.figures import percentile
+from loadtest.report.files import Facts, Report, parser
+from penstock import LLM, SamplingParams, StructuredOutputs
+from penstock.bench.load.report import markdown_table
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.compile import Library
+from testing import random_schemas
 
 PROGRAM = "loadtest/structured.py"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--schemas", type=int, default=200, help="random schemas, a request each")
-    parser.add_argument("--max-tokens", type=int, default=300)
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    parser.add_argument("--write-readme", action="store_true")
-    arguments = parser.parse_args()
-    started = now()
-    schemas = [random_schemas.schema(seed) for seed in range(arguments.schemas)]
-    figures = measure(arguments.model, schemas, arguments.max_tokens)
-    facts = run_facts(PROGRAM, sys.argv[1:], started)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    document = json.dumps({**facts, "figures": figures}, indent=1) + "\n"
-    (arguments.output / "structured.json").write_text(document)
-    text = report(facts, figures)
-    (arguments.output / "structured.md").write_text(text)
-    if arguments.write_readme:
-        replace_section(README, *markers("structured", PROGRAM), text)
-    print(text)
+    command = parser(PROGRAM, __doc__, section=True)
+    command.add_argument("--model", default="smollm2-135m")
+    command.add_argument("--schemas", type=int, default=200, help="random ones, a request each")
+    command.add_argument("--max-tokens", type=int, default=300)
+    flags = command.parse_args()
+    report = Report("structured", PROGRAM, flags)
+    schemas = [random_schemas.schema(seed) for seed in range(flags.schemas)]
+    figures = measure(flags.model, schemas, flags.max_tokens)
+    report.finish({"figures": figures}, lambda facts: table(facts, figures), section="structured")
 
 
 def measure(model: str, schemas: list[dict[str, Any]], most: int) -> dict[str, float]:
@@ -145,15 +134,14 @@ def grammar_alone(
             matcher.consume_token(token)
             matcher.compute_bitmask()
             steps.append(time.perf_counter() - begun)
-    steps.sort()
     return {
         "compile_ms": 1000 * statistics.median(compiles),
         "step_us": 1e6 * statistics.median(steps),
-        "step_p99_us": 1e6 * steps[int(0.99 * len(steps))],
+        "step_p99_us": 1e6 * percentile(steps, 0.99),
     }
 
 
-def report(facts: dict[str, Any], figures: dict[str, float]) -> str:
+def table(facts: Facts, figures: dict[str, float]) -> str:
     added = figures["masked_ms"] - figures["unmasked_ms"]
     rows = [
         ["answers completed, of all", f"{figures['completed']:.0f} of {figures['requests']:.0f}"],
@@ -165,8 +153,8 @@ def report(facts: dict[str, Any], figures: dict[str, float]) -> str:
         ["the matcher's step, median", f"{figures['step_us']:.0f} µs"],
         ["the matcher's step, p99", f"{figures['step_p99_us']:.0f} µs"],
     ]
-    table = markdown_table(["random JSON schemas, temperature 1", ""], rows)
-    return f"{table}\n\n{machine_line(facts)}\n"
+    head = ["random JSON schemas, temperature 1", ""]
+    return f"{markdown_table(head, rows)}\n\n{machine_line(facts)}\n"
 
 
 if __name__ == "__main__":

@@ -17,42 +17,41 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from loadtest.facts import machine_line, now, run_facts  # noqa: E402
-from penstock.bench.load.report import markdown_table  # noqa: E402
-from penstock.client import EngineClient  # noqa: E402
-from penstock.config.settings import TransportSettings  # noqa: E402
-from penstock.llm import AsyncLLM  # noqa: E402
-from penstock.prepare import prepare  # noqa: E402
-from penstock.protocol.from_worker import Ready, Result, SlotResult  # noqa: E402
-from penstock.protocol.to_worker import Plan, Setup  # noqa: E402
-from penstock.sampling_params import SamplingParams  # noqa: E402
-from penstock_worker.engine_session import EngineSession  # noqa: E402
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Facts, Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.client import EngineClient
+from penstock.config.settings import TransportSettings
+from penstock.llm import AsyncLLM
+from penstock.prepare import prepare
+from penstock.protocol.from_worker import Result
+from penstock.protocol.to_worker import Plan, Setup
+from penstock.sampling_params import SamplingParams
+from penstock_worker.engine_session import EngineSession
+from testing.null_worker import Answers, ready
+from testing.processes import MODEL, back, engine, front_end
+from testing.words import WORDS
 
 PROGRAM = "loadtest/worker_busy.py"
-MODEL = "smollm2-135m"
 PROMPT = [1000 + number for number in range(16)]
 
 
 class Sleeper:
-    """A worker whose steps take `step_seconds` and give token 5.
-
-    busy: seconds inside steps that only decode.  span: from the first of them to the last.
-    """
+    """A worker that sleeps for `step_seconds` in each step, and always gives token 5."""
 
     def __init__(self, endpoint: str, step_seconds: float) -> None:
         self._session = EngineSession(endpoint, 0, TransportSettings())
         self._step_seconds = step_seconds
-        self._slots: dict[int, list[int]] = {}
-        self._prompts: dict[int, int] = {}
-        self.busy = 0.0
+        self._answers = Answers([5] * len(WORDS))
+        self.busy = 0.0  # seconds inside steps that only decode
         self._first = self._last = 0.0
 
     @property
     def span(self) -> float:
+        """Seconds from the first of these steps to the last."""
         return self._last - self._first
 
     def run(self) -> None:
@@ -61,10 +60,7 @@ class Sleeper:
         while True:
             heard = self._session.inbox.get()
             if isinstance(heard.message, Setup):
-                ready = Ready(
-                    num_kv_blocks=100_000, device="none", fingerprint="none", load_seconds=0.0
-                )
-                self._session.send(heard.session, ready)
+                self._session.send(heard.session, ready(heard.message))
             elif isinstance(heard.message, Plan):
                 self._session.send(heard.session, self._execute(heard.message))
             else:
@@ -72,12 +68,8 @@ class Sleeper:
 
     def _execute(self, plan: Plan) -> Result:
         begun = time.monotonic()
-        for new in plan.admitted:
-            shared = 0 if new.like is None else self._prompts[new.like]
-            self._prompts[new.slot] = shared or new.num_prompt
-            self._slots[new.slot] = [shared + len(new.tokens), 0]
         time.sleep(self._step_seconds)
-        slots = [self._outcome(work.slot, work.start + work.count) for work in plan.work]
+        slots = self._answers.results(plan)
         ended = time.monotonic()
         if not plan.admitted:
             self.busy += ended - begun
@@ -85,37 +77,23 @@ class Sleeper:
             self._last = ended
         return Result(plan.step, slots, ended - begun)
 
-    def _outcome(self, slot: int, end: int) -> SlotResult:
-        known = self._slots[slot]
-        if end < known[0]:
-            return SlotResult(slot)
-        known[0] += 1
-        return SlotResult(slot, 5)
-
 
 def sleeping(folder: Path, in_flight: int, streams: int, tokens: int, step: float) -> float:
     """The busy share of a worker that sleeps."""
-    with tempfile.TemporaryDirectory() as sockets:
-        front, back = f"ipc://{sockets}/front", f"ipc://{sockets}/back"
-        command = [sys.executable, "-m", "penstock.cli.main", "engine", "--model-dir", str(folder)]
-        command += ["--frontend-endpoint", front, "--worker-endpoint", back]
-        command += [f"--max-steps-in-flight={in_flight}", f"--max-num-seqs={streams}"]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as engine:
-            try:
-                arguments = [
-                    sys.executable,
-                    __file__,
-                    "--as-worker",
-                    back,
-                    f"--step-ms={1e3 * step}",
-                ]
-                with subprocess.Popen(arguments, stdout=subprocess.PIPE) as worker:
-                    asyncio.run(_generate(front, streams, tokens))
-                    engine.terminate()
-                    said, _ = worker.communicate(timeout=30)
-                    return float(said)
-            finally:
-                engine.terminate()
+    flags = [f"--max-steps-in-flight={in_flight}", f"--max-num-seqs={streams}"]
+    with tempfile.TemporaryDirectory(prefix="pst-") as sockets:
+        place = Path(sockets)
+        arguments = ["--as-worker", back(place), f"--step-ms={1e3 * step}"]
+        with (
+            engine(place, folder, flags) as core,
+            subprocess.Popen(
+                [sys.executable, __file__, *arguments], stdout=subprocess.PIPE
+            ) as worker,
+        ):
+            asyncio.run(_generate(front_end(place), streams, tokens))
+            core.process.terminate()
+            said, _ = worker.communicate(timeout=30)
+            return float(said)
 
 
 async def _generate(endpoint: str, streams: int, tokens: int) -> None:
@@ -160,18 +138,17 @@ async def _settled(client: EngineClient) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--step-ms", type=float, default=5.0, help="of the worker that sleeps")
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    parser.add_argument("--as-worker", metavar="ENDPOINT", help=argparse.SUPPRESS)
-    flags = parser.parse_args()
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--step-ms", type=float, default=5.0, help="of the worker that sleeps")
+    command.add_argument("--tokens", type=int, default=400)
+    command.add_argument("--as-worker", metavar="ENDPOINT", help=argparse.SUPPRESS)
+    flags = command.parse_args()
     if flags.as_worker:
         worker = Sleeper(flags.as_worker, flags.step_ms / 1000)
         worker.run()
         print(worker.busy / worker.span)
         return
-    started, folder = now(), prepare(MODEL)
+    report, folder = Report("worker_busy", PROGRAM, flags), prepare(MODEL)
     rows = []
     for streams in (8, 64):
         row: dict[str, Any] = {"streams": streams}
@@ -180,19 +157,19 @@ def main() -> None:
             row[f"sleeping_{in_flight}"] = share
             row[f"real_{in_flight}"] = asyncio.run(real(in_flight, streams, flags.tokens // 4))
         rows.append(row)
-        print(json.dumps(row), file=sys.stderr, flush=True)
-    facts = run_facts(PROGRAM, sys.argv[1:], started)
-    flags.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "step_ms": flags.step_ms, "rows": rows}
-    (flags.output / "worker_busy.json").write_text(json.dumps(document, indent=1) + "\n")
+        say(json.dumps(row))
+    report.finish(
+        {"step_ms": flags.step_ms, "rows": rows}, lambda facts: table(facts, flags.step_ms, rows)
+    )
+
+
+def table(facts: Facts, step_ms: float, rows: list[dict[str, Any]]) -> str:
     names = ("sleeping_1", "sleeping_2", "real_1", "real_2")
-    headings = [f"{flags.step_ms:g} ms steps, 1 in flight", "2 in flight"]
-    headings += ["real model, 1 in flight", "2 in flight"]
+    head = ["streams", f"{step_ms:g} ms steps, 1 in flight", "2 in flight"]
+    head += ["real model, 1 in flight", "2 in flight"]
     cells = [[str(r["streams"]), *(f"{100 * r[name]:.1f} %" for name in names)] for r in rows]
     text = f"{machine_line(facts)}\n\nShare of the time that the worker computes:\n\n"
-    text += markdown_table(["streams", *headings], cells)
-    (flags.output / "worker_busy.md").write_text(text)
-    print(text)
+    return text + markdown_table(head, cells)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.system.serving import PATIENCE, Server
+from testing.serving import PATIENCE, Server
 
 PORTS = ("--engine-metrics-port", "0", "--worker-metrics-port", "0")
 """Flags of a server whose ports `port_of` finds."""

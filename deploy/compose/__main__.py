@@ -66,7 +66,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
     report = Report(arguments.gateways, left_out=system.left_out)
     started = None
     if arguments.check:
-        from loadtest.facts import now
+        from loadtest.report.facts import now
 
         started = now()
         system.down()
@@ -100,7 +100,7 @@ def _up(system: System, arguments: argparse.Namespace) -> int:
 
 def _check(system: System, url: str, report: Report, arguments: argparse.Namespace) -> None:
     from deploy.compose.check import Amount, Check
-    from loadtest.chaos.reading import Broken
+    from testing.streams.reading import Broken
 
     amount = Amount(
         streams=arguments.streams,
@@ -139,7 +139,7 @@ def _say(
 
 
 def _write(report: Report, output: Path, started: Any) -> None:
-    from loadtest.facts import machine_line, run_facts
+    from loadtest.report.facts import machine_line, run_facts
 
     facts = run_facts("-m deploy.compose", sys.argv[1:], started)
     data = {**facts, **report.as_data()}

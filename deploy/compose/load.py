@@ -10,9 +10,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from loadtest.chaos.fleet import Fleet
-from loadtest.chaos.mix import Request, mix
-from loadtest.chaos.reading import Answer, Broken, Reading
+from testing.streams.fleet import Fleet
+from testing.streams.mix import Request, mix
+from testing.streams.reading import Answer, Broken, Reading
 
 TRIES = 8
 """A gateway that leaves takes no new work at once, so two or three would do; a request that fails

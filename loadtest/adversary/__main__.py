@@ -22,93 +22,80 @@ from typing import Any
 import httpx
 
 from loadtest.adversary.alice import Alice, Heard
-from loadtest.adversary.report import chart, markdown, passed, percentile
-from loadtest.adversary.watching import Memory, sessions_lost
-from loadtest.chaos.served import Served
-from loadtest.facts import now, run_facts
+from loadtest.adversary.report import markdown, passed, sessions_lost
+from loadtest.report.figures import distribution, percentile
+from loadtest.report.files import Report, parser
+from loadtest.report.memory import Memory, draw
 from penstock.api_keys import entry, new_key
+from testing.serving import Server
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+PROGRAM = "-m loadtest.adversary"
 SERVE = ("--scheduling-policy", "fair")
 ALICE_TOKENS = 128
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.adversary", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--seconds", type=float, default=600.0, help="beside the adversary")
-    parser.add_argument("--quiet-seconds", type=float, default=60.0, help="before them")
-    parser.add_argument("--streams", type=int, default=16, help="ordinary ones at a time")
-    parser.add_argument("--at-a-time", type=int, default=24, help="requests of the adversary")
-    parser.add_argument("--seed", type=int, default=1, help="of the adversary's requests")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("serve", nargs="*", help="arguments for penstock serve, after --")
-    options = parser.parse_args(arguments)
-    started = now()
+    command = parser(PROGRAM, __doc__.splitlines()[0])
+    command.add_argument("--seconds", type=float, default=600.0, help="beside the adversary")
+    command.add_argument("--quiet-seconds", type=float, default=60.0, help="before them")
+    command.add_argument("--streams", type=int, default=16, help="ordinary ones at a time")
+    command.add_argument("--at-a-time", type=int, default=24, help="requests of the adversary")
+    command.add_argument("--seed", type=int, default=1, help="of the adversary's requests")
+    command.add_argument("serve", nargs="*", help="arguments for penstock serve, after --")
+    options = command.parse_args(arguments)
+    report = Report("adversary", PROGRAM, options, arguments)
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
-        figures, samples = measure(Path(folder), options)
-    facts = run_facts("-m loadtest.adversary", sys.argv[1:], started)
-    options.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "serve": [*SERVE, *options.serve], "figures": figures, "samples": samples}
-    (options.output / "adversary.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.output / "adversary.md").write_text(markdown(facts, figures))
-    chart(figures, samples, options.output / "adversary.png")
-    print(markdown(facts, figures))
+        figures, memory = measure(Path(folder) / "keys.yaml", options)
+    samples = {"at": memory.at, "rss_mib": memory.rss}
+    report.finish(
+        {"serve": [*SERVE, *options.serve], "figures": figures, "samples": samples},
+        lambda facts: markdown(facts, figures),
+        draw=lambda path: draw(memory, options.quiet_seconds, path),
+    )
     return 0 if passed(figures) else 1
 
 
-def measure(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures, and the samples of memory that they are made of."""
+def measure(file: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Memory]:
+    """Figures, and the samples of memory that they are made of. file: for the API keys."""
     keys = {name: new_key() for name in ("alice", "mallory")}
-    file, log = folder / "keys.yaml", folder / "serve.log"
     lines = [entry(key, name=name, tenant=name) for name, key in keys.items()]
     file.write_text("\n".join(lines) + "\n")
     file.chmod(0o600)
-    with Served(*SERVE, "--api-keys", str(file), *options.serve, log=log) as served:
-        quiet, beside, answers, memory = asyncio.run(run(served, keys, options))
-        lost = sessions_lost(log)
-    figures: dict[str, Any] = {
-        "seconds": options.seconds,
-        "quiet_seconds": options.quiet_seconds,
-        "streams": options.streams,
-        "at_a_time": options.at_a_time,
-        "seed": options.seed,
+    with Server(*SERVE, "--api-keys", str(file), *options.serve) as server:
+        quiet, beside, answers, memory = asyncio.run(run(server, keys, options))
+        lost = sessions_lost(server.log)
+    figures = {
+        name: getattr(options, name)
+        for name in ("seconds", "quiet_seconds", "streams", "at_a_time", "seed")
+    }
+    ratio = percentile(beside.gaps, 0.99) / percentile(quiet.gaps, 0.99)
+    figures |= {
         "quiet": summary(quiet),
         "beside": summary(beside),
-        "ratio_p99": percentile(beside.gaps, 0.99) / percentile(quiet.gaps, 0.99),
+        "ratio_p99": ratio,
         "sessions_lost": len(lost),
         "lost": lost[:20],
         "restarts": memory.restarts,
         "answers": answers,
-        "memory": {},
+        "memory": memory.growths(options.quiet_seconds),
     }
-    for name in memory.rss:
-        drift = memory.drift(name, options.quiet_seconds)
-        if drift is not None:
-            early, late = drift
-            figures["memory"][name] = {
-                "early_mib": early,
-                "late_mib": late,
-                "growth": late / early - 1,
-            }
-    return figures, {"at": memory.at, "rss_mib": memory.rss}
+    return figures, memory
 
 
 async def run(
-    served: Served, keys: dict[str, str], options: argparse.Namespace
+    server: Server, keys: dict[str, str], options: argparse.Namespace
 ) -> tuple[Heard, Heard, dict[str, dict[str, int]], Memory]:
     """What alice heard alone and beside mallory, the answers that mallory had, and the memory."""
-    context = await _context(served.url, keys["alice"])
+    context = await _context(server.url, keys["alice"])
     memory = Memory()
     whole = options.quiet_seconds + options.seconds
-    async with Alice(served.url, keys["alice"], options.streams, ALICE_TOKENS) as alice:
+    async with Alice(server.url, keys["alice"], options.streams, ALICE_TOKENS) as alice:
         await _all_heard(alice, options.streams)
-        watching = asyncio.create_task(memory.watch(served.processes, whole))
+        watching = asyncio.create_task(memory.watch(server.processes, whole))
         quiet = alice.heard = Heard()
         await asyncio.sleep(options.quiet_seconds)
         beside = alice.heard = Heard()
-        answers = await _mallory(served.url, keys["mallory"], context, options)
+        answers = await _mallory(server.url, keys["mallory"], context, options)
         beside.gaps.append(alice.longest_silence())
         alice.heard = Heard()  # What breaks now was cut by us.
         await watching
@@ -151,17 +138,15 @@ async def _mallory(
 
 
 def summary(heard: Heard) -> dict[str, Any]:
+    gaps, firsts = distribution(heard.gaps), distribution(heard.firsts)
     return {
-        "pieces": len(heard.gaps),
-        "gap_p50_s": percentile(heard.gaps, 0.5),
-        "gap_p99_s": percentile(heard.gaps, 0.99),
-        "longest_gap_s": max(heard.gaps, default=0.0),
-        "first_p50_s": percentile(heard.firsts, 0.5),
-        "first_p99_s": percentile(heard.firsts, 0.99),
-        "whole": heard.whole,
-        "refused": heard.refused,
-        "broken": heard.broken,
-        "problems": heard.problems,
+        "pieces": gaps["count"],
+        "gap_p50_s": gaps["p50"],
+        "gap_p99_s": gaps["p99"],
+        "longest_gap_s": gaps["max"],
+        "first_p50_s": firsts["p50"],
+        "first_p99_s": firsts["p99"],
+        **{name: getattr(heard, name) for name in ("whole", "refused", "broken", "problems")},
     }
 
 

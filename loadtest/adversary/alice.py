@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
+
+from loadtest.streaming import Refused, connected, events, prompt_ids
 
 SILENCE = 300.0
 """Seconds without a byte after which a stream is broken."""
@@ -17,16 +17,14 @@ PROBLEMS_KEPT = 20
 
 @dataclass
 class Heard:
-    """gaps: seconds between two pieces of one stream.  firsts: until a stream's first piece.
-    refused, broken: streams without an answer, and without a proper end; problems: the first few,
-    in words."""
+    """What alice has heard so far."""
 
-    gaps: list[float] = field(default_factory=list)
-    firsts: list[float] = field(default_factory=list)
-    whole: int = 0
-    refused: int = 0
-    broken: int = 0
-    problems: list[str] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)  # seconds between two pieces of one stream
+    firsts: list[float] = field(default_factory=list)  # seconds until a stream's first piece
+    whole: int = 0  # streams that came to their end
+    refused: int = 0  # streams without an answer
+    broken: int = 0  # streams without a proper end
+    problems: list[str] = field(default_factory=list)  # the first few, in words
 
     def note(self, problem: str) -> None:
         if len(self.problems) < PROBLEMS_KEPT:
@@ -39,12 +37,7 @@ class Alice:
 
     def __init__(self, url: str, key: str, streams: int, tokens: int) -> None:
         self._streams, self._tokens = streams, tokens
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=SILENCE,
-            limits=httpx.Limits(max_connections=None),
-            headers={"authorization": f"Bearer {key}"},
-        )
+        self._client = connected(url, streams, key=key, timeout=SILENCE)
         self.heard = Heard()
         self._since: dict[int, float] = {}
         """By stream: when it was asked for, or its last piece came."""
@@ -72,42 +65,31 @@ class Alice:
 
     async def _one(self, number: int, seed: int) -> None:
         body = {
-            "prompt": [1000 + (seed * 7919 + i * 31) % 20_000 for i in range(40)],
+            "prompt": prompt_ids(40, seed),
             "max_tokens": self._tokens,
             "seed": seed,
             "ignore_eos": True,
-            "stream": True,
         }
         self._since[number] = time.monotonic()
         try:
-            async with self._client.stream("POST", "/v1/completions", json=body) as response:
-                if response.status_code != 200:
-                    self.heard.refused += 1
-                    text = (await response.aread())[:200]
-                    self.heard.note(f"status {response.status_code}: {text!r}")
-                    await asyncio.sleep(0.1)
-                else:
-                    await self._read(number, response)
-        except httpx.HTTPError as error:
+            await self._read(number, body)
+        except Refused as error:
+            self.heard.refused += 1
+            self.heard.note(str(error))
+            await asyncio.sleep(0.1)
+        except (RuntimeError, httpx.HTTPError) as error:
             self.heard.broken += 1
             self.heard.note(repr(error))
             await asyncio.sleep(0.1)
 
-    async def _read(self, number: int, response: httpx.Response) -> None:
+    async def _read(self, number: int, body: dict[str, object]) -> None:
         first, finish = True, None
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
+        async for event in events(self._client, body):
             now = time.monotonic()
             (self.heard.firsts if first else self.heard.gaps).append(now - self._since[number])
             self._since[number], first = now, False
-            chunk: dict[str, Any] = json.loads(line[6:])
-            if chunk.get("error"):
-                self.heard.note(f"error in the stream: {chunk['error']}")
-            for choice in chunk.get("choices", ()):
+            for choice in event.get("choices", ()):
                 finish = choice["finish_reason"] or finish
-        if finish == "length":
-            self.heard.whole += 1
-        else:
-            self.heard.broken += 1
-            self.heard.note(f"a stream ended with {finish}")
+        if finish != "length":
+            raise RuntimeError(f"a stream ended with {finish}")
+        self.heard.whole += 1

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
+from loadtest.report.findings import listed, sections, verdict
 from penstock.bench.load.report import markdown_table
 
+LOST = ("session with the engine core ended", "session with the engine ended")
+"""What a gateway and a worker say of a session that is over."""
 ALLOWED_RATIO = 3.0
 ALLOWED_GROWTH = 0.1
 """Of a process's memory, from the first quarter beside the adversary to the last."""
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Of the values in order, the one at that share of the way; 0 where there are none."""
-    ordered = sorted(values)
-    return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
+def sessions_lost(log: Path) -> list[str]:
+    """The lines of the server's log that tell of one."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line for line in lines if any(words in line for words in LOST)]
 
 
 def faults(figures: dict[str, Any]) -> list[str]:
@@ -48,7 +50,6 @@ def passed(figures: dict[str, Any]) -> bool:
 
 def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
     """The whole file."""
-    found = faults(figures)
     words = (
         f"{figures['streams']} streams of alice's, {figures['quiet_seconds']:g} s alone and then "
         f"{figures['seconds']:g} s beside {figures['at_a_time']} requests at a time of mallory's "
@@ -56,17 +57,16 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         f"alone, {ALLOWED_RATIO:g} allowed; {figures['sessions_lost']} sessions lost, "
         f"{figures['restarts']} processes restarted."
     )
-    verdict = "All as it should be." if not found else "Not as it should be: " + "; ".join(found)
     parts = [
         machine_line(facts),
         words,
-        f"{verdict}.".replace("..", "."),
+        verdict(faults(figures)),
         _streams(figures),
         _memory(figures),
         _answers(figures["answers"]),
-        "".join(f"- {line}\n" for line in figures["beside"]["problems"] + figures["lost"]),
+        listed(figures["beside"]["problems"] + figures["lost"]),
     ]
-    return "\n\n".join(part for part in parts if part).rstrip() + "\n"
+    return sections(parts)
 
 
 def _streams(figures: dict[str, Any]) -> str:
@@ -110,22 +110,3 @@ def _answers(answers: dict[str, dict[str, int]]) -> str:
     return markdown_table(
         ["mallory's", *ends], [*rows, ["all", *(f"{totals[end]:,}" for end in ends)]]
     )
-
-
-def chart(figures: dict[str, Any], samples: dict[str, Any], path: Path) -> None:
-    """RSS of each process; the time alone is gray."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 4), layout="constrained")
-    for name, values in samples["rss_mib"].items():
-        axes.plot(samples["at"], values, label=name)
-    axes.axvspan(0, figures["quiet_seconds"], color="lightgray")
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("RSS, MiB")
-    axes.set_xlabel("seconds")
-    axes.legend(loc="upper left", fontsize="small")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

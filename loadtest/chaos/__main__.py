@@ -10,15 +10,15 @@ import asyncio
 import sys
 from pathlib import Path
 
-import msgspec
-
 from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
-from loadtest.chaos.fleet import Fleet
-from loadtest.chaos.mix import mix
-from loadtest.chaos.served import Served
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Report, say
+from testing.serving import Server
+from testing.streams.fleet import Fleet
+from testing.streams.mix import mix
 
+PROGRAM = "-m loadtest.chaos"
 VICTIMS = ("worker 0", "engine")
 
 
@@ -32,23 +32,24 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="JSON file for every figure")
     parser.add_argument("serve", nargs="*", help="arguments for penstock serve, after --")
     arguments = parser.parse_args()
-    started = now()
-    with Served(*arguments.serve) as served:
-        fleet, disturber = asyncio.run(run(served, arguments))
-    print(report.table(disturber.blows, fleet.score))
+    written = None if arguments.output is None else Report.at(arguments.output, PROGRAM)
+    with Server(*arguments.serve) as server:
+        fleet, disturber = asyncio.run(run(server, arguments))
+    table = report.table(disturber.blows, fleet.score)
     for wrong in fleet.score.wrong:
-        print(wrong, file=sys.stderr)
-    if arguments.output is not None:
-        facts = run_facts("-m loadtest.chaos", sys.argv[1:], started)
-        data = {**facts, **report.as_data(disturber.blows, fleet.score)}
-        arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(data)) + b"\n")
+        say(wrong)
+    if written is None:
+        print(table)
+    else:
+        data = report.as_data(disturber.blows, fleet.score)
+        written.finish(data, lambda facts: f"{machine_line(facts)}\n\n{table}\n")
     return 1 if fleet.score.wrong else 0
 
 
-async def run(served: Served, arguments: argparse.Namespace) -> tuple[Fleet, Disturber]:
+async def run(server: Server, arguments: argparse.Namespace) -> tuple[Fleet, Disturber]:
     """The whole of it, each victim in its turn."""
-    fleet = Fleet(served.url, mix(arguments.tokens))
-    disturber = Disturber(fleet, served.pid_of, arguments.seed)
+    fleet = Fleet(server.url, mix(arguments.tokens))
+    disturber = Disturber(fleet, lambda title: server.processes().get(title), arguments.seed)
     async with fleet:
         for victim in VICTIMS:
             await disturber.kill(victim, arguments.kills)

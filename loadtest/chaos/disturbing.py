@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadtest.chaos.fleet import Fleet
+from testing.streams.fleet import Fleet
 
 RECOVERY_BOUND = 120.0
 """Seconds after which a fleet that stands still is lost."""
@@ -26,13 +26,12 @@ PIPES = 0.1
 
 @dataclass(frozen=True)
 class Blow:
-    """first, all: seconds until the first stream, and every one, had gained something again (after
-    a freeze: counted from its beginning).  frozen: seconds; 0: it was killed."""
+    """Times are counted from the kill, or from the beginning of the freeze."""
 
     victim: str
-    frozen: float
-    first: float
-    all: float
+    frozen: float  # seconds; 0: it was killed
+    first: float  # seconds until some stream had gained something again
+    all: float  # seconds until every stream had
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from loadtest.chaos.disturbing import Blow
-from loadtest.chaos.fleet import Score
+from testing.streams.fleet import Score
 
 
 def table(blows: list[Blow], score: Score) -> str:

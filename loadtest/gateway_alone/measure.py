@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from loadtest.gateway_alone.board import Board
+from testing.board import Board
+from testing.processes import RestartableProcess, gateway
 
 PATIENCE = 300.0
+QUIET = {"PENSTOCK_LOG_LEVEL": "error"}
 
 
 def measure(
@@ -37,33 +35,31 @@ def measure(
     that may be on their way), only a guess of what there will be.
     profile: a file for the gateway's cProfile data."""
     tokens = max(8, round(seconds * rate / streams))
+    shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
+    pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
+    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
-        shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
-        pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
+        null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape, *pace]
         with (
-            _running(
-                "-m", "loadtest.gateway_alone.null_engine", endpoint, str(page), *shape, *pace
-            ),
-            _gateway(endpoint, profile) as (gateway, port, ready_seconds),
+            RestartableProcess(null),
+            gateway(endpoint, python=profiled, environment=QUIET) as started,
         ):
-            figures: dict[str, Any] = {"streams": streams, "ready_seconds": ready_seconds}
-            figures["ready_cpu_seconds"] = _cpu(gateway)
-            figures["rss_ready_mib"] = _rss(gateway)
-            arguments = [str(port), str(page), *shape, "--path", path]
-            with _running(
-                "-m", "loadtest.gateway_alone.reader", *arguments, stdout=subprocess.PIPE
-            ) as reader:
+            process = psutil.Process(started.pid)
+            figures: dict[str, Any] = {"streams": streams, "ready_seconds": started.ready_s}
+            figures["ready_cpu_seconds"] = _cpu(process)
+            figures["rss_ready_mib"] = _rss(process)
+            with _reader(str(started.port), str(page), *shape, "--path", path) as reader:
                 _wait(lambda: board.submitted == streams, reader)
                 time.sleep(0.5)
-                figures["rss_open_mib"] = _rss(gateway)
+                figures["rss_open_mib"] = _rss(process)
                 board.go = True
-                figures |= _steady(gateway, board, streams * tokens, reader)
+                figures |= _steady(process, board, streams * tokens, reader)
                 said, _ = reader.communicate(timeout=PATIENCE)
                 if reader.returncode:
                     raise RuntimeError("the reader failed")
-            figures["rss_after_mib"] = _rss(gateway)
+            figures["rss_after_mib"] = _rss(process)
             figures |= json.loads(said)
     figures["tokens_per_event"] = figures["tokens"] / figures["events"]
     return figures
@@ -86,52 +82,23 @@ def _steady(
 
 
 @contextlib.contextmanager
-def _gateway(endpoint: str, profile: Path | None) -> Iterator[tuple[psutil.Process, int, float]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    begun = time.perf_counter()
-    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
-    command = [*profiled, "-m", "penstock", "gateway"]
-    with _running(*command, "--engine-endpoint", endpoint, "--port", str(port)) as process:
-        while not _ready(port):
-            if process.poll() is not None or time.perf_counter() - begun > PATIENCE:
-                raise RuntimeError("the gateway did not become ready")
-            time.sleep(0.005)
-        yield psutil.Process(process.pid), port, time.perf_counter() - begun
-
-
-@contextlib.contextmanager
-def _running(*command: str, stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, *command],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        env={**os.environ, "PENSTOCK_LOG_LEVEL": "error"},
-    ) as process:
+def _reader(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "loadtest.gateway_alone.reader", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             yield process
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
 
 
-def _wait(condition: Any, process: subprocess.Popen[bytes], pause: float = 0.01) -> None:
+def _wait(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes], pause: float = 0.01
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the reader ended, or nothing happened for too long")
         time.sleep(pause)
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.HTTPError, OSError):
-        return False
 
 
 def _rss(process: psutil.Process) -> float:

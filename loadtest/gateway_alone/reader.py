@@ -20,9 +20,10 @@ from typing import Any
 
 import uvloop
 
-from loadtest.gateway_alone.board import Board
-from loadtest.gateway_alone.null_engine import WORD_BYTES
+from loadtest.report.figures import distribution
 from penstock_gateway.process import raise_file_limit
+from testing.board import Board
+from testing.null_engine import WORD_BYTES
 
 _CONTENT = re.compile(rb'"content":"([^"]+)"')
 OPENING = 32
@@ -126,17 +127,13 @@ class Reader:
         await self._over
 
     def figures(self) -> dict[str, Any]:
-        sorted_ms = sorted(1000 * each for each in self.latencies)
-        at = lambda share: sorted_ms[min(len(sorted_ms) - 1, int(share * len(sorted_ms)))]  # noqa: E731
+        latencies = distribution(self.latencies, 1000)
         return {
             "tokens": self.received,
             "events": self.events,
             "seconds": self.last - self.first,
             "client_cpu_seconds": self.cpu,
-            "p50_ms": at(0.5),
-            "p90_ms": at(0.9),
-            "p99_ms": at(0.99),
-            "max_ms": sorted_ms[-1],
+            **{f"{name}_ms": latencies[name] for name in ("p50", "p90", "p99", "max")},
         }
 
 

@@ -7,24 +7,25 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import ROOT, now, run_facts
 from loadtest.gpu import plots
 from loadtest.gpu.job import FAILED, OUT_OF_TIME, part_file, write_json
-from loadtest.gpu.leaving import leave_at_signals
+from loadtest.gpu.leaving import end_group, leave_at_signals
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
+from loadtest.report.facts import ROOT, now, run_facts
 from penstock.machine import version_of
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""
 REPORT_SECONDS = 15.0
+LEAVING = 2.0
+"""Seconds after which a part that was told to end is killed."""
 MOST = 1.5
 """Of a part's own time, what it may have where the parts before it left some."""
 DISTRIBUTIONS = ("torch", "triton", "transformers", "numpy", "pyzmq", "msgspec", "tokenizers")
@@ -86,26 +87,9 @@ def run_part(part: Part, output: Path, work: Path, seconds: float, *, dry: bool)
             process.wait(seconds + GRACE)
         except subprocess.TimeoutExpired:
             over_time = True
-            _signal_group(process, signal.SIGTERM)
         finally:
-            _end(process)
+            end_group(process, LEAVING)
     return settle(part, output, process.returncode, over_time=over_time)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(2.0)
-    except subprocess.TimeoutExpired:
-        pass
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def _signal_group(process: subprocess.Popen[bytes], signum: int) -> None:
-    try:
-        os.killpg(process.pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 def settle(part: Part, output: Path, status: int, *, over_time: bool) -> str:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Seconds. span: from the first kernel's start to the last one's end.  busy: something ran.
-    between: idle between the steps, at most: the longest gaps, one fewer than there were steps."""
+    """Seconds."""
 
-    span: float
-    busy: float
+    span: float  # from the first kernel's start to the last one's end
+    busy: float  # in which something ran
     between: float
+    """Idle between the steps, at most: the longest gaps, one fewer than there were steps."""
 
 
 def device_time(intervals: Iterable[tuple[float, float]], steps: int) -> DeviceTime:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ SETTLED = 0.3
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Since the engine core began. plan, apply: its own work, seconds.  compute: the worker's in
-    steps; dispatch: what steps took beyond that."""
+    """Steps since the engine core began, and seconds of them."""
 
     steps: int
-    plan: float
-    apply: float
-    compute: float
-    dispatch: float
+    plan: float  # of its own work
+    apply: float  # of its own work
+    compute: float  # of the worker's
+    dispatch: float  # that steps took beyond that
 
     def since(self, before: StepTimes) -> StepTimes:
         return StepTimes(
@@ -49,10 +47,3 @@ def read(port: int) -> StepTimes:
     time.sleep(SETTLED)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
         return parse(reply.read().decode())
-
-
-def free_port() -> int:
-    """On loopback. Another may take it before it is used, which then is said."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mode:
-    """A way in which the worker computes. batches: of its decode steps."""
+    """A way in which the worker computes."""
 
     name: str
-    batches: tuple[int, ...]
+    batches: tuple[int, ...]  # of its decode steps
     batch_invariant: bool = False
     enforce_eager: bool = False
     prefill: bool = True
@@ -19,43 +19,37 @@ class Mode:
 
 @dataclass(frozen=True)
 class Extent:
-    """The GPU's.  Sizes are of elements, tokens and sequences unless a name says bytes.
-
-    copy_bytes, matrix: of the probes.  kernels: the model whose shapes the kernels get.  rows: of
-    the kernels that go row by row.  product_rows, packed_rows: of bfloat16 and of quantised
-    products.  decode: (batch, context), chunks: (sequences, before, new) of the attention kernels.
-    context: of the decode steps.  prefills: (sequences, length).  step_tokens: a step's budget.
-    requests, subset: of the runs end to end.  shortest, longest: their prompts and answers.
-    batch: of transformers' generate.
-    """
+    """The GPU's.  Sizes are of elements, tokens and sequences unless a name says bytes."""
 
     models: tuple[str, ...] = ("Llama-3.1-8B", "Qwen3-0.6B")
-    copy_bytes: int = 4 << 30
-    matrix: tuple[int, ...] = (4096, 8192, 16_384)
-    kernels: str = "Llama-3.1-8B"
-    rows: tuple[int, ...] = (64, 8192)
-    product_rows: tuple[int, ...] = (1, 64, 256, 4096)
-    packed_rows: tuple[int, ...] = (1, 16, 64)
+    copy_bytes: int = 4 << 30  # of the probe of the memory
+    matrix: tuple[int, ...] = (4096, 8192, 16_384)  # sides, of the probe of products
+    kernels: str = "Llama-3.1-8B"  # the model whose shapes the kernels get
+    rows: tuple[int, ...] = (64, 8192)  # of the kernels that go row by row
+    product_rows: tuple[int, ...] = (1, 64, 256, 4096)  # of bfloat16 products
+    packed_rows: tuple[int, ...] = (1, 16, 64)  # of quantised products
     fp8_rows: tuple[int, ...] = (64, 4096)
     decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 8192), (8, 2048), (256, 1024))
+    """(batch, context) of the attention kernels."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (8, 0, 1024), (1, 6144, 2048))
+    """(sequences, before, new) of the attention kernels."""
     sampled_rows: int = 64
     copied_blocks: int = 256
     repeats: int = 20
-    context: int = 1024
+    context: int = 1024  # of the decode steps
     decode_steps: int = 48
     warm_steps: int = 4
-    prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))
-    step_tokens: int = 8192
+    prefills: tuple[tuple[int, int], ...] = ((1, 8192), (8, 1024))  # (sequences, length)
+    step_tokens: int = 8192  # a step's budget
     modes: tuple[Mode, ...] = (
         Mode("default", (256, 64, 8, 1), profile=True),
         Mode("default, no graphs", (64, 1), enforce_eager=True, prefill=False),
         Mode("batch-invariant", (256, 64, 8, 1), batch_invariant=True),
     )
-    requests: int = 256
-    subset: int = 64
-    shortest: int = 100
-    longest: int = 1024
+    requests: int = 256  # of the runs end to end
+    subset: int = 64  # of these, for transformers
+    shortest: int = 100  # prompt and answer
+    longest: int = 1024  # prompt and answer
     tests: tuple[str, ...] = (
         "tests/kernels/triton",
         "tests/worker/cuda*",

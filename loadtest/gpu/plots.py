@@ -2,84 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from loadtest.gpu import figures
+from loadtest.report.chart import chart
 
-KERNELS, DECODE, RUNS = "kernels.png", "decode.png", "end_to_end.png"
-NAMES = (KERNELS, DECODE, RUNS)
+Document = dict[str, Any]
+Draw = Callable[[Document, Path], bool]
+"""Draws one chart. Whether there was anything to draw."""
 
 
-def draw(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """files: the charts that were drawn; reason: why there are none, or empty."""
-    try:
-        import matplotlib
-    except ImportError:
+def draw(document: Document, folder: Path, charts: Mapping[str, Draw] | None = None) -> Document:
+    """charts: by file name; None: those of all parts.
+
+    Returns `files`, the charts that were drawn, and `reason`, why there are none, or empty.
+    """
+    if find_spec("matplotlib") is None:
         return {"files": [], "reason": "matplotlib is not installed; the tables have everything"}
-    matplotlib.use("Agg")
-    charts = {KERNELS: _kernels, DECODE: _decode, RUNS: _runs}
-    return {
-        "files": [name for name, make in charts.items() if make(document, folder / name)],
-        "reason": "",
-    }
+    makers = CHARTS if charts is None else charts
+    drawn = [name for name, make in makers.items() if make(document, folder / name)]
+    return {"files": drawn, "reason": ""}
 
 
-def _kernels(document: dict[str, Any], path: Path) -> bool:
-    """Each kernel's share of the machine's limit, and torch's. Whether there was anything."""
-    from matplotlib import pyplot
-
+def _kernels(document: Document, path: Path) -> bool:
+    """Each kernel's share of the machine's limit, and torch's."""
     limit = figures.limits(document)
     rows = [row for row in figures.rows(document, "kernels") if figures.share(row, limit)]
     if not rows:
         return False
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.32 * len(rows)))
     places = range(len(rows))
-    own = [100 * (figures.share(row, limit) or 0) for row in rows]
-    theirs = [100 * (figures.share(row, limit, "torch_seconds") or 0) for row in rows]
-    axes.barh([place - 0.2 for place in places], own, 0.4, label="Penstock")
-    axes.barh([place + 0.2 for place in places], theirs, 0.4, label="torch", color="0.7")
-    axes.set_yticks(list(places), [f"{row['op']}, {row['shape']}" for row in rows], fontsize=7)
-    axes.set(xlabel="% of the machine's limit", xlim=(0, None))
-    axes.invert_yaxis()
-    axes.legend()
-    _save(figure, path)
+    bars = (("Penstock", "seconds", -0.2, "C0"), ("torch", "torch_seconds", 0.2, "0.7"))
+    with chart(path, size=(9, 1 + 0.32 * len(rows))) as axes:
+        for label, seconds, off, colour in bars:
+            shares = [100 * (figures.share(row, limit, seconds) or 0) for row in rows]
+            axes.barh([place + off for place in places], shares, 0.4, label=label, color=colour)
+        axes.set_yticks(list(places), [f"{row['op']}, {row['shape']}" for row in rows], fontsize=7)
+        axes.set(xlabel="% of the machine's limit", xlim=(0, None))
+        axes.invert_yaxis()
+        axes.legend()
     return True
 
 
-def _decode(document: dict[str, Any], path: Path) -> bool:
+def _decode(document: Document, path: Path) -> bool:
     """Tokens per second against the batch, with the limit, a panel for each model."""
-    from matplotlib import pyplot
-
     rows = list(figures.rows(document, "steps", what="decode"))
     limit = figures.limits(document)
     models = list(dict.fromkeys(row["model"] for row in rows))
     if not models:
         return False
-    figure, panels = pyplot.subplots(1, len(models), figsize=(5 * len(models), 3.8), squeeze=False)
-    for axes, model in zip(panels[0], models, strict=True):
-        of_model = sorted(
-            (row for row in rows if row["model"] == model), key=lambda row: row["batch"]
-        )
-        for mode in dict.fromkeys(row["mode"] for row in of_model):
-            some = [row for row in of_model if row["mode"] == mode]
-            rates = [row["tokens"] / row["seconds"] for row in some]
-            axes.plot([row["batch"] for row in some], rates, marker="o", label=mode)
-        if limit is not None:
-            best = {
-                row["batch"]: row["tokens"] / limit.seconds(row["bytes"], 0) for row in of_model
-            }
-            axes.plot(list(best), list(best.values()), "k:", label="memory limit")
-        axes.set(title=model, xlabel="batch", ylabel="tokens/s", xscale="log", yscale="log")
-        axes.legend(fontsize=8)
-    _save(figure, path)
+    size = (5 * len(models), 3.8)
+    with chart(path, columns=len(models), size=size, squeeze=False) as panels:
+        for axes, model in zip(panels[0], models, strict=True):
+            of_model = [row for row in rows if row["model"] == model]
+            of_model.sort(key=lambda row: row["batch"])
+            for mode in dict.fromkeys(row["mode"] for row in of_model):
+                some = [row for row in of_model if row["mode"] == mode]
+                rates = [row["tokens"] / row["seconds"] for row in some]
+                axes.plot([row["batch"] for row in some], rates, marker="o", label=mode)
+            if limit is not None:
+                best = {
+                    row["batch"]: row["tokens"] / limit.seconds(row["bytes"], 0) for row in of_model
+                }
+                axes.plot(list(best), list(best.values()), "k:", label="memory limit")
+            axes.set(title=model, xlabel="batch", ylabel="tokens/s", xscale="log", yscale="log")
+            axes.legend(fontsize=8)
     return True
 
 
-def _runs(document: dict[str, Any], path: Path) -> bool:
+def _runs(document: Document, path: Path) -> bool:
     """Tokens per second of all systems."""
-    from matplotlib import pyplot
-
     rows = [
         row
         for prefix in ("end-to-end", "transformers")
@@ -88,15 +82,17 @@ def _runs(document: dict[str, Any], path: Path) -> bool:
     if not rows:
         return False
     rows.sort(key=lambda row: row["model"])
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(rows)))
     names = [f"{row['model']}, {row['system']}, {row['requests']}" for row in rows]
-    axes.barh(names, [figures.output_rate(row) for row in rows])
-    axes.set(xlabel="output tokens/s")
-    axes.invert_yaxis()
-    _save(figure, path)
+    with chart(path, size=(9, 1 + 0.4 * len(rows))) as axes:
+        axes.barh(names, [figures.output_rate(row) for row in rows])
+        axes.set(xlabel="output tokens/s")
+        axes.invert_yaxis()
     return True
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+CHARTS: dict[str, Draw] = {
+    "kernels.png": _kernels,
+    "decode.png": _decode,
+    "end_to_end.png": _runs,
+}
+NAMES = tuple(CHARTS)

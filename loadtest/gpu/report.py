@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.gpu import figures
 from loadtest.gpu.cost import Limits
 from loadtest.gpu.figures import Row
 from loadtest.gpu.targets import outcomes
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
 NONE = "–"
@@ -22,7 +23,7 @@ def to_markdown(document: dict[str, Any]) -> str:
     """document: results.json."""
     limit = figures.limits(document)
     sections = [
-        _head(document),
+        head(document),
         _parts(document),
         "" if document["dry"] else _targets(document),
         _limits(document),
@@ -41,7 +42,8 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f} %"
 
 
-def _head(document: dict[str, Any]) -> str:
+def head(document: dict[str, Any]) -> str:
+    """Command, machine, device, versions and charts, of any of the GPU's documents."""
     found = [f"{name} {value}" for name, value in document["versions"].items() if value]
     lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
     lines += [TRIAL] if document["dry"] else []
@@ -51,167 +53,178 @@ def _head(document: dict[str, Any]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _section(title: str, header: list[str], lines: list[list[str]]) -> str:
-    return f"## {title}\n{markdown_table(header, lines)}" if lines else ""
+Columns = Mapping[str, Callable[[Any], str]]
+"""Heading to what stands below it, of one row."""
+UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
+
+
+def _section(title: str, rows: Iterable[Any], columns: Columns, below: str = "") -> str:
+    """A table with its title, and what is said below it. Empty without rows."""
+    lines = [[cell(row) for cell in columns.values()] for row in rows]
+    return f"## {title}\n{markdown_table(list(columns), lines)}{below}" if lines else ""
+
+
+def _milliseconds(seconds: float, digits: int) -> str:
+    return f"{1000 * seconds:.{digits}f}"
 
 
 def _parts(document: dict[str, Any]) -> str:
-    lines = [
-        [name, part["status"], f"{part['seconds']:.0f}", part.get("reason") or NONE]
-        for name, part in document["parts"].items()
-    ]
     tests = next(figures.rows(document, "kernel-tests"), None)
-    text = _section("Parts", ["part", "ended", "seconds", "why"], lines)
+    below = ""
     if tests is not None:
         counts = ", ".join(f"{count} {name}" for name, count in tests["counts"].items())
         cut = "" if tests["ended"] else "; the time was over before the last"
-        text += f"\nTests on the device: {counts or 'none'}{cut}.\n"
-        text += "".join(f"- failed: `{name}`\n" for name in tests["failed_tests"])
-    return text
+        below = f"\nTests on the device: {counts or 'none'}{cut}.\n"
+        below += "".join(f"- failed: `{name}`\n" for name in tests["failed_tests"])
+    columns: Columns = {
+        "part": lambda row: row[0],
+        "ended": lambda row: row[1]["status"],
+        "seconds": lambda row: f"{row[1]['seconds']:.0f}",
+        "why": lambda row: row[1].get("reason") or NONE,
+    }
+    return _section("Parts", document["parts"].items(), columns, below)
 
 
 def _targets(document: dict[str, Any]) -> str:
-    lines = [
-        [
-            each.name,
-            f"{'<' if each.at_most else '≥'} {percent(each.aim)}",
-            percent(each.value),
-            each.verdict,
-        ]
-        for each in outcomes(document)
-    ]
-    return _section("Targets", ["what", "aimed at", "measured", ""], lines)
+    columns: Columns = {
+        "what": lambda each: each.name,
+        "aimed at": lambda each: f"{'<' if each.at_most else '≥'} {percent(each.aim)}",
+        "measured": lambda each: percent(each.value),
+        "": lambda each: each.verdict,
+    }
+    return _section("Targets", outcomes(document), columns)
 
 
 def _limits(document: dict[str, Any]) -> str:
-    units = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
-    lines = []
-    for row in figures.rows(document, "limits"):
-        scale, unit = units[row["name"]]
-        lines.append([row["name"], f"{row['size']:,}", f"{row['per_s'] / scale:,.1f} {unit}"])
-    return _section("The machine's limits", ["", "bytes, or side", "rate"], lines)
+    def rate(row: Row) -> str:
+        scale, unit = UNITS[row["name"]]
+        return f"{row['per_s'] / scale:,.1f} {unit}"
+
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "bytes, or side": lambda row: f"{row['size']:,}",
+        "rate": rate,
+    }
+    return _section("The machine's limits", figures.rows(document, "limits"), columns)
 
 
 def _kernels(document: dict[str, Any], limit: Limits | None) -> str:
-    lines = []
-    for row in figures.rows(document, "kernels"):
-        theirs = row.get("torch_seconds")
-        lines.append(
-            [
-                f"{row['op']}, {row['shape']}",
-                f"{1e6 * row['seconds']:,.1f}" + ("" if row["graph"] else " *"),
-                percent(figures.share(row, limit)),
-                NONE if theirs is None else f"{1e6 * theirs:,.1f}",
-                NONE if theirs is None else f"{theirs / row['seconds']:.2f}",
-                row["torch"] or NONE,
-            ]
-        )
-    header = ["kernel", "µs", "of the limit", "torch, µs", "times torch", "torch's"]
-    text = _section("Kernels", header, lines)
-    told = "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the"
-    return text and text + told + " host's time to launch it.\n"
+    def theirs(row: Row) -> Any:
+        return row.get("torch_seconds")
+
+    columns: Columns = {
+        "kernel": lambda row: f"{row['op']}, {row['shape']}",
+        "µs": lambda row: f"{1e6 * row['seconds']:,.1f}" + ("" if row["graph"] else " *"),
+        "of the limit": lambda row: percent(figures.share(row, limit)),
+        "torch, µs": lambda row: NONE if theirs(row) is None else f"{1e6 * theirs(row):,.1f}",
+        "times torch": lambda row: (
+            NONE if theirs(row) is None else f"{theirs(row) / row['seconds']:.2f}"
+        ),
+        "torch's": lambda row: row["torch"] or NONE,
+    }
+    below = (
+        "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
+        "host's time to launch it.\n"
+    )
+    return _section("Kernels", figures.rows(document, "kernels"), columns, below)
 
 
 def _decode(document: dict[str, Any], limit: Limits | None) -> str:
-    lines = [
-        [
-            f"{row['model']}, {row['mode']}",
-            f"{row['batch']}",
-            f"{row['context']:,}",
-            f"{1000 * row['seconds']:.2f}",
-            f"{row['tokens'] / row['seconds']:,.0f}",
-            percent(figures.share(row, limit)),
-        ]
-        for row in figures.rows(document, "steps", what="decode")
-    ]
-    header = ["decode", "batch", "context", "ms a step", "tokens/s", "of the memory limit"]
-    return _section("Decode, through the worker's runner", header, lines)
+    columns: Columns = {
+        "decode": lambda row: f"{row['model']}, {row['mode']}",
+        "batch": lambda row: f"{row['batch']}",
+        "context": lambda row: f"{row['context']:,}",
+        "ms a step": lambda row: _milliseconds(row["seconds"], 2),
+        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
+        "of the memory limit": lambda row: percent(figures.share(row, limit)),
+    }
+    rows = figures.rows(document, "steps", what="decode")
+    return _section("Decode, through the worker's runner", rows, columns)
 
 
 def _prefill(document: dict[str, Any], limit: Limits | None) -> str:
-    lines = [
-        [
-            f"{row['model']}, {row['mode']}",
-            f"{row['sequences']} x {row['length']:,}",
-            f"{row['tokens'] / row['seconds']:,.0f}",
-            f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
-            percent(figures.share(row, limit)),
-        ]
-        for row in figures.rows(document, "steps", what="prefill")
-    ]
-    header = ["prefill", "prompts", "tokens/s", "TFLOP/s", "of the matrix limit"]
-    return _section("Prefill, through the worker's runner", header, lines)
+    columns: Columns = {
+        "prefill": lambda row: f"{row['model']}, {row['mode']}",
+        "prompts": lambda row: f"{row['sequences']} x {row['length']:,}",
+        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
+        "TFLOP/s": lambda row: f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
+        "of the matrix limit": lambda row: percent(figures.share(row, limit)),
+    }
+    rows = figures.rows(document, "steps", what="prefill")
+    return _section("Prefill, through the worker's runner", rows, columns)
 
 
 def _idle(document: dict[str, Any]) -> str:
-    lines = [
-        [
-            f"{row['model']}, batch {row['batch']}",
-            f"{1000 * row['busy'] / row['steps']:.3f}",
-            f"{1000 * row['step_seconds']:.3f}",
-            percent(1 - row["busy"] / row["span"]),
-            percent(figures.idle_between(row)),
-        ]
-        for row in figures.rows(document, "steps", what="idle")
-    ]
-    header = ["profiled", "GPU busy, ms a step", "step without profiler, ms", "idle in all"]
-    return _section("Idle", [*header, "idle between steps, at most"], lines)
+    columns: Columns = {
+        "profiled": lambda row: f"{row['model']}, batch {row['batch']}",
+        "GPU busy, ms a step": lambda row: _milliseconds(row["busy"] / row["steps"], 3),
+        "step without profiler, ms": lambda row: _milliseconds(row["step_seconds"], 3),
+        "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
+        "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
+    }
+    return _section("Idle", figures.rows(document, "steps", what="idle"), columns)
 
 
 def _runs(document: dict[str, Any]) -> str:
-    lines = []
-    for prefix in ("end-to-end", "transformers"):
-        for row in figures.rows(document, prefix, what="run"):
-            lines.append(_run(document, row))
-    header = ["requests at once", "requests", "seconds", "output tokens/s", "all tokens/s"]
-    text = _section("End to end", [*header, "Penstock is faster by"], lines)
-    told = (
+    rows = [
+        row
+        for prefix in ("end-to-end", "transformers")
+        for row in figures.rows(document, prefix, what="run")
+    ]
+
+    def faster_by(row: Row) -> str:
+        own = figures.own_run(document, row)
+        if row["system"] == figures.PENSTOCK or own is None or not row["output_tokens"]:
+            return NONE
+        return f"{figures.output_rate(own) / figures.output_rate(row):.2f}"
+
+    def name(row: Row) -> str:
+        return f"{row['model']}, {row['system']}{'' if row.get('whole', True) else ' *'}"
+
+    columns: Columns = {
+        "requests at once": name,
+        "requests": lambda row: f"{row['requests']}",
+        "seconds": lambda row: f"{row['seconds']:.1f}",
+        "output tokens/s": lambda row: f"{figures.output_rate(row):,.0f}",
+        "all tokens/s": lambda row: f"{figures.total_rate(row):,.0f}",
+        "Penstock is faster by": faster_by,
+    }
+    below = (
         "\n*: cut short by the part's time. generate's rate is that of the time in which most of "
         "its rows still\nwanted tokens, which flatters it; of continuous batching's answers the "
         "whole ones count only.\n"
     )
-    return text and text + (told if any("*" in line[0] for line in lines) else "")
-
-
-def _run(document: dict[str, Any], row: Row) -> list[str]:
-    own = figures.own_run(document, row)
-    ratio = NONE
-    if row["system"] != figures.PENSTOCK and own is not None and row["output_tokens"]:
-        ratio = f"{figures.output_rate(own) / figures.output_rate(row):.2f}"
-    return [
-        f"{row['model']}, {row['system']}{'' if row.get('whole', True) else ' *'}",
-        f"{row['requests']}",
-        f"{row['seconds']:.1f}",
-        f"{figures.output_rate(row):,.0f}",
-        f"{figures.total_rate(row):,.0f}",
-        ratio,
-    ]
+    cut = any(not row.get("whole", True) for row in rows)
+    return _section("End to end", rows, columns, below if cut else "")
 
 
 def _engine_core(document: dict[str, Any]) -> str:
-    lines = []
-    for row in figures.rows(document, "end-to-end", what="run"):
+    rows = figures.rows(document, "end-to-end", what="run")
+
+    def mean(row: Row, *names: str) -> float:
+        """Seconds of one step."""
         core = row["engine_core"]
-        step = core["compute"] + core["dispatch"]
-        count = max(core["steps"], 1)
-        lines.append(
-            [
-                f"{row['model']}, {row['requests']} requests",
-                f"{core['steps']:,}",
-                f"{1000 * step / count:.2f}",
-                *(f"{1000 * core[name] / count:.3f}" for name in ("plan", "apply")),
-                percent((core["plan"] + core["apply"]) / step if step else None),
-                percent(core["dispatch"] / step if step else None),
-            ]
-        )
-    header = ["engine core", "steps", "step, ms", "plan, ms", "apply, ms", "plan and apply"]
-    text = _section("The engine core's share", [*header, "not hidden, at most"], lines)
-    told = (
+        return sum(core[name] for name in names) / max(core["steps"], 1)
+
+    def share(row: Row, *names: str) -> str:
+        step = mean(row, "compute", "dispatch")
+        return percent(mean(row, *names) / step if step else None)
+
+    columns: Columns = {
+        "engine core": lambda row: f"{row['model']}, {row['requests']} requests",
+        "steps": lambda row: f"{row['engine_core']['steps']:,}",
+        "step, ms": lambda row: _milliseconds(mean(row, "compute", "dispatch"), 2),
+        "plan, ms": lambda row: _milliseconds(mean(row, "plan"), 3),
+        "apply, ms": lambda row: _milliseconds(mean(row, "apply"), 3),
+        "plan and apply": lambda row: share(row, "plan", "apply"),
+        "not hidden, at most": lambda row: share(row, "dispatch"),
+    }
+    below = (
         "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
         "took beyond the\nworker's computing (the way there and back included), since the next "
         "step is sent before the last is done.\n"
     )
-    return text and text + told
+    return _section("The engine core's share", rows, columns, below)
 
 
 def _notes(document: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.model_config import ModelConfig, RopeScaling
 
 LLAMA_8B = ModelConfig(
@@ -46,20 +48,8 @@ TINY_LLAMA = ModelConfig(
     rms_norm_eps=1e-5,
     rope_theta=10_000.0,
 )
-TINY_QWEN3 = ModelConfig(
-    architecture="qwen3",
-    vocab_size=320,
-    hidden_size=128,
-    intermediate_size=128,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=32,
-    max_position=512,
-    rms_norm_eps=1e-6,
-    rope_theta=10_000.0,
-    tie_word_embeddings=True,
-    qk_norm=True,
+TINY_QWEN3 = msgspec.structs.replace(
+    TINY_LLAMA, architecture="qwen3", rms_norm_eps=1e-6, tie_word_embeddings=True, qk_norm=True
 )
 MODELS = {
     "Llama-3.1-8B": LLAMA_8B,

@@ -17,11 +17,9 @@ FLUSHED_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Timing:
-    """seconds: the median.  graph: whether it was replayed from a CUDA graph, so that the host's
-    time to launch it isn't in it."""
-
-    seconds: float
+    seconds: float  # the median
     graph: bool
+    """Whether it was replayed from a CUDA graph: then the host's time to launch it isn't in it."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from penstock.bench.load.options import EndControl, Length, LoadOptions
 
 @dataclass(frozen=True)
 class Target:
-    """Ours to a peer's figure (a key of measure.medians): at_least, or at_most for times."""
+    """What our figure is to be, as a multiple of a peer's."""
 
-    figure: str
+    figure: str  # a key of measure.medians
     peer: str
     at_least: float | None = None
-    at_most: float | None = None
+    at_most: float | None = None  # for times
 
     def met(self, ratio: float) -> bool:
         if self.at_most is not None:

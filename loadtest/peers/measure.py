@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.peers.cells import Cell
-from loadtest.peers.process import RunningServer, ServerFailed
+from loadtest.peers.running_server import RunningServer, ServerFailed
 from loadtest.peers.servers import Server
+from loadtest.report.files import say
 from penstock.bench.load.run import run
 from penstock.bench.load.statistics import Distribution, Summary
 from penstock.bench.load.target import TargetError
@@ -21,13 +21,13 @@ from penstock.bench.load.target import TargetError
 
 @dataclass
 class Outcome:
-    """One server's runs. `runs` has a list per cell; failures says what went wrong, in order."""
+    """One server's runs."""
 
     server: Server
-    runs: dict[str, list[Summary]] = field(default_factory=dict)
+    runs: dict[str, list[Summary]] = field(default_factory=dict)  # by cell
     ready_s: list[float] = field(default_factory=list)
     memory_bytes: list[int] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # what went wrong, in order
 
     def failed_requests(self) -> int:
         return sum(run.failed for runs in self.runs.values() for run in runs)
@@ -124,20 +124,20 @@ def _one_server(
     label: str,
     progress: bool,
 ) -> None:
-    print(f"{label}: starting", file=sys.stderr, flush=True)
+    say(f"{label}: starting")
     try:
         with awake as running:
             for cell in cells:
                 if not outcome.server.takes(cell):
                     continue
-                print(f"{label}: {cell.name}", file=sys.stderr, flush=True)
+                say(f"{label}: {cell.name}")
                 options = cell.options(running.url, outcome.server.end_control)
                 report = run(options, progress=progress)
                 outcome.runs.setdefault(cell.name, []).append(report.summary)
             outcome.memory_bytes.append(running.memory())
     except (ServerFailed, TargetError) as error:
         outcome.failures.append(str(error))
-        print(f"{label}: {error}", file=sys.stderr, flush=True)
+        say(f"{label}: {error}")
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.peers.cells import Cell
 from loadtest.peers.measure import Comparison, Outcome, medians
-from loadtest.readme import markers, replace_section
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 from penstock.bench.load.statistics import Summary
 
 OURS = "penstock"
-BEGIN, END = markers("comparison", "compare.py")
 _COLUMNS = {
     "output tok/s": "output_tokens_per_s",
     "req/s": "requests_per_s",
@@ -122,34 +121,20 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def draw_chart(comparison: Comparison, path: Path) -> None:
     """Bars of output tokens per second, a panel for each cell."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     count = len(comparison.cells)
-    figure, panels = pyplot.subplots(1, count, figsize=(3.4 * count, 3.2), squeeze=False)
-    for panel, cell in zip(panels[0], comparison.cells, strict=True):
-        shown = [outcome for outcome in comparison.outcomes if outcome.server.takes(cell)]
-        names = [outcome.server.name for outcome in shown]
-        rates = [_rate(outcome, cell.name) for outcome in shown]
-        bars = panel.bar(names, rates, color=[f"C{index}" for index in range(len(names))])
-        panel.bar_label(bars, fmt="{:,.0f}")
-        panel.set_title(cell.name, fontsize=9)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.margins(y=0.12)
-    panels[0][0].set_ylabel("output tokens/s")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with chart(path, columns=count, size=(3.4 * count, 3.2), squeeze=False) as panels:
+        for panel, cell in zip(panels[0], comparison.cells, strict=True):
+            shown = [outcome for outcome in comparison.outcomes if outcome.server.takes(cell)]
+            names = [outcome.server.name for outcome in shown]
+            rates = [_rate(outcome, cell.name) for outcome in shown]
+            bars = panel.bar(names, rates, color=[f"C{index}" for index in range(len(names))])
+            panel.bar_label(bars, fmt="{:,.0f}")
+            panel.set_title(cell.name, fontsize=9)
+            panel.margins(y=0.12)
+        panels[0][0].set_ylabel("output tokens/s")
 
 
 def _rate(outcome: Outcome, cell: str) -> float:
     """0 where the server has no run of the cell."""
     figure = medians(outcome.runs.get(cell, []))["output_tokens_per_s"]
     return 0.0 if figure is None else figure.value
-
-
-def write_readme(readme: Path, section: str) -> None:
-    """Replaces what stands between the markers. Raises ValueError where they are missing."""
-    replace_section(readme, BEGIN, END, section)

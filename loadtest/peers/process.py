@@ -1,105 +1,117 @@
-"""A server in a process group of its own: started, waited for, stopped with all its processes,
-those too that made sessions of their own."""
+"""A peer's processes: in a group of their own, paused, counted, and stopped with all that they have
+started, those too that made sessions of their own."""
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
-from loadtest.peers.servers import Server
-from penstock.bench.load.target import Target
 
+class PeerProcess:
+    """The process of one peer; a `with` block has it from when it is ready.
 
-class ServerFailed(RuntimeError):
-    """The server ended or wasn't ready in time; the message ends with its last log lines."""
-
-
-class RunningServer:
-    """`with RunningServer(server, log) as running:` is ready inside the block.
-
-    ready_s: seconds from the start to the first good answer of its ready path.
+    A subclass says what it is to be ready, in `wait_ready`.  Everything that it writes goes to
+    `log`.
     """
 
-    def __init__(self, server: Server, log: Path, stop_timeout: float = 20.0) -> None:
-        self.server = server
-        self.port = free_port()
-        self.ready_s = 0.0
+    def __init__(
+        self, log: Path, *, pausable: bool, start_timeout: float, stop_timeout: float = 20.0
+    ) -> None:
+        self.ready_s = 0.0  # seconds from the start until it was ready
         self._log = log
+        self._pausable = pausable
+        self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._known: set[psutil.Process] = set()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
 
-    def __enter__(self) -> RunningServer:
+    def environment(self) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def wait_ready(self, deadline: float) -> None:
+        """deadline: of time.monotonic(). Raises where it isn't ready until then."""
+        raise NotImplementedError
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGTERM to the group, where the peer knows no other way."""
+        try:
+            os.killpg(process.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # all gone
+
+    def __enter__(self) -> Any:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.server.command(self.port),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.server.environment},
-                start_new_session=True,
-            )
+            self._process = self._started(log)
         try:
-            self._wait_until_ready(self._process, began + self.server.start_timeout)
+            self.wait_ready(began + self._start_timeout)
         except BaseException:
             self.stop()
             raise
         self.ready_s = time.monotonic() - began
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _started(self, log: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            start_new_session=True,
+        )
 
     def memory(self) -> int:
         """Bytes of all its processes, a shared page counted once (PSS)."""
         return sum(_proportional_size(process) for process in self._living())
 
-    def stop(self) -> None:
-        """SIGTERM to the group, SIGKILL to what lives after stop_timeout; returns when all are
-        gone."""
-        if self._process is None:
+    def pause(self) -> None:
+        """Stops all its processes where they bear it: an idle engine's threads may spin."""
+        if self._pausable:
+            self._signal("suspend")
+
+    def resume(self) -> None:
+        if self._pausable:
+            self._signal("resume")
+
+    def stop(self, grace: float | None = None) -> None:
+        """Asks it to end, kills what lives after `grace` seconds (its stop timeout, if None), and
+        returns when all are gone.  Idempotent."""
+        process = self._process
+        if process is None:
             return
-        self.resume()
+        self._signal("resume")
         if self._living():
-            _signal_group(self._process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + self._stop_timeout
+            self.ask_to_end(process)
+        deadline = time.monotonic() + (self._stop_timeout if grace is None else grace)
         while self._living() and time.monotonic() < deadline:
             time.sleep(0.05)
         while left := self._living():
-            kill_all(left)
+            for each in left:
+                _if_there(each, "kill")
             time.sleep(0.02)
-        self._process.wait()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            try:
+                if stream is not None:
+                    stream.close()
+            except OSError:
+                pass  # what it had not read
         self._process = None
-
-    def pause(self) -> None:
-        """Stops all its processes where they bear it: an idle engine's threads may spin."""
-        if self.server.pausable:
-            signal_all(self._living(), "suspend")
-
-    def resume(self) -> None:
-        if self.server.pausable:
-            signal_all(self._living(), "resume")
 
     def _living(self) -> set[psutil.Process]:
         """The group, the descendants, and what was either before and lost its parent since."""
@@ -115,50 +127,21 @@ class RunningServer:
         self._known = {process for process in found if _lives(process)}
         return self._known
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        target = Target.from_url(self.url)
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise ServerFailed(
-                    f"{self.server.name} ended with {process.returncode}:\n{self._last_lines()}"
-                )
-            if _answers(target, self.server.ready_path):
-                return
-            time.sleep(0.1)
-        raise ServerFailed(
-            f"{self.server.name} was not ready within {self.server.start_timeout:g} s:\n"
-            f"{self._last_lines()}"
-        )
+    def _signal(self, action: Literal["suspend", "resume"]) -> None:
+        for process in self._living():
+            _if_there(process, action)
 
-    def _last_lines(self) -> str:
+    def last_lines(self) -> str:
+        """Of the log."""
         text = self._log.read_bytes()[-4000:].decode("utf-8", "replace")
         return "\n".join(text.splitlines()[-15:])
 
 
-def free_port() -> int:
-    """A loopback port that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _answers(target: Target, path: str) -> bool:
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=2)
+def _if_there(process: psutil.Process, action: str) -> None:
     try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        pass  # all gone
+        getattr(process, action)()
+    except psutil.NoSuchProcess:
+        pass
 
 
 def _group(number: int) -> set[psutil.Process]:
@@ -178,24 +161,6 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def signal_all(processes: Iterable[psutil.Process], action: Literal["suspend", "resume"]) -> None:
-    """Those that still live."""
-    for process in processes:
-        try:
-            process.suspend() if action == "suspend" else process.resume()
-        except psutil.NoSuchProcess:
-            pass
-
-
-def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """Those that still live."""
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
 def _proportional_size(process: psutil.Process) -> int:

@@ -14,7 +14,6 @@ from loadtest.peers.cells import Cell
 from penstock.bench.load.options import EndControl
 from penstock.machine import usable_cores, usable_memory, version_of
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("penstock", "vllm", "llamacpp")
 _CONTEXT = "2048"
 
@@ -25,22 +24,16 @@ class SetupError(RuntimeError):
 
 @dataclass(frozen=True)
 class Server:
-    """command gives the arguments for a port; ready_path answers 200 once requests can come.
-
-    max_streams: cells with more are left out.  pausable: its processes bear being stopped while
-    another server is measured.
-    """
-
     name: str
-    command: Callable[[int], list[str]]
-    ready_path: str
+    command: Callable[[int], list[str]]  # the command line, for a port
+    ready_path: str  # answers 200 once requests can come
     version: str
     note: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     end_control: EndControl = field(default_factory=EndControl)
     start_timeout: float = 300.0
-    max_streams: int | None = None
-    pausable: bool = True
+    max_streams: int | None = None  # cells with more are left out
+    pausable: bool = True  # its processes bear being stopped while another server is measured
 
     def takes(self, cell: Cell) -> bool:
         return self.max_streams is None or cell.streams <= self.max_streams

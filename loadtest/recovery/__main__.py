@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -24,21 +23,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import now, run_facts
-from loadtest.recovery.parts import (
-    PATIENCE,
-    Listening,
-    Part,
-    engine,
-    front_end,
-    listening,
-    model_with_context,
-    worker,
-)
+from loadtest.recovery.listening import PATIENCE, Listening, listening
 from loadtest.recovery.report import markdown, passed
 from loadtest.recovery.samples import Sample, recovery
+from loadtest.report.files import Report, parser
+from testing.processes import RestartableProcess, engine, front_end, model_with_context, worker
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+PROGRAM = "-m loadtest.recovery"
 UNBOUNDED = ("--max-waiting-requests", "100000", "--max-waiting-tokens", "1000000000")
 VICTIMS = ("engine", "worker", "front end")
 GOES_ON = 60.0
@@ -47,15 +38,14 @@ GOES_ON = 60.0
 
 @dataclass(frozen=True)
 class Load:
-    """requests: that are to be open at the kill.  prompt, tokens: of each, in and out.
-    step_seconds: between steps.  flags: of the engine core."""
+    """Requests on an engine core and a worker that computes nothing."""
 
     name: str
-    requests: int
-    prompt: int
-    tokens: int
-    step_seconds: float
-    flags: tuple[str, ...] = ()
+    requests: int  # that are to be open at the kill
+    prompt: int  # tokens of each
+    tokens: int  # that each asks for
+    step_seconds: float  # between steps
+    flags: tuple[str, ...] = ()  # of the engine core
 
     @property
     def total(self) -> int:
@@ -71,8 +61,8 @@ class Load:
 class Running:
     """A load on its processes."""
 
-    engine: Part
-    worker: Part
+    engine: RestartableProcess
+    worker: RestartableProcess
     front: Listening
 
     def pid_of(self, victim: str) -> int:
@@ -101,26 +91,18 @@ def loads(options: argparse.Namespace) -> list[Load]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.recovery", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--requests", type=int, default=20_000, help="of short prompts")
-    parser.add_argument("--long-requests", type=int, default=280)
-    parser.add_argument("--long-prompt", type=int, default=130_000, help="tokens")
-    parser.add_argument("--pauses", type=int, default=18, help="the processes in turn")
-    parser.add_argument("--longest", type=float, default=10.0, help="pause, seconds")
-    parser.add_argument("--seed", type=int, default=1, help="of the pauses")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    started = now()
+    command = parser(PROGRAM, __doc__.splitlines()[0])
+    command.add_argument("--requests", type=int, default=20_000, help="of short prompts")
+    command.add_argument("--long-requests", type=int, default=280)
+    command.add_argument("--long-prompt", type=int, default=130_000, help="tokens")
+    command.add_argument("--pauses", type=int, default=18, help="the processes in turn")
+    command.add_argument("--longest", type=float, default=10.0, help="pause, seconds")
+    command.add_argument("--seed", type=int, default=1, help="of the pauses")
+    options = command.parse_args(arguments)
+    report = Report("recovery", PROGRAM, options, arguments)
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         figures = asyncio.run(measure(Path(folder), options))
-    facts = run_facts("-m loadtest.recovery", sys.argv[1:], started)
-    options.output.mkdir(parents=True, exist_ok=True)
-    text = markdown(facts, figures)
-    (options.output / "recovery.json").write_text(json.dumps({**facts, **figures}, indent=1) + "\n")
-    (options.output / "recovery.md").write_text(text)
-    print(text)
+    report.finish(figures, lambda facts: markdown(facts, figures))
     return 0 if passed(figures) else 1
 
 

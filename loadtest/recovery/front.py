@@ -15,10 +15,10 @@ import time
 import msgspec
 
 from loadtest.recovery.samples import Outcome, Sample
-from loadtest.soak.words import text
 from penstock.client.engine_client import EngineClient
 from penstock.errors import PenstockError
 from penstock.sampling_params import SamplingParams
+from testing.words import text
 
 PACE = 0.05
 SUBMITTED_AT_ONCE = 256

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
+from loadtest.report.findings import listed, sections, verdict
 from penstock.bench.load.report import markdown_table
 
 FIRST_WITHIN = 3.0
@@ -42,8 +43,6 @@ def passed(figures: dict[str, Any]) -> bool:
 
 def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
     """The whole file."""
-    found = faults(figures)
-    verdict = "All as it should be." if not found else f"Not as it should be: {'; '.join(found)}."
     head = ["one kill -9 of the engine core", "requests", "tokens of a prompt", "open then"]
     head += ["first token, s", "all accepted, s", "all ended, s", "equal", "wrong"]
     rows = [
@@ -60,12 +59,11 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         ]
         for kill in figures["kills"]
     ]
-    parts = [machine_line(facts), verdict, markdown_table(head, rows)]
+    parts = [machine_line(facts), verdict(faults(figures)), markdown_table(head, rows)]
     if figures["storm"] is not None:
         parts += _storm(figures["storm"])
     wrong = [*figures["kills"], *([figures["storm"]] if figures["storm"] else [])]
-    parts.append("".join(f"- {line}\n" for each in wrong for line in each["failed"]))
-    return "\n\n".join(part for part in parts if part).rstrip() + "\n"
+    return sections([*parts, listed(line for each in wrong for line in each["failed"])])
 
 
 def _storm(storm: dict[str, Any]) -> list[str]:

@@ -8,37 +8,30 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """at: seconds of the machine's monotonic clock.  boot: of the engine core in the session; empty
-    without one.  held: requests that it says it has, waiting and running, as of its last Status.
-    open: that have not ended.  accepted: so far, in the first place.  tokens: that came, so far."""
+    """Where the front end stands at one moment."""
 
-    at: float
-    boot: str
-    held: int
-    open: int
-    accepted: int
-    tokens: int
+    at: float  # seconds of the machine's monotonic clock
+    boot: str  # of the engine core in the session; empty without one
+    held: int  # requests that the engine core's last Status counts, waiting and running
+    open: int  # requests that have not ended
+    accepted: int  # requests so far, each counted once
+    tokens: int  # that came so far
 
 
 class Outcome(msgspec.Struct, tag="outcome"):
-    """equal: requests that said what they would have said undisturbed; wrong: all others.  failed,
-    different: the first of these, in words."""
+    """What became of all requests."""
 
-    equal: int = 0
-    wrong: int = 0
-    failed: list[str] = []
-    different: list[str] = []
+    equal: int = 0  # that said what they would have said undisturbed
+    wrong: int = 0  # all others
+    failed: list[str] = []  # the first of them, in words
+    different: list[str] = []  # the first of them, in words
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """Seconds from the blow on; None: not while it was looked at.
+    """Seconds from the blow on; None: not while it was looked at."""
 
-    first: until the first token that the next life gave.  accepted: until the engine core said that
-    it has all that are open.
-    """
-
-    first: float | None
-    accepted: float | None
+    first: float | None  # until the first token that the next life gave
+    accepted: float | None  # until the engine core said that it has all that are open
 
 
 def recovery(samples: Sequence[Sample], blow: float) -> Recovery:

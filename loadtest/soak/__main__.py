@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -24,56 +23,54 @@ from typing import Any
 import uvloop
 
 from deploy.local import NotThere
-from loadtest.facts import now, run_facts
+from loadtest.report.files import Report, parser, say
+from loadtest.report.memory import Memory, draw
 from loadtest.soak.client import Shape, Soak
-from loadtest.soak.memory import Memory
-from loadtest.soak.report import chart, markdown, passed
-from loadtest.soak.system import System, balanced
+from loadtest.soak.report import markdown, passed
 from penstock_gateway.process import raise_file_limit
+from testing.system import System, balanced
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+PROGRAM = "-m loadtest.soak"
 MOST_SEQUENCES = 4096
 BLOCKS_EACH = 12
 """KV blocks for a stream: more than streams hold on average, and so few that what is kept of ended
 ones fills the rest within a minute."""
 STREAM_SECONDS = (30.0, 120.0)
+WINDOW = 60.0
+"""Seconds at the beginning and at the end whose medians are compared."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.soak", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--streams", type=int, default=1000, help="open at a time")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of replacing what ends")
-    parser.add_argument(
+    command = parser(PROGRAM, __doc__.splitlines()[0])
+    command.add_argument("--streams", type=int, default=1000, help="open at a time")
+    command.add_argument("--seconds", type=float, default=600.0, help="of replacing what ends")
+    command.add_argument(
         "--warm-up", type=float, metavar="SECONDS", help="before them; default: twice --longest"
     )
-    parser.add_argument("--gateways", type=int, default=2)
-    parser.add_argument("--step-seconds", type=float, default=0.5, help="between a stream's tokens")
-    parser.add_argument("--longest", type=float, default=STREAM_SECONDS[1], help="stream, seconds")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    command.add_argument("--gateways", type=int, default=2)
+    command.add_argument("--step-seconds", type=float, default=0.5, help="between two tokens")
+    command.add_argument("--longest", type=float, default=STREAM_SECONDS[1], help="stream, seconds")
+    options = command.parse_args()
     if options.warm_up is None:
         options.warm_up = 2 * options.longest
     raise_file_limit()
-    started = now()
+    report = Report("soak", PROGRAM, options)
     try:
         with tempfile.TemporaryDirectory(prefix="pst-") as folder:
-            figures, samples = measure(Path(folder), options)
+            figures, memory = measure(Path(folder), options)
     except NotThere as missing:
-        print(f"loadtest.soak: {missing}", file=sys.stderr)
+        say(f"loadtest.soak: {missing}")
         return 2
-    facts = run_facts("-m loadtest.soak", sys.argv[1:], started)
-    options.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "figures": figures, "samples": samples}
-    (options.output / "soak.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.output / "soak.md").write_text(markdown(facts, figures))
-    chart(figures, samples, options.output / "soak.png")
-    print(markdown(facts, figures))
+    samples = {"at": memory.at, "open": memory.open, "rss_mib": memory.rss}
+    report.finish(
+        {"figures": figures, "samples": samples},
+        lambda facts: markdown(facts, figures),
+        draw=lambda path: draw(memory, options.warm_up, path),
+    )
     return 0 if passed(figures) else 1
 
 
-def measure(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Memory]:
     """Figures, and what they are made of: a sample each second."""
     flags = ["--max-num-seqs", str(min(options.streams, MOST_SEQUENCES))]
     flags += ["--max-num-batched-tokens", "16384", "--max-waiting-requests", "100000"]
@@ -85,28 +82,20 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], 
         soak, memory, seconds = uvloop.run(run(system, shape, whole))
     score = soak.score
     figures: dict[str, Any] = {
-        "streams": options.streams,
-        "seconds": options.seconds,
-        "warm_up": options.warm_up,
-        "gateways": options.gateways,
-        "step_seconds": step,
+        name: getattr(options, name)
+        for name in ("streams", "seconds", "warm_up", "gateways", "step_seconds")
+    }
+    figures |= {
+        name: getattr(score, name) for name in ("begun", "whole", "lost", "losses", "bytes")
+    }
+    figures |= {
         "tokens_of_a_stream": [shape.shortest, shape.longest],
-        "begun": score.begun,
-        "whole": score.whole,
-        "lost": score.lost,
-        "losses": score.losses,
-        "bytes": score.bytes,
         "tokens_per_s": score.tokens / seconds,
         "longest_gap_s": score.longest_gap,
         "fewest_open": memory.fewest_open(options.warm_up),
-        "memory": {},
+        "memory": memory.growths(options.warm_up, WINDOW),
     }
-    for name in memory.rss:
-        early, late, growth = memory.drift(name, options.warm_up, whole)
-        figures["memory"][name] = {"early_mib": early, "late_mib": late, "growth": growth}
-    rss = {name: [round(v, 2) for v in values] for name, values in memory.rss.items()}
-    samples = {"at": [round(at, 2) for at in memory.at], "open": memory.open, "rss_mib": rss}
-    return figures, samples
+    return figures, memory
 
 
 async def run(system: System, shape: Shape, seconds: float) -> tuple[Soak, Memory, float]:
@@ -116,7 +105,7 @@ async def run(system: System, shape: Shape, seconds: float) -> tuple[Soak, Memor
     soak, memory = Soak(system.balancer.port, shape), Memory()
     begun = time.monotonic()
     watching = asyncio.create_task(
-        memory.watch(system.pids, lambda: len(soak.open), seconds), name="memory"
+        memory.watch(lambda: system.pids, seconds, lambda: len(soak.open)), name="memory"
     )
     await soak.run(begun + seconds)
     await watching

@@ -12,7 +12,7 @@ from typing import Any
 import httptools
 import msgspec
 
-from loadtest.soak.words import text
+from testing.words import text
 
 OPENING = 50
 """New streams in a tenth of a second at most."""
@@ -36,11 +36,9 @@ _DECODER = msgspec.json.Decoder(_Chunk)
 
 @dataclass(frozen=True)
 class Shape:
-    """streams: open at a time.  shortest, longest: tokens of a stream."""
-
-    streams: int
-    shortest: int
-    longest: int
+    streams: int  # open at a time
+    shortest: int  # tokens of a stream
+    longest: int  # tokens of a stream
 
     def tokens(self, seed: int) -> int:
         """Of that stream: any length, evenly, and no neighbours alike."""
@@ -49,16 +47,15 @@ class Shape:
 
 @dataclass
 class Score:
-    """What has become of the streams so far. losses: the first few, in words.
-    longest_gap: seconds between two reads of one stream, after its first."""
+    """What has become of the streams so far."""
 
     begun: int = 0
     whole: int = 0
     lost: int = 0
     tokens: int = 0
     bytes: int = 0
-    longest_gap: float = 0.0
-    losses: list[str] = field(default_factory=list)
+    longest_gap: float = 0.0  # seconds between two reads of one stream, after its first
+    losses: list[str] = field(default_factory=list)  # the first few, in words
 
 
 class Stream(asyncio.Protocol):

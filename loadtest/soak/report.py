@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.facts import machine_line
+from loadtest.report.findings import listed, sections
 from penstock.bench.load.report import markdown_table
 
 ALLOWED_DRIFT = 0.02
@@ -39,36 +39,5 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         f"{figures['step_seconds']:g} s. Early and late: medians of the first minute after the "
         "warm-up and of the last one (of a short run: quarter)."
     )
-    losses = "".join(f"\n- {each}" for each in figures["losses"])
-    return (
-        f"{machine_line(facts)}\n\n{words}\n\n{markdown_table(head, rows)}\n{losses}\n".rstrip()
-        + "\n"
-    )
-
-
-def chart(figures: dict[str, Any], samples: dict[str, Any], path: Path) -> None:
-    """RSS of each process against its own early median, and how many streams were open."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (above, below) = pyplot.subplots(
-        2, 1, sharex=True, figsize=(9, 6), height_ratios=(3, 1), layout="constrained"
-    )
-    for name, values in samples["rss_mib"].items():
-        early = figures["memory"][name]["early_mib"]
-        above.plot(
-            samples["at"], [100 * (v / early - 1) for v in values], label=f"{name}, {early:.0f} MiB"
-        )
-    above.axhline(100 * ALLOWED_DRIFT, color="red", linewidth=1, linestyle="--")
-    above.axvspan(0, figures["warm_up"], color="lightgray")
-    above.set_ylim(-10, 10)
-    above.set_ylabel("RSS against the first minute after the warm-up, %")
-    above.legend(loc="lower right", fontsize="small")
-    below.plot(samples["at"], samples["open"], color="gray")
-    below.set_ylabel("open streams")
-    below.set_ylim(bottom=0)
-    below.set_xlabel("seconds")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    table = markdown_table(head, rows)
+    return sections([machine_line(facts), words, table, listed(figures["losses"])])

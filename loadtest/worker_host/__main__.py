@@ -13,11 +13,9 @@ With --against REVISION, processes of both versions take turns.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -27,37 +25,36 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import now, run_facts
+from loadtest.report.facts import ROOT
+from loadtest.report.figures import distribution
+from loadtest.report.files import Report, parser
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.report import draw, report
+from penstock.machine import version_of
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "-m loadtest.worker_host"
 PACKAGES = ("shared", "services", "kernels")
 MINUTES = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog=f"python {PROGRAM}", description=__doc__)
-    parser.add_argument("--steps", type=int, default=200, help="timed in each turn of a case")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each version")
-    parser.add_argument("--against", help="a revision of this repository to take turns with")
-    parser.add_argument("--output", type=Path, default=ROOT / "loadtest" / "results")
-    arguments = parser.parse_args()
-    started = now()
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--steps", type=int, default=200, help="timed in each turn of a case")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each version")
+    command.add_argument("--against", help="a revision of this repository to take turns with")
+    flags = command.parse_args()
+    written = Report("worker_host", PROGRAM, flags)
     with tempfile.TemporaryDirectory() as folder:
         versions = {"now": ROOT}
-        if arguments.against:
-            versions[arguments.against] = check_out(arguments.against, Path(folder))
-        rows = measure(versions, arguments.steps, arguments.rounds)
-    facts = {**run_facts(PROGRAM, sys.argv[1:], started), "versions": versions_used()}
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    document = {**facts, "rows": rows}
-    (arguments.output / "worker_host.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = report(facts, rows)
-    (arguments.output / "worker_host.md").write_text(text)
-    draw(rows, arguments.output / "worker_host.png")
-    print(text)
+        if flags.against:
+            versions[flags.against] = check_out(flags.against, Path(folder))
+        rows = measure(versions, flags.steps, flags.rounds)
+    written.finish(
+        {"rows": rows},
+        lambda facts: report(facts, rows),
+        draw=lambda path: draw(rows, path),
+        versions=versions_used(),
+    )
 
 
 def check_out(revision: str, folder: Path) -> Path:
@@ -103,15 +100,13 @@ def turn_of(case: Case, root: Path, steps: int) -> dict[str, Any]:
 
 def figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
     """Microseconds of a step; launches of one."""
-    totals = sorted(micro(turn["total"] for turn in turns))
+    total = micro(turn["total"] for turn in turns)
     first = turns[0]
     return {
-        "steps": len(totals),
-        "p50": statistics.median(totals),
-        "p99": totals[int(0.99 * len(totals))],
-        "parts": {
-            part: quantiles(micro(turn["parts"][part] for turn in turns)) for part in first["parts"]
-        },
+        "steps": total["count"],
+        "p50": total["p50"],
+        "p99": total["p99"],
+        "parts": {part: micro(turn["parts"][part] for turn in turns) for part in first["parts"]},
         "kernels": first["kernels"],
         "operations": first["operations"],
         "launches": sum(first["kernels"].values()) + sum(first["operations"].values()),
@@ -119,21 +114,12 @@ def figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def micro(turns: Iterable[list[float]]) -> list[float]:
-    return [1e6 * seconds for turn in turns for seconds in turn]
+def micro(turns: Iterable[list[float]]) -> dict[str, float]:
+    return distribution((seconds for turn in turns for seconds in turn), 1e6)
 
 
-def quantiles(values: list[float]) -> dict[str, float]:
-    values = sorted(values)
-    return {"p50": statistics.median(values), "p99": values[int(0.99 * len(values))]}
-
-
-def versions_used() -> dict[str, str]:
-    import numpy
-    import torch
-    import triton
-
-    return {"torch": torch.__version__, "triton": triton.__version__, "numpy": numpy.__version__}
+def versions_used() -> dict[str, str | None]:
+    return {name: version_of(name) for name in ("torch", "triton", "numpy")}
 
 
 if __name__ == "__main__":

@@ -22,11 +22,9 @@ IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class Case:
-    """kind: how tokens are chosen.  ending: sequences that end at each step, to be replaced."""
-
     sequences: int
-    kind: str
-    ending: int = 0
+    kind: str  # how tokens are chosen
+    ending: int = 0  # sequences that end at each step, to be replaced
 
     @property
     def name(self) -> str:

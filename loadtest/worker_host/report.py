@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
 from loadtest.worker_host.parts import PARTS
 from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
 from penstock.bench.load.report import markdown_table
@@ -54,22 +55,20 @@ def report(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     names = [f"{row['case']}: {row['version']}" for row in rows]
-    figure, axes = pyplot.subplots(figsize=(10, 0.3 * len(rows) + 1.5))
     left = [0.0] * len(rows)
-    colours = pyplot.get_cmap("tab20").colors
-    for part, colour in zip(PARTS, colours, strict=False):
-        widths = [row["parts"][part]["p50"] for row in rows]
-        axes.barh(names, widths, left=left, label=part, color=colour)
-        left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.invert_yaxis()
-    axes.set(xlabel="us of a step, p50 of each part")
-    axes.legend(fontsize=7, ncols=2)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with chart(path, size=(10, 0.3 * len(rows) + 1.5)) as axes:
+        for number, part in enumerate(PARTS):
+            widths = [row["parts"][part]["p50"] for row in rows]
+            axes.barh(
+                names,
+                widths,
+                left=left,
+                label=part,
+                color=f"C{number % 10}",
+                alpha=1 - number // 10 / 2,
+            )
+            left = [before + width for before, width in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set(xlabel="us of a step, p50 of each part")
+        axes.legend(fontsize=7, ncols=2)

@@ -31,12 +31,11 @@ HIDDEN = 64
 
 @dataclass
 class Launches:
-    """kernels: how often each Triton kernel was launched.  operations: torch's, counted only
-    inside of `counted`, as that is slow.  replays: of graphs."""
+    """What was launched while `counted` was open; counting is slow."""
 
-    kernels: dict[str, int] = field(default_factory=dict)
-    operations: dict[str, int] = field(default_factory=dict)
-    replays: int = 0
+    kernels: dict[str, int] = field(default_factory=dict)  # how often each of Triton's
+    operations: dict[str, int] = field(default_factory=dict)  # how often each of torch's
+    replays: int = 0  # of graphs
     _counting: bool = False
 
     @contextmanager

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from deploy.local import HAPROXY_CONFIG, Balancer, haproxy
+from testing.serving import wait_until
 from tests.deploy.programs import needed
 from tests.deploy.scripted_gateway import Scripted, scripted_gateway
-from tests.system.serving import wait_until
 
 PATH = "/v1/completions"
 

@@ -20,10 +20,10 @@ import httpx
 import pytest
 
 from deploy.local import Balancer, answers, free_port, haproxy
-from loadtest.soak.system import System, engine_and_worker
-from loadtest.soak.words import text
+from testing.serving import wait_until
+from testing.system import System, engine_and_worker
+from testing.words import text
 from tests.deploy.programs import certificate, needed
-from tests.system.serving import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

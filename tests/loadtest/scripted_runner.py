@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from loadtest.peers.library.runners.loop import serve  # noqa: E402
+from loadtest.peers.library.runner import serve  # noqa: E402
 
 BEHAVIOUR = sys.argv[3]
 SECONDS = 0.02
@@ -42,4 +42,4 @@ class Scripted:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Scripted))
+    sys.exit(serve(Scripted, sys.argv[1], int(sys.argv[2])))

@@ -11,8 +11,9 @@ import pytest
 
 from loadtest.adversary.__main__ import main
 from loadtest.adversary.edges import KINDS, attack
-from loadtest.adversary.report import faults, percentile
-from loadtest.adversary.watching import Memory, sessions_lost
+from loadtest.adversary.report import faults, sessions_lost
+from loadtest.report.figures import percentile
+from loadtest.report.memory import Memory
 
 CONTEXT = 1024
 

@@ -16,9 +16,11 @@ import pytest
 from loadtest.peers.cells import CELLS, Cell, Target
 from loadtest.peers.compare import main
 from loadtest.peers.measure import Comparison, Outcome, compare, medians, to_dict
-from loadtest.peers.presentation import BEGIN, END, draw_chart, to_markdown, write_readme
-from loadtest.peers.process import RunningServer, ServerFailed
-from loadtest.peers.servers import ROOT, Server, SetupError, make_server
+from loadtest.peers.presentation import draw_chart, to_markdown
+from loadtest.peers.running_server import RunningServer, ServerFailed
+from loadtest.peers.servers import Server, SetupError, make_server
+from loadtest.report.facts import ROOT
+from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.statistics import summarise
 
@@ -38,7 +40,7 @@ def scripted(name: str, *flags: str) -> Server:
     return Server(
         name=name,
         command=lambda port: [
-            *(sys.executable, "-m", "loadtest.scripted_server", "--port", str(port), *flags)
+            *(sys.executable, "-m", "testing.scripted_server", "--port", str(port), *flags)
         ],
         ready_path="/ready",
         version="1",
@@ -167,18 +169,19 @@ def test_what_was_cut_off_is_marked() -> None:
 
 def test_readme_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_readme(readme, "new\n")
-    write_readme(readme, "newer\n")
-    assert readme.read_text() == f"before\n{BEGIN}\n\nnewer\n\n{END}\nafter\n"
+    begin = "<!-- comparison: begin (written by compare.py --write-readme) -->"
+    end = "<!-- comparison: end -->"
+    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    replace_section(readme, "comparison", "new\n")
+    replace_section(readme, "comparison", "newer\n")
+    assert readme.read_text() == f"before\n{begin}\n\nnewer\n\n{end}\nafter\n"
     readme.write_text("no markers")
     with pytest.raises(ValueError, match="has no lines"):
-        write_readme(readme, "new")
+        replace_section(readme, "comparison", "new")
 
 
 def test_the_repositorys_readme_has_the_markers() -> None:
-    text = (ROOT / "loadtest" / "README.md").read_text()
-    assert text.index(BEGIN) < text.index(END)
+    assert section(README, "comparison")
 
 
 def test_what_is_missing_is_said(
@@ -213,7 +216,7 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
         found = [
             process
             for process in psutil.Process().children(recursive=True)
-            if "loadtest.scripted_server" in process.cmdline()
+            if "testing.scripted_server" in process.cmdline()
         ]
         deadline = time.monotonic() + 60  # the signal takes a moment
         while any(process.status() != psutil.STATUS_STOPPED for process in found):

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from loadtest.scripted_server import Script, ScriptedServer
 from penstock.bench.load.options import EndControl, Length, LoadOptions
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.runner import LoadRun
 from penstock.bench.load.statistics import Summary, summarise
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload
+from testing.scripted_server import Script, ScriptedServer
 
 
 async def load(server: ScriptedServer, **options: Any) -> tuple[Summary, list[RequestRecord]]:

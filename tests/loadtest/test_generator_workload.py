@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator.command import build_parser, main
+from loadtest.generator import build_parser, main
 from penstock.bench.load.options import Length, LoadOptions, OptionError
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.words import WORDS

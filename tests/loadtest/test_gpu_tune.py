@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from loadtest.gpu.parts.cases import Bench, Case
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
 from loadtest.gpu.tune import advice
@@ -25,7 +26,7 @@ from loadtest.gpu.tune.candidates import Candidate, ordered
 from loadtest.gpu.tune.families import NAMES, Family, settings
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.products import GGUFTiles, parts_of
-from loadtest.gpu.tune.settings import DRY, Bench, Case, Setting
+from loadtest.gpu.tune.settings import DRY, Setting
 from loadtest.gpu.tune.supervise import gathered
 from loadtest.gpu.tune.sweep import Sweep
 from loadtest.gpu.tune.tables import to_markdown

@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.peers import inprocess
 from loadtest.peers.library import measure as measuring
 from loadtest.peers.library.child import Child, ChildFailed
 from loadtest.peers.library.measure import Measurement, Outcome, measure
@@ -18,7 +17,7 @@ from loadtest.peers.library.report import draw_chart, ratio, to_markdown
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
 from loadtest.peers.servers import SetupError
-from loadtest.readme import README
+from loadtest.report.readme import README, section
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
 
@@ -222,8 +221,7 @@ def test_the_chart_is_drawn_whatever_is_missing(tmp_path: Path) -> None:
 
 
 def test_the_readme_has_the_markers() -> None:
-    text = README.read_text()
-    assert 0 < text.index(inprocess.BEGIN) < text.index(inprocess.END)
+    assert section(README, "inprocess")
 
 
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

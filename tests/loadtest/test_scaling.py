@@ -10,7 +10,7 @@ import pytest
 
 from loadtest import scaling
 from loadtest.curves import SMOKE, Curves, Extent
-from loadtest.readme import README
+from loadtest.report.readme import README, section
 
 
 @pytest.mark.slow
@@ -48,5 +48,4 @@ def test_the_pool_holds_every_point() -> None:
 
 
 def test_the_readme_has_the_markers() -> None:
-    text = README.read_text()
-    assert 0 < text.index(scaling.BEGIN) < text.index(scaling.END)
+    assert section(README, "scaling")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import simulator_error
-from loadtest.readme import README
+from loadtest.report.readme import README, section
 
 
 @pytest.mark.slow
@@ -33,5 +33,4 @@ def test_a_small_run_is_recorded_replayed_and_simulated(tmp_path: Path) -> None:
 
 
 def test_the_readme_has_the_markers() -> None:
-    text = README.read_text()
-    assert 0 < text.index(simulator_error.BEGIN) < text.index(simulator_error.END)
+    assert section(README, "simulator-error")

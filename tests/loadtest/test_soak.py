@@ -8,10 +8,10 @@ import json
 
 import pytest
 
+from loadtest.report.memory import Memory
 from loadtest.soak.client import Shape, Soak
-from loadtest.soak.memory import Memory
 from loadtest.soak.report import passed
-from loadtest.soak.words import WORDS, text, word
+from testing.words import WORDS, text, word
 
 SEED, TOKENS = 0, 8
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -83,14 +83,14 @@ async def test_every_other_stream_is_lost(answer: bytes, words: str) -> None:
 
 
 def test_growth_is_the_last_minute_against_the_first_after_the_warm_up() -> None:
-    seconds = 600.0
     memory = Memory(
         at=[float(at) for at in range(600)],
         rss={"grows": [100.0] * 60 + [200.0] * 60 + [1000.0] * 420 + [210.0] * 60},
         open=[0] * 60 + [10] * 540,
     )
-    early, late, growth = memory.drift("grows", 60.0, seconds)
-    assert (early, late) == (200.0, 210.0)
+    grows = memory.growths(60.0, longest=60.0)["grows"]
+    growth = grows["growth"]
+    assert (grows["early_mib"], grows["late_mib"]) == (200.0, 210.0)
     assert growth == pytest.approx(0.05)
     assert memory.fewest_open(60.0) == 10
     figures = {"lost": 0, "memory": {"a": {"growth": 0.019}}}

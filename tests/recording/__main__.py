@@ -23,12 +23,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock_kernels.cpu import library
+from testing.serving import Server
 from tests.metrics_page import PORTS, port_of
 from tests.recording import surface
 from tests.recording.answers import answer, shape
 from tests.recording.case import GENERATE, POOL, Case
 from tests.recording.cases import cases
-from tests.system.serving import Server
 
 PATH = Path(__file__).with_name("answers.json.xz")
 MODELS = {GENERATE: (), POOL: ("all-minilm-l6-v2",)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.client import EngineClient
-from tests.shared.scripted_engine import FAST, ScriptedEngine
+from testing.scripted_engine import FAST, ScriptedEngine
 
 
 def package_folder(package: str) -> Path:

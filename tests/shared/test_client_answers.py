@@ -12,8 +12,8 @@ from penstock.protocol.common import Adjustments, TokenLogprobs
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
+from testing.scripted_engine import LIMITS, ScriptedEngine, byte_tokenizer_json
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import LIMITS, ScriptedEngine, byte_tokenizer_json
 
 pytestmark = [pytest.mark.timeout(240)]
 

@@ -16,8 +16,8 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_frontend import Advance, OpenSequence, Submit
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock.terms import Terms
+from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import until
-from tests.shared.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

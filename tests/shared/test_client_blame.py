@@ -10,8 +10,8 @@ import pytest
 
 from penstock.client.blame import MOST_PENDING, Blame
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine
 from tests.shared.test_fleet import LONG, Scene, on, scene  # noqa: F401
 
 pytestmark = [pytest.mark.timeout(240)]

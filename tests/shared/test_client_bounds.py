@@ -14,7 +14,7 @@ from penstock.client.refusals import max_output
 from penstock.client.served_model import common_limits
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_frontend import Limits
-from tests.shared.scripted_engine import FAST, LIMITS, ScriptedEngine
+from testing.scripted_engine import FAST, LIMITS, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240)]
 

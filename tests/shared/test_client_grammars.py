@@ -10,8 +10,8 @@ from penstock import SamplingParams, StructuredOutputs
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_frontend import Outputs, Prepared, SequenceOutput
+from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

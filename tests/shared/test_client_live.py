@@ -15,9 +15,9 @@ from penstock.client.live import LEASE, RENEWAL, LiveFeed
 from penstock.protocol.from_frontend import Watch
 from penstock.protocol.to_frontend import Welcome
 from penstock.transport.events import Received
+from testing.scripted_engine import FAST, ScriptedEngine
 from tests.engine.harness import Harness
 from tests.engine.live.test_live import shown
-from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

@@ -11,8 +11,8 @@ from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
 from penstock.errors import EngineUnavailable, RequestFailed
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

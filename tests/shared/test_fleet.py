@@ -14,8 +14,8 @@ from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed, StartupError
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
+from testing.scripted_engine import FAST, ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import FAST, ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

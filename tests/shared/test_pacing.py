@@ -15,8 +15,8 @@ from penstock.client.pacing import MAX_TURN, MAX_UNANSWERED, TRIES_ALONE, TRIES_
 from penstock.errors import RequestFailed
 from penstock.protocol.to_frontend import Accepted
 from penstock.terms import Terms
+from testing.scripted_engine import ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 

@@ -16,8 +16,8 @@ from penstock import SamplingParams
 from penstock.client import EngineClient
 from penstock.client.works import Works
 from penstock.transport import heartbeat
+from testing.scripted_engine import FAST, ScriptedEngine
 from tests.shared.client_requests import collect, until
-from tests.shared.scripted_engine import FAST, ScriptedEngine
 from tests.shared.test_transport import Clock
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]

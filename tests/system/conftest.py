@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from testing.serving import Server
 from tests.shared.tiny_models import write_gguf
-from tests.system.serving import Server
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.sampling_params import SamplingParams
-from tests.shared.scripted_engine import byte_tokenizer_json
+from testing.scripted_engine import byte_tokenizer_json
 from tests.system.in_process import Numerics, System, Way
 from tests.system.in_process_client import InProcessClient
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors

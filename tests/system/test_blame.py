@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.recovery.parts import Part, engine, front_end, worker
-from loadtest.soak.words import text
 from penstock.client.engine_client import EngineClient
 from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.protocol.to_frontend import Status
 from penstock.sampling_params import SamplingParams
-from tests.system.serving import PATIENCE
+from testing.processes import RestartableProcess, engine, front_end, worker
+from testing.serving import PATIENCE
+from testing.words import text
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -115,7 +115,7 @@ async def test_engine_cores_that_die_before_a_worker_is_there_accuse_nobody(fold
         await all_as_undisturbed(asked)
 
 
-async def pause(client: EngineClient, number: int, core: Part) -> None:
+async def pause(client: EngineClient, number: int, core: RestartableProcess) -> None:
     """The process stands still until the session with it is over, and is then met again."""
     os.kill(core.pid, signal.SIGSTOP)
     try:

@@ -14,10 +14,10 @@ import pytest
 
 from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
-from loadtest.chaos.fleet import Fleet
-from loadtest.chaos.mix import STREAMS, mix
-from loadtest.chaos.reading import Answer, Choice
-from tests.system.serving import Server, wait_until
+from testing.serving import Server, wait_until
+from testing.streams.fleet import Fleet
+from testing.streams.mix import STREAMS, mix
+from testing.streams.reading import Answer, Choice
 
 
 class Amount(NamedTuple):

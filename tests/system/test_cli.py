@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.serving import Server, wait_until
+from testing.serving import Server, wait_until
 from tests.system.terminal import Terminal
 
 pytestmark = [pytest.mark.timeout(600)]

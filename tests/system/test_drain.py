@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.serving import PATIENCE, Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 

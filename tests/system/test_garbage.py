@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from penstock.prepare import prepare
-from tests.system.serving import PATIENCE
+from testing.serving import PATIENCE
 from tests.system.test_separate_processes import Start, free_ports, ready, start
 
 __all__ = ["start"]

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from loadtest.hostile_bodies import BODIES, attack, path_of, stream
-from tests.system.serving import Server
+from testing.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway import keyring
-from tests.system.serving import PATIENCE, Server, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 

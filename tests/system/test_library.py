@@ -14,7 +14,7 @@ import pytest
 
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import StartupError
-from tests.system.serving import wait_until
+from testing.serving import wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from tests.system.serving import PATIENCE
+from testing.serving import PATIENCE
 
 pytestmark = [pytest.mark.timeout(900)]
 STREAMS = 200

@@ -15,10 +15,10 @@ import httpx
 import psutil
 import pytest
 
+from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway import keyring
 from tests.metrics_names import ENGINE, GATEWAY, LABELS, PROCESS, WORKER
 from tests.metrics_page import PORTS, Page, port_of, read_page
-from tests.system.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock import LLM, AsyncLLM, RequestOutputKind, SamplingParams
-from tests.system.serving import Server, wait_until
+from testing.serving import Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 SCRIPTS = sorted((Path(__file__).parent / "offline").glob("*.py"))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import openai
 import pytest
 
-from tests.system.serving import Server, wait_until
+from testing.serving import Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 

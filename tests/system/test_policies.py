@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.serving import PATIENCE, Server
+from testing.serving import PATIENCE, Server
 
 pytestmark = [pytest.mark.timeout(900)]
 

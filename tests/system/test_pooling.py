@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from penstock import LLM, PoolingParams, SamplingParams
-from tests.system.serving import Server, wait_until
+from testing.serving import Server, wait_until
 from tests.worker.pooling_models import VOCAB, cosine_distance, save
 
 pytestmark = [pytest.mark.timeout(600)]

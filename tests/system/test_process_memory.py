@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.serving import Server
+from testing.serving import Server
 
 
 def mapped_files(pid: int) -> set[str]:

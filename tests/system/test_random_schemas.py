@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from penstock import LLM, SamplingParams, StructuredOutputs
-from tests import random_schemas
+from testing import random_schemas
 
 pytestmark = [pytest.mark.timeout(900)]
 SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "40"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import LLM, SamplingParams
-from tests.system.serving import PATIENCE, Server, ServerFailed, wait_until
+from testing.serving import PATIENCE, Server, ServerFailed, wait_until
 from tests.system.test_drain import Reading, open_client, read
 
 pytestmark = [pytest.mark.timeout(900)]

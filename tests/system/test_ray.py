@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from penstock.supervisor.runtime_dir import remove_abandoned
-from tests.system.serving import Server, ServerFailed, wait_until
+from testing.serving import Server, ServerFailed, wait_until
 
 pytestmark = [pytest.mark.timeout(300)]
 

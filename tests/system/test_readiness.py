@@ -26,9 +26,9 @@ from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Progress, Ready, WorkerHello
 from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from testing.serving import PATIENCE, Server, wait_until
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.test_process import Peer
-from tests.system.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tests.system.serving import PATIENCE, wait_until
+from testing.serving import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 

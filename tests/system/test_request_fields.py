@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.serving import Server
+from testing.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
 PROMPT = "The capital of France is"

@@ -15,7 +15,7 @@ import pytest
 from deploy.local import free_port
 from penstock.prepare import prepare
 from penstock.transport.curve_keys import make_folders
-from tests.system.serving import PATIENCE
+from testing.serving import PATIENCE
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.system.serving import PATIENCE, Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from tests.system.test_drain import Reading, open_client, read
 
 pytestmark = [pytest.mark.timeout(900)]

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.supervisor.runtime_dir import remove_abandoned
-from tests.system.serving import PATIENCE, Server, ServerFailed, wait_until
+from testing.serving import PATIENCE, Server, ServerFailed, wait_until
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tests.system.serving import Server
+from testing.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ import openai
 import psutil
 import pytest
 
-from tests.system.serving import Server, ServerFailed
+from testing.serving import Server, ServerFailed
 
 pytestmark = [pytest.mark.timeout(400)]
 

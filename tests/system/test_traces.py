@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.serving import Server
 from tests.gateway.collector import Collector, Seen
-from tests.system.serving import Server
 
 pytestmark = [pytest.mark.timeout(900)]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_worker.grammar_text.closed_objects import closed
-from tests import random_schemas
+from testing import random_schemas
 
 PERSON: dict[str, Any] = {
     "type": "object",

@@ -14,7 +14,7 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.common import Grammar
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar.compiler import Compiler
-from tests import random_schemas
+from testing import random_schemas
 
 pytestmark = pytest.mark.timeout(240)
 SCHEMAS = 200

@@ -9,14 +9,11 @@ _HERE = "loadtest.gpu.parts"
 
 @dataclass(frozen=True)
 class Part:
-    """seconds: its time, and what the others leave it may have as well.  needs: modules that it
-    measures.  model: number of the extent's model, of a part that measures one."""
-
     name: str
     module: str
-    seconds: float
-    needs: tuple[str, ...] = ()
-    model: int = 0
+    seconds: float  # its time; it may have what the others leave as well
+    needs: tuple[str, ...] = ()  # modules that it measures
+    model: int = 0  # number of the extent's model, of a part that measures one
 
 
 PARTS = (

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from deploy.local import free_port
 from loadtest.gpu import engine_metrics
 from loadtest.gpu.job import Job
 from loadtest.gpu.model_folder import write_model
@@ -23,7 +24,7 @@ def run(job: Job) -> None:
     extent, config = job.extent, MODELS[job.model]
     folder = write_model(job.work / job.model, config, weights=extent.dry)
     some = requests(extent.requests, extent.shortest, extent.longest, config.vocab_size)
-    port = engine_metrics.free_port()
+    port = free_port()
     begun = time.monotonic()
     with LLM(**settings(job, str(folder), port)) as llm:
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)

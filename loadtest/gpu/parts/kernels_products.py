@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import torch.nn.functional as functional
@@ -11,19 +12,35 @@ from torch import Tensor
 
 from loadtest.gpu.cost import product_bytes, product_flops
 from loadtest.gpu.job import Job, absent
-from loadtest.gpu.parts.cases import Case, time_cases
+from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn, time_cases
 from loadtest.gpu.shapes import MODELS
-from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.linear import fp8_linear, weight_only
 from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.dequantise import dequantise
 from penstock_kernels.triton.linear.gguf_linear import gguf_linear
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
 from penstock_worker.weights.repacking import LAYOUTS
 
 OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128
+MATRIX = "gate, up"
+KINDS = ("Q8_0", "Q4_K")
+_LEVELS = {torch.int8: (-128, 128), torch.uint8: (0, 256), torch.int32: (0, 2**31)}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One matrix on a device, as some format holds it."""
+
+    multiply: Callable[[Tensor, Tiles], Tensor]  # the product with these tiles
+    exact: Callable[[Tensor], Tensor]  # the same in float32 of what the numbers stand for
+
+
+Load = Callable[[int, int, torch.device], Weights]
+"""(outputs, inputs, device) to a matrix; the same one each time."""
 
 
 def run(job: Job) -> None:
@@ -32,101 +49,161 @@ def run(job: Job) -> None:
     time_cases(job, cases(job, MODELS[job.extent.kernels]))
 
 
+def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
+    extent = job.extent
+    for name, (outputs, inputs) in matrices(config).items():
+        # Nobody asks for the logits of thousands of rows.
+        wanted = extent.product_rows if name != "head" else extent.product_rows[:-1]
+        plain = {"invariant": bfloat16} | ({} if absent([OPS]) else {"default": default})
+        for rows in wanted:
+            for kind, load in plain.items():
+                case = product(load, rows, outputs, inputs)
+                yield named(case, f"linear, {kind}", name)
+    outputs, inputs = matrices(config)[MATRIX]
+    for op, load, counts, weight_bytes in (
+        *((f"linear, int{b} weights", packed(b), extent.packed_rows, int_bytes(b)) for b in (4, 8)),
+        *((f"linear, {k} weights", gguf(k), extent.packed_rows, gguf_bytes(k)) for k in KINDS),
+        ("linear, fp8", fp8, extent.fp8_rows, 1.0),
+    ):
+        for rows in counts:
+            yield named(product(load, rows, outputs, inputs, weight_bytes), op, MATRIX)
+
+
+def named(case: Case, op: str, matrix: str) -> Case:
+    return replace(case, op=op, shape=f"{matrix}: {case.shape}", torch="linear, bfloat16")
+
+
 def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """(outputs, inputs) of a layer's stacked matrices and of the head."""
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     return {
         "qkv": ((config.num_heads + 2 * config.num_kv_heads) * dim, hidden),
-        "gate, up": (2 * inner, hidden),
+        MATRIX: (2 * inner, hidden),
         "down": (hidden, inner),
         "head": (config.vocab_size, hidden),
     }
 
 
-def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
-    extent, device = job.extent, job.device
-    for name, (outputs, inputs) in matrices(config).items():
-        weight = drawn(device, outputs, inputs)
-        # Nobody asks for the logits of thousands of rows.
-        wanted = extent.product_rows if name != "head" else extent.product_rows[:-1]
-        for rows in wanted:
-            x = drawn(device, rows, inputs)
-            yield product("linear, invariant", name, x, weight, lambda x=x, w=weight: linear(x, w))
-            if not absent([OPS]):
-                yield product("linear, default", name, x, weight, default_product(x, weight))
-    outputs, inputs = matrices(config)["gate, up"]
-    weight = drawn(device, outputs, inputs)
-    for bits in (4, 8):
-        packed = weight_only.pack(weight, bits=bits, group=GROUP)
-        for rows in extent.packed_rows:
-            x = drawn(device, rows, inputs)
-            yield product(
-                f"linear, int{bits} weights",
-                "gate, up",
-                x,
-                weight,
-                lambda x=x, p=packed: weight_only.weight_only_linear(x, p),
-                weight_bytes=bits / 8 + packed.scales.itemsize / GROUP,
-            )
-    for kind in ("Q8_0", "Q4_K"):
-        kept = of_a_gguf(kind, outputs, inputs, device)
-        for rows in extent.packed_rows:
-            x = drawn(device, rows, inputs)
-            yield product(
-                f"linear, {kind} weights",
-                "gate, up",
-                x,
-                weight,
-                lambda x=x, k=kept: gguf_linear(x, k),
-                weight_bytes=kept.nbytes / (outputs * inputs),
-            )
-    levels, scales = fp8_linear.quantise_fp8(weight)
-    for rows in extent.fp8_rows:
-        x = drawn(device, rows, inputs)
-        yield product(
-            "linear, fp8",
-            "gate, up",
-            x,
-            weight,
-            lambda x=x, w=levels, s=scales: fp8_linear.fp8_linear(x, w, s),
-            weight_bytes=1.0,
+def product(load: Load, rows: int, outputs: int, inputs: int, weight_bytes: float = 2.0) -> Case:
+    """weight_bytes: of one weight."""
+
+    def make(device: torch.device) -> Bench:
+        weights, x = load(outputs, inputs, device), drawn(device, rows, inputs)
+        plain = original(outputs, inputs, device)
+        return Bench(
+            lambda tiles: lambda: weights.multiply(x, tiles),
+            lambda: weights.exact(x),
+            torch=lambda: functional.linear(x, plain),
         )
+
+    return Case(
+        f"{rows} x {inputs} x {outputs}",
+        make,
+        size=product_bytes(rows, inputs, outputs, weight_bytes),
+        flops=product_flops(rows, inputs, outputs),
+    )
+
+
+@cache
+def original(outputs: int, inputs: int, device: torch.device) -> Tensor:
+    """The matrix that every format but GGUF's stands for."""
+    return drawn(device, outputs, inputs)
+
+
+def _tiled(tiles: Tiles) -> dict[str, Tiles]:
+    return {} if tiles is None else {"tiles": tiles}
+
+
+@cache
+def bfloat16(outputs: int, inputs: int, device: torch.device) -> Weights:
+    weight = original(outputs, inputs, device)
+    return Weights(
+        lambda x, tiles: linear(x, weight, **_tiled(tiles)),
+        lambda x: x.float() @ weight.float().T,
+    )
+
+
+@cache
+def default(outputs: int, inputs: int, device: torch.device) -> Weights:
+    """As the worker multiplies where no batch invariance is asked for."""
+    from penstock_worker.layers.triton_ops import TritonOps
+
+    weight = original(outputs, inputs, device)
+    ops = TritonOps(device, weight.dtype, batch_invariant=False, quantization="none")
+    multiply = ops.product(weight)
+    return Weights(lambda x, _: multiply(x), lambda x: x.float() @ weight.float().T)
+
+
+def packed(bits: int) -> Load:
+    """Whole numbers of 4 or 8 bits."""
+
+    @cache
+    def load(outputs: int, inputs: int, device: torch.device) -> Weights:
+        weights = weight_only.pack(original(outputs, inputs, device), bits=bits, group=GROUP)
+        return Weights(
+            lambda x, tiles: weight_only.weight_only_linear(x, weights, **_tiled(tiles)),
+            lambda x: x.float() @ dequantise(weights, torch.float32).T,
+        )
+
+    return load
+
+
+def int_bytes(bits: int) -> float:
+    """Of a weight and its part of a float32 scale."""
+    return bits / 8 + 4 / GROUP
+
+
+@cache
+def fp8(outputs: int, inputs: int, device: torch.device) -> Weights:
+    weight, scales = fp8_linear.quantise_fp8(original(outputs, inputs, device))
+
+    def exact(x: Tensor) -> Tensor:
+        levels, x_scales = fp8_linear.quantise_fp8(x)
+        sums = levels.float() @ weight.float().T
+        return sums * x_scales[:, None] * scales
+
+    return Weights(
+        lambda x, tiles: fp8_linear.fp8_linear(x, weight, scales, **_tiled(tiles)), exact
+    )
+
+
+def gguf(
+    kind: str, keywords: Callable[[Tiles, int, int, int], dict[str, Tiles]] | None = None
+) -> Load:
+    """A GGUF file's weights of that type.
+
+    keywords: tiles, rows, outputs and inputs to the keywords of `gguf_linear`.
+    """
+
+    @cache
+    def load(outputs: int, inputs: int, device: torch.device) -> Weights:
+        weights = of_a_gguf(kind, outputs, inputs, device)
+
+        def multiply(x: Tensor, tiles: Tiles) -> Tensor:
+            own = keywords(tiles, len(x), outputs, inputs) if keywords and tiles else {}
+            return gguf_linear(x, weights, **own)
+
+        return Weights(multiply, lambda x: x.float() @ gguf_rows(weights, None, torch.float32).T)
+
+    return load
 
 
 def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
-    """Weights as a GGUF file of that type has them, all of one value: no time depends on it."""
+    """Random levels; scales and minima of a few sizes."""
     layout = LAYOUTS[kind]
     if inputs % layout.unit:
         layout = replace(layout, unit=GGUF_GROUP)
     weights = empty(layout, outputs, inputs, device)
-    for tensor in weights.tensors.values():
-        tensor.fill_(1)
+    for name, tensor in weights.tensors.items():
+        if name in ("levels", "high"):
+            tensor.random_(*_LEVELS[tensor.dtype])
+        elif tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.0)
+        else:
+            tensor.random_(1, 5)
     return weights
 
 
-def drawn(device: torch.device, *sizes: int) -> Tensor:
-    return torch.randn(sizes, device=device).bfloat16()
-
-
-def default_product(x: Tensor, weight: Tensor) -> Work:
-    from penstock_worker.layers.triton_ops import TritonOps
-
-    ops = TritonOps(x.device, x.dtype, batch_invariant=False, quantization="none")
-    multiply = ops.product(weight)
-    return lambda: multiply(x)
-
-
-def product(
-    op: str, name: str, x: Tensor, weight: Tensor, work: Work, weight_bytes: float = 2.0
-) -> Case:
-    rows, inputs = x.shape
-    outputs = weight.shape[0]
-    return Case(
-        op,
-        f"{name}: {rows} x {inputs} x {outputs}",
-        work,
-        size=product_bytes(rows, inputs, outputs, weight_bytes),
-        flops=product_flops(rows, inputs, outputs),
-        torch="linear, bfloat16",
-        torch_work=lambda: functional.linear(x, weight),
-    )
+def gguf_bytes(kind: str) -> float:
+    """Of a weight."""
+    return empty(LAYOUTS[kind], 1, 1024, torch.device("meta")).nbytes / 1024

@@ -3,119 +3,154 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from loadtest.gpu.job import Job
-from loadtest.gpu.parts.cases import Case, time_cases
+from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn, time_cases
 from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
+from penstock_kernels import reference
+from penstock_kernels.reference.sampling import SamplingCuts
 from penstock_kernels.triton.attention import block_copies, rope_write
 from penstock_kernels.triton.rowwise import gated, rms_norm
 from penstock_kernels.triton.sampling import sample
+from penstock_kernels.triton.tiles import PartTiles
 
 BLOCK = 16
 """Tokens of a KV block."""
+COMPARED = 16
+"""Drawn rows that are held against the reference, on the host."""
+DRAWS = {
+    "likeliest": SamplingCuts(0.0, 0, 1.0),
+    "drawn": SamplingCuts(0.8, 0, 1.0),
+    "top-k, top-p": SamplingCuts(0.8, 50, 0.95),
+}
+BY_TORCH = {
+    "likeliest": "argmax",
+    "drawn": "softmax, multinomial",
+    "top-k, top-p": "sort, softmax, multinomial",
+}
 
 
 def run(job: Job) -> None:
-    config = MODELS[job.extent.kernels]
-    time_cases(job, cases(job, config))
+    time_cases(job, cases(job, MODELS[job.extent.kernels]))
 
 
 def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
-    device = job.device
     for rows in job.extent.rows:
-        yield from norms(rows, config, device)
-        yield gate(rows, config, device)
-        yield rotation(rows, config, device)
-    yield from draws(job.extent.sampled_rows, config.vocab_size, device)
-    yield copies(job.extent.copied_blocks, config, device)
+        yield norm(config, rows)
+        yield add_norm(config, rows)
+        yield gate(config, rows)
+        yield rotation(config, rows)
+    for kind in DRAWS:
+        yield draw(config, job.extent.sampled_rows, kind)
+    yield copies(config, job.extent.copied_blocks)
 
 
-def drawn(device: torch.device, *sizes: int) -> Tensor:
-    return torch.randn(sizes, device=device).bfloat16()
+def chosen(tiles: Tiles) -> dict[str, int]:
+    """As keywords; none where the kernel chooses."""
+    return {} if tiles is None else asdict(tiles)
 
 
-def norms(rows: int, config: ModelConfig, device: torch.device) -> Iterator[Case]:
+def norm(config: ModelConfig, rows: int) -> Case:
     size, eps = config.hidden_size, config.rms_norm_eps
-    x, residual, weight = drawn(device, rows, size), drawn(device, rows, size), drawn(device, size)
-    yield Case(
-        "rms_norm",
-        f"{rows} x {size}",
-        lambda: rms_norm.rms_norm(x, weight, eps),
-        size=2 * (2 * rows * size + size),
-        torch="rms_norm",
-        torch_work=lambda: functional.rms_norm(x, (size,), weight, eps),
-    )
-    yield Case(
-        "add_rms_norm",
-        f"{rows} x {size}",
-        lambda: rms_norm.add_rms_norm(x, residual, weight, eps),
-        size=2 * (4 * rows * size + size),
-        torch="add, rms_norm",
-        torch_work=lambda: functional.rms_norm(residual.add_(x), (size,), weight, eps),
-    )
 
-
-def gate(rows: int, config: ModelConfig, device: torch.device) -> Case:
-    size = config.intermediate_size
-    both = drawn(device, rows, 2 * size)
-    return Case(
-        "silu_mul",
-        f"{rows} x {size}",
-        lambda: gated.silu_mul(both),
-        size=2 * 3 * rows * size,
-        torch="silu, mul",
-        torch_work=lambda: functional.silu(both[:, :size]) * both[:, size:],
-    )
-
-
-def rotation(rows: int, config: ModelConfig, device: torch.device) -> Case:
-    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-    qkv = drawn(device, rows, heads + 2 * kv_heads, dim)
-    query, key, value = qkv.split((heads, kv_heads, kv_heads), dim=1)
-    angles = torch.rand(rows, dim // 2, device=device)
-    cos, sin = angles.cos(), angles.sin()
-    places = torch.arange(rows, device=device)
-    caches = [drawn(device, rows, kv_heads, dim).transpose(0, 1) for _ in range(2)]
-
-    def turned(x: Tensor) -> Tensor:
-        first, second = x.chunk(2, dim=-1)
-        wide = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
-        return torch.cat(
-            (first * wide[0] - second * wide[1], second * wide[0] + first * wide[1]), dim=-1
+    def make(device: torch.device) -> Bench:
+        x, weight = drawn(device, rows, size), drawn(device, size)
+        return Bench(
+            lambda tiles: lambda: rms_norm.rms_norm(x, weight, eps, **chosen(tiles)),
+            lambda: functional.rms_norm(x.float(), (size,), weight.float(), eps),
+            torch=lambda: functional.rms_norm(x, (size,), weight, eps),
         )
 
-    def by_torch() -> Tensor:
-        caches[0].transpose(0, 1).index_copy_(0, places, turned(key))
-        caches[1].transpose(0, 1).index_copy_(0, places, value)
-        return turned(query)
+    least = 2 * (2 * rows * size + size)
+    return Case(f"{rows} x {size}", make, "rms_norm", size=least, torch="rms_norm")
+
+
+def add_norm(config: ModelConfig, rows: int) -> Case:
+    size, eps = config.hidden_size, config.rms_norm_eps
+
+    def make(device: torch.device) -> Bench:
+        x, residual = drawn(device, rows, size), drawn(device, rows, size)
+        weight = drawn(device, size)
+        return Bench(
+            lambda _: lambda: rms_norm.add_rms_norm(x, residual, weight, eps),
+            torch=lambda: functional.rms_norm(residual.add_(x), (size,), weight, eps),
+        )
+
+    least = 2 * (4 * rows * size + size)
+    return Case(f"{rows} x {size}", make, "add_rms_norm", size=least, torch="add, rms_norm")
+
+
+def gate(config: ModelConfig, rows: int) -> Case:
+    size = config.intermediate_size
+
+    def make(device: torch.device) -> Bench:
+        both = drawn(device, rows, 2 * size)
+        return Bench(
+            lambda tiles: lambda: gated.silu_mul(both, **chosen(tiles)),
+            lambda: functional.silu(both[:, :size].float()) * both[:, size:].float(),
+            torch=lambda: functional.silu(both[:, :size]) * both[:, size:],
+        )
+
+    least = 2 * 3 * rows * size
+    return Case(f"{rows} x {size}", make, "silu_mul", size=least, torch="silu, mul")
+
+
+def rotation(config: ModelConfig, rows: int) -> Case:
+    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+
+    def make(device: torch.device) -> Bench:
+        qkv = drawn(device, rows, heads + 2 * kv_heads, dim)
+        query, key, value = qkv.split((heads, kv_heads, kv_heads), dim=1)
+        angles = torch.rand(rows, dim // 2, device=device)
+        cos, sin = angles.cos(), angles.sin()
+        places = torch.arange(rows, device=device)
+        caches = [drawn(device, rows, kv_heads, dim).transpose(0, 1) for _ in range(2)]
+
+        def turned(x: Tensor) -> Tensor:
+            first, second = x.chunk(2, dim=-1)
+            wide = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+            return torch.cat(
+                (first * wide[0] - second * wide[1], second * wide[0] + first * wide[1]), dim=-1
+            )
+
+        def by_torch() -> Tensor:
+            caches[0].transpose(0, 1).index_copy_(0, places, turned(key))
+            caches[1].transpose(0, 1).index_copy_(0, places, value)
+            return turned(query)
+
+        return Bench(
+            lambda _: (
+                lambda: rope_write.rope_write(query, key, value, cos, sin, places, places, *caches)
+            ),
+            torch=by_torch,
+        )
 
     return Case(
-        "rope_write",
         f"{rows} x ({heads} + 2 x {kv_heads}) x {dim}",
-        lambda: rope_write.rope_write(query, key, value, cos, sin, places, places, *caches),
+        make,
+        "rope_write",
         size=rows * (2 * 2 * (heads + 2 * kv_heads) * dim + 4 * dim),
         torch="mul, cat, index_copy",
-        torch_work=by_torch,
     )
 
 
-def asking(
-    rows: int, temperature: float, top_k: int, top_p: float, device: torch.device
-) -> sample.SamplingRows:
+def asking(rows: int, cuts: SamplingCuts, device: torch.device) -> sample.SamplingRows:
     """Rows that ask for the same, each with a seed of its own."""
 
     def filled(value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((rows,), value, dtype=dtype, device=device)
 
     return sample.SamplingRows(
-        temperature=filled(temperature, torch.float64),
-        top_k=filled(top_k, torch.int32),
-        top_p=filled(top_p, torch.float64),
+        temperature=filled(cuts.temperature, torch.float64),
+        top_k=filled(cuts.top_k, torch.int32),
+        top_p=filled(cuts.top_p, torch.float64),
         min_p=filled(0.0, torch.float64),
         seed=torch.arange(rows, device=device),
         sequence=filled(0, torch.int64),
@@ -123,54 +158,75 @@ def asking(
     )
 
 
-def draws(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
-    logits = 4 * torch.randn(rows, vocab, device=device)
-    kinds = (("likeliest", 0.0, 0, 1.0), ("drawn", 0.8, 0, 1.0), ("top-k, top-p", 0.8, 50, 0.95))
-    for name, temperature, top_k, top_p in kinds:
-        asked = asking(rows, temperature, top_k, top_p, device)
-        yield Case(
-            f"sample, {name}",
-            f"{rows} x {vocab}",
-            lambda asked=asked, cuts=top_p < 1.0: sample.sample_rows(logits, asked, cuts=cuts),
-            size=4 * rows * vocab,
-            torch={0.0: "argmax", 1.0: "softmax, multinomial"}.get(
-                temperature if temperature == 0.0 else top_p, "sort, softmax, multinomial"
-            ),
-            torch_work=lambda t=temperature, k=top_k, p=top_p: by_torch(logits, t, k, p),
+def draw(config: ModelConfig, rows: int, kind: str) -> Case:
+    """kind: of DRAWS."""
+    vocab, cuts = config.vocab_size, DRAWS[kind]
+
+    def make(device: torch.device) -> Bench:
+        logits = 4 * torch.randn(rows, vocab, device=device)
+        asked = asking(rows, cuts, device)
+
+        def work(tiles: PartTiles | None) -> Work:
+            own = {} if tiles is None else {"tiles": tiles}
+            return lambda: sample.sample_rows(logits, asked, cuts=cuts.top_p < 1.0, **own)
+
+        return Bench(
+            work,
+            lambda: drawn_tokens(logits[:COMPARED].cpu(), cuts).to(device),
+            lambda tokens: tokens[:COMPARED],
+            exact=True,
+            torch=lambda: by_torch(logits, cuts),
         )
 
-
-def by_torch(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """The usual way of sampling in torch: a full sort where something is cut off."""
-    if temperature == 0.0:
-        return logits.argmax(-1)
-    scaled = logits / temperature
-    if top_p == 1.0:
-        return torch.multinomial(scaled.softmax(-1), 1)
-    ordered, ids = scaled.sort(dim=-1, descending=True)
-    ordered[:, top_k:] = float("-inf")
-    weights = ordered.softmax(-1)
-    weights.masked_fill_(weights.cumsum(-1) - weights > top_p, 0.0)
-    return ids.gather(1, torch.multinomial(weights, 1))
-
-
-def copies(count: int, config: ModelConfig, device: torch.device) -> Case:
-    """Of blocks within the pool, over all layers: half of them onto the other half."""
-    parts = 2 * config.num_layers
-    width = BLOCK * config.num_kv_heads * config.head_dim
-    blocks = drawn(device, parts, 2 * count, width)
-    sources, targets = list(range(count)), list(range(count, 2 * count))
     return Case(
-        "copy_blocks",
-        f"{count} of {BLOCK} tokens",
-        lambda: block_copies.copy_blocks(blocks, sources, targets),
-        size=2 * 2 * parts * count * width,
-        torch="index copy",
-        torch_work=lambda: by_index(blocks, count),
-        capturable=False,  # It sends block numbers from the host.
+        f"{rows} x {vocab}", make, f"sample, {kind}", size=4 * rows * vocab, torch=BY_TORCH[kind]
     )
 
 
-def by_index(blocks: Tensor, count: int) -> None:
-    places = torch.arange(count, device=blocks.device)
-    blocks[:, places + count] = blocks[:, places]
+def drawn_tokens(logits: Tensor, cuts: SamplingCuts) -> Tensor:
+    """What the reference draws, on the host."""
+    rows = len(logits)
+    draws = reference.uniform(list(range(rows)), [0] * rows, [0] * rows)
+    pairs = zip(logits, draws, strict=True)
+    return torch.tensor([reference.sample_row(row, cuts, draw) for row, draw in pairs])
+
+
+def by_torch(logits: Tensor, cuts: SamplingCuts) -> Tensor:
+    """The usual way of sampling in torch: a full sort where something is cut off."""
+    if cuts.temperature == 0.0:
+        return logits.argmax(-1)
+    scaled = logits / cuts.temperature
+    if cuts.top_p == 1.0:
+        return torch.multinomial(scaled.softmax(-1), 1)
+    ordered, ids = scaled.sort(dim=-1, descending=True)
+    ordered[:, cuts.top_k :] = float("-inf")
+    weights = ordered.softmax(-1)
+    weights.masked_fill_(weights.cumsum(-1) - weights > cuts.top_p, 0.0)
+    return ids.gather(1, torch.multinomial(weights, 1))
+
+
+def copies(config: ModelConfig, count: int) -> Case:
+    """Of blocks within the pool, over all layers: half of them onto the other half."""
+    parts = 2 * config.num_layers
+    width = BLOCK * config.num_kv_heads * config.head_dim
+
+    def make(device: torch.device) -> Bench:
+        blocks = drawn(device, parts, 2 * count, width)
+        sources, targets = list(range(count)), list(range(count, 2 * count))
+
+        def by_index() -> None:
+            places = torch.arange(count, device=device)
+            blocks[:, places + count] = blocks[:, places]
+
+        return Bench(
+            lambda _: lambda: block_copies.copy_blocks(blocks, sources, targets), torch=by_index
+        )
+
+    return Case(
+        f"{count} of {BLOCK} tokens",
+        make,
+        "copy_blocks",
+        size=2 * 2 * parts * count * width,
+        torch="index copy",
+        capturable=False,  # It sends block numbers from the host.
+    )

@@ -7,7 +7,6 @@ it in its cache, where the process with the GPU finds it.  No GPU is touched, no
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.job import shortened, write_json
-from loadtest.gpu.tune.families import NAMES
+from loadtest.gpu.tune.flags import process_parser
 from penstock.children import die_with_parent
 
 if TYPE_CHECKING:
@@ -151,12 +150,8 @@ def compiled(work: Path, number: int) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.tune.ahead")
-    parser.add_argument("--work", type=Path, required=True)
+    parser = process_parser("ahead")
     parser.add_argument("--arch", type=int, required=True)
-    parser.add_argument("--kernels", nargs="+", default=NAMES)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--parent", type=int, help="ends with this process")
     flags = parser.parse_args()
     ends = time.monotonic() + flags.seconds
     if flags.parent is not None:

@@ -6,18 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadtest.gpu.parts.cases import Tiles
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.tune.families import Family, settings
-from loadtest.gpu.tune.settings import DRY, GPU, Setting, Tiles, numbers
+from loadtest.gpu.tune.settings import DRY, GPU, Setting, numbers
 
 MODEL, DRY_MODEL = "Llama-3.1-8B", "tiny-llama"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """number: its place in the order."""
-
-    number: int
+    number: int  # its place in the order
     family: str
     setting: Setting
     tiles: Tiles

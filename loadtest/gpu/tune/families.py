@@ -16,22 +16,19 @@ _HERE = "loadtest.gpu.tune"
 
 @dataclass(frozen=True)
 class Family:
-    """function: of the module, (config, sizes) to its Setting.  turns: candidates that are tried
-    of it in a round of all families."""
-
     name: str
     module: str
-    function: str
-    turns: int = 1
+    function: str  # of the module: (config, sizes) to its Setting
+    turns: int = 1  # candidates that are tried of it in a round of all families
 
 
 FAMILIES = (
-    Family("decode-attention", f"{_HERE}.attention", "decode", 4),
+    Family("decode-attention", f"{_HERE}.attention", "decoding", 4),
     Family("prefill-attention", f"{_HERE}.attention", "prefill", 3),
     Family("invariant-product", f"{_HERE}.products", "invariant", 3),
     Family("invariant-attention", f"{_HERE}.attention", "invariant", 2),
     Family("weight-only", f"{_HERE}.products", "weight_only", 2),
-    Family("fp8", f"{_HERE}.products", "fp8", 2),
+    Family("fp8", f"{_HERE}.products", "fp8_weights", 2),
     Family("gguf-few", f"{_HERE}.products", "gguf_few", 2),
     Family("gguf-many", f"{_HERE}.products", "gguf_many"),
     Family("gate", f"{_HERE}.rows", "gate"),

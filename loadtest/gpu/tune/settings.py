@@ -5,25 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from loadtest.gpu.timing import Work
-
-Tiles = Any
-"""A frozen dataclass of whole numbers: AttentionTiles, MatmulTiles, or what a module has made."""
+from loadtest.gpu.parts.cases import Case, Tiles
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The shapes.  decode: (batch, context), chunks: (sequences, before, new) of attention.  Rows
-    of each kind of product.  The first of each counts most.  candidates: of each setting, at most.
-    """
+    """The shapes; the first of each counts most. Of products: how many rows."""
 
     decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 32_768), (8, 2048), (256, 1024))
+    """(batch, context) of attention."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (1, 6144, 2048))
+    """(sequences, before, new) of attention."""
     invariant_rows: tuple[int, ...] = (64, 1, 8, 256, 2048)
     packed_rows: tuple[int, ...] = (1, 8, 64)
     gguf_matrices: tuple[str, ...] = ("gate, up", "down")
@@ -32,7 +25,7 @@ class Sizes:
     fp8_rows: tuple[int, ...] = (64, 1, 256, 2048)
     rows: tuple[int, ...] = (64, 8192)
     sampled_rows: int = 64
-    candidates: int = 64
+    candidates: int = 64  # of each setting, at most
 
 
 GPU = Sizes()
@@ -52,47 +45,17 @@ DRY = Sizes(
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A shape's tensors, on a device.
-
-    work: tiles to the call that is timed.  reference: what it should return, [..., values],
-    computed by other means; called once.  sample: the part of a result that reference has.
-    exact: of whole numbers, equal or wrong.
-    """
-
-    work: Callable[[Tiles], Work]
-    reference: Callable[[], Tensor]
-    sample: Callable[[Tensor], Tensor] = lambda result: result
-    exact: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """shape: for people.  size, flops: at least so many bytes and operations.  weight: of its
-    figure in a candidate's."""
-
-    shape: str
-    make: Callable[[torch.device], Bench]
-    size: float = 0.0
-    flops: float = 0.0
-    weight: int = 1
-
-
-@dataclass(frozen=True)
 class Setting:
-    """name: what `tiles.py` calls it.  kernel: the one whose registers are told.  choices: values
-    of each field to try, in order.  others: whole candidates that differ in many fields at once.
-    sensible: whether a combination is worth trying.  moves: of a field, for people, what else a
-    change of it moves than this choice, or where it is decided."""
-
-    name: str
-    kernel: str
+    name: str  # what `tiles.py` calls it
+    kernel: str  # the one whose registers are told
     present: Tiles
-    choices: Mapping[str, tuple[int, ...]]
+    choices: Mapping[str, tuple[int, ...]]  # values of each field to try, in order
     cases: tuple[Case, ...]
-    others: tuple[Tiles, ...] = ()
+    others: tuple[Tiles, ...] = ()  # whole candidates that differ in many fields at once
     sensible: Callable[[Tiles], bool] = lambda tiles: True
+    """Whether a combination is worth trying."""
     moves: Mapping[str, str] = field(default_factory=dict)
+    """Of a field, for people: what else a change of it moves, or where it is decided."""
 
     def candidates(self, most: int) -> list[Tiles]:
         """The present choice, what differs from it in one field, others, what differs in two."""

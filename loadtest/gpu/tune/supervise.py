@@ -15,16 +15,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import ROOT, now, run_facts
+from loadtest.gpu import plots
 from loadtest.gpu.__main__ import device, versions
 from loadtest.gpu.job import part_file, write_json
-from loadtest.gpu.leaving import leave_at_signals
+from loadtest.gpu.leaving import end_group, leave_at_signals
 from loadtest.gpu.report import TRIAL
 from loadtest.gpu.tune import advice, plot
 from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.families import NAMES
+from loadtest.gpu.tune.flags import process_parser
 from loadtest.gpu.tune.lines import Lines, lines_file
 from loadtest.gpu.tune.tables import to_markdown
+from loadtest.report.facts import ROOT, now, run_facts
 from penstock.children import die_with_parent
 
 REPORT_SECONDS = 8.0
@@ -38,7 +40,9 @@ NAME = "tune"
 
 def main() -> int:
     """Exit status: 0, 1 where nothing was timed."""
-    flags = _parser().parse_args()
+    parser = process_parser("supervise")
+    parser.add_argument("--output", type=Path, required=True)
+    flags = parser.parse_args()
     leave_at_signals()  # So that what runs is ended too.
     if flags.parent is not None:
         die_with_parent(flags.parent, signal.SIGTERM)
@@ -64,7 +68,7 @@ def tune(flags: argparse.Namespace) -> int:
     document |= run_facts("", [], started) | {"command": told(flags)}
     document |= {"dry": flags.dry, "device": device(), "versions": versions()}
     document["changes"] = advice.changes(document["rows"], document["moves"])
-    document["charts"] = plot.draw(document, flags.output / f"{NAME}.png")
+    document["charts"] = plots.draw(document, flags.output, {f"{NAME}.png": plot.draw})
     write_json(flags.output / f"{NAME}.json", document)
     text = to_markdown(document)
     (flags.output / f"{NAME}.md").write_text(text)
@@ -150,17 +154,8 @@ class Measuring:
         return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        end(process)
+        end_group(process)
         self._running.remove(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """It and what it has started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def architecture() -> int:
@@ -205,17 +200,6 @@ def told(flags: argparse.Namespace) -> str:
     chosen = ["--kernels", *flags.kernels] if tuple(flags.kernels) != NAMES else []
     options = [*chosen, *(["--dry"] if flags.dry else [])]
     return " ".join(["python -m loadtest.gpu.tune", *options])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.tune.supervise")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--kernels", nargs="+", default=NAMES)
-    parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--parent", type=int, help="ends with this process")
-    return parser
 
 
 if __name__ == "__main__":

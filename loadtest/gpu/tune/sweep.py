@@ -6,7 +6,6 @@ that one has written; the candidate that it was at then has failed.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
@@ -23,13 +22,14 @@ from loadtest.gpu.extent import GPU as GPU_EXTENT
 from loadtest.gpu.job import DONE, Job, part_file, shortened
 from loadtest.gpu.parts import PARTS
 from loadtest.gpu.parts import limits as limits_part
+from loadtest.gpu.parts.cases import Bench, Case, Tiles
 from loadtest.gpu.timing import Call, Timer
 from loadtest.gpu.tune.advice import TIMED
 from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.candidates import Candidate, all_candidates
-from loadtest.gpu.tune.families import NAMES
+from loadtest.gpu.tune.flags import process_parser
 from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.settings import Bench, Case, Setting, Tiles
+from loadtest.gpu.tune.settings import Setting
 from penstock.children import die_with_parent
 
 TOLERANCE = 0.01
@@ -57,6 +57,8 @@ class Shape:
 
     def __init__(self, case: Case, present: Tiles, device: torch.device, timer: Timer) -> None:
         self.bench: Bench = case.make(device)
+        if self.bench.reference is None:
+            raise ValueError(f"{case.shape} has nothing to be held against")
         self._wanted = self.bench.reference()
         work = self.bench.work(present)
         self.error = self.check(work())
@@ -233,7 +235,9 @@ def measure_limits(work: Path, timer: Timer, *, dry: bool) -> None:
 
 
 def main() -> int:
-    flags = _parser().parse_args()
+    parser = process_parser("sweep")
+    parser.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
+    flags = parser.parse_args()
     if flags.parent is not None:
         die_with_parent(flags.parent)
     ends = time.monotonic() + flags.seconds
@@ -261,17 +265,6 @@ def main() -> int:
         except DeviceLost:
             return LOST
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.tune.sweep")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--kernels", nargs="+", default=NAMES)
-    parser.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
-    parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--parent", type=int, help="ends with this process")
-    return parser
 
 
 if __name__ == "__main__":

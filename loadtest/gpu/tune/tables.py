@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.gpu import figures
-from loadtest.gpu.report import NONE, TRIAL, percent
+from loadtest.gpu.report import NONE, head, percent
 from loadtest.gpu.tune import advice
 from loadtest.gpu.tune.advice import TIMED, Row
 from penstock.bench.load.report import markdown_table
@@ -23,15 +22,8 @@ TOLD = (
 
 def to_markdown(document: dict[str, Any]) -> str:
     """document: tune.json."""
-    found = [f"{name} {value}" for name, value in document["versions"].items() if value]
-    lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
-    lines += [TRIAL] if document["dry"] else []
-    charts = document["charts"]
-    lines += [f"![{name}]({name})" for name in charts["files"]]
-    lines += [f"No chart: {charts['reason']}"] if charts["reason"] else []
-    head = "\n\n".join(lines) + "\n"
     sections = [_setting(document, name) for name in advice.settings_of(document["rows"])]
-    return "\n".join([head, _changes(document), TOLD, *sections, _left_out(document)])
+    return "\n".join([head(document), _changes(document), TOLD, *sections, _left_out(document)])
 
 
 def _changes(document: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 from loadtest.peers.library.child import Child, ChildFailed
 from loadtest.peers.library.systems import System
 from loadtest.peers.library.work import Run, Work
+from loadtest.report.files import say
 from loadtest.roofline import probe
 from loadtest.roofline.probe import Limits, ProbeUnavailable
 
@@ -25,15 +25,15 @@ _WARM_TOKENS = 4
 
 @dataclass
 class Outcome:
-    """One system's runs by the work's name. once: work that took longer than its patience, and
-    was not repeated.  failures: what went wrong, in order."""
+    """One system's runs."""
 
     system: System
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    runs: dict[str, list[Run]] = field(default_factory=dict)  # by the work's name
     ready_s: float | None = None
     memory_bytes: int | None = None
     once: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    """Work that took longer than its patience, and was not repeated."""
+    failures: list[str] = field(default_factory=list)  # what went wrong, in order
 
     def rate(self, work: Work) -> float | None:
         """Median tokens per second; None without a run."""
@@ -43,12 +43,11 @@ class Outcome:
 
 @dataclass
 class Measurement:
-    """limits: one probe before each round, while nothing computed."""
-
     outcomes: list[Outcome]
     work: Sequence[Work]
     rounds_done: int = 0
     limits: list[Limits] = field(default_factory=list)
+    """By a probe before each round, while nothing computed."""
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def measure(
                 )
                 break
             if piece is work[0]:
-                _say(f"round {number + 1} of {rounds}, {since:.0f} s since the start")
+                say(f"round {number + 1} of {rounds}, {since:.0f} s since the start")
                 roofline = roofline and _probe(measurement)
             for outcome in measurement.outcomes:
                 child = children.get(outcome.system.name)
@@ -134,7 +133,7 @@ def _start_all(measurement: Measurement, logs: Path, stack: ExitStack) -> dict[s
         try:
             stack.enter_context(child)
             outcome.ready_s = child.ready_s
-            _say(f"{name}: loaded in {child.ready_s:.1f} s; warming up")
+            say(f"{name}: loaded in {child.ready_s:.1f} s; warming up")
             for work in measurement.work:
                 if outcome.system.does(work):
                     prompts = work.prompts("warm-up", work.warm_streams)
@@ -161,12 +160,12 @@ def _take(outcome: Outcome, child: Child, work: Work, number: int) -> bool:
         return False
     if fault := work.fault(run):
         outcome.failures.append(f"{work.name}: {fault}")
-        _say(f"{system.name}: {work.name}: {fault}")
+        say(f"{system.name}: {work.name}: {fault}")
         return True
     outcome.runs.setdefault(work.name, []).append(run)
     if run.seconds > work.patience:
         outcome.once.append(work.name)
-    _say(f"{system.name}: {work.name}: {work.rate(run):,.1f} tok/s in {run.seconds:.1f} s")
+    say(f"{system.name}: {work.name}: {work.rate(run):,.1f} tok/s in {run.seconds:.1f} s")
     return True
 
 
@@ -179,7 +178,7 @@ def _awake(child: Child) -> Iterator[None]:
 
 def _fail(outcome: Outcome, child: Child, error: ChildFailed) -> None:
     outcome.failures.append(str(error))
-    _say(str(error))
+    say(str(error))
     child.stop(grace=0.5)
 
 
@@ -189,10 +188,6 @@ def _probe(measurement: Measurement) -> bool:
         measurement.limits.append(probe.measure())
     except ProbeUnavailable as error:
         measurement.notes.append(f"{error}.")
-        _say(str(error))
+        say(str(error))
         return False
     return True
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

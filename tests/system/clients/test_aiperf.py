@@ -12,8 +12,8 @@ import pytest
 
 from penstock.prepare import prepare
 from penstock.prepare.folder import TOKENIZER
+from testing.serving import Server
 from tests.system.clients.installed import clean_environment, venv
-from tests.system.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from testing.serving import Server
 from tests.system.clients.installed import ROOT, run_script, table
-from tests.system.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.serving import Server
 from tests.system.clients.installed import clean_environment, venv
-from tests.system.serving import Server
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from testing.serving import Server
 from tests.system.page.driving import Chat, Tab
-from tests.system.serving import Server
 
 CHROMIUM = "/usr/bin/chromium"
 

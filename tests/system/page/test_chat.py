@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from testing.serving import Server, wait_until
 from tests.system.page.driving import Chat, Tab, answered, assistant, export_file, user
-from tests.system.serving import Server, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from testing.serving import Server
 from tests.system.page.driving import Tab
-from tests.system.serving import Server
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from testing.serving import Server
 from tests.system.page.driving import Chat, Tab, export_file
-from tests.system.serving import Server
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from testing.serving import Server, wait_until
 from tests.gateway import keyring
 from tests.system.page.driving import Chat, Tab, user
-from tests.system.serving import Server, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

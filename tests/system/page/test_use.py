@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import penstock_gateway
+from testing.serving import Server
 from tests.system.page.driving import Chat, Tab, export_file
-from tests.system.serving import Server
 
 pytestmark = pytest.mark.timeout(240)
 

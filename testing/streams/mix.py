@@ -16,12 +16,12 @@ _SUBJECTS = ("rivers", "clocks", "bread", "the moon", "trains", "glass", "maps",
 
 @dataclass(frozen=True)
 class Request:
-    """One entry of the mix. choices: that its answer has."""
+    """One entry of the mix."""
 
     name: str
     path: str
     body: dict[str, Any]
-    choices: int = 1
+    choices: int = 1  # that its answer has
 
 
 def _completion(number: int, tokens: int, **fields: Any) -> dict[str, Any]:

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.local import Balancer, answers, free_port, haproxy, running, wait
+from deploy.local import Balancer, free_port, haproxy, wait
 from penstock.prepare import prepare
-
-MODEL = "smollm2-135m"
+from testing import processes
+from testing.processes import MODEL
 
 
 @dataclass
 class System:
-    """pids: name -> pid.  gateways: HOST:PORT of each."""
-
     folder: Path
     model_dir: Path
-    pids: dict[str, int] = field(default_factory=dict)
-    gateways: list[str] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)  # by name
+    gateways: list[str] = field(default_factory=list)  # HOST:PORT of each
     balancer: Balancer | None = None
-
-    @property
-    def engine(self) -> str:
-        """Where its gateways reach it."""
-        return f"ipc://{self.folder}/front"
 
     @contextlib.contextmanager
     def gateway(self, address: str, *, flags: Sequence[str] = ()) -> Iterator[int]:
         """One more gateway at HOST:PORT, from when it is ready; yields its pid."""
-        host, port = address.rsplit(":", 1)
-        command = [*PENSTOCK, "gateway", "--engine-endpoint", self.engine]
-        command += ["--host", host, "--port", port, *flags]
-        log = self.folder / f"gateway-{port}.log"
-        with running(command, log, {}) as process:
-            wait(lambda: answers(f"http://{address}/health/ready"), process, log)
-            yield process.pid
-
-
-PENSTOCK = (sys.executable, "-m", "penstock")
+        log = self.folder / f"gateway-{address.rpartition(':')[2]}.log"
+        endpoint = processes.front_end(self.folder)
+        with processes.gateway(endpoint, flags, address=address, log=log) as started:
+            yield started.pid
 
 
 @contextlib.contextmanager
@@ -50,14 +36,9 @@ def engine_and_worker(
 ) -> Iterator[System]:
     """folder: short, for its path goes into a Unix socket's address."""
     system = System(folder, prepare(MODEL))
-    back = f"ipc://{folder}/back"
-    engine = [*PENSTOCK, "engine", "--model-dir", str(system.model_dir), *engine_flags]
-    engine += ["--frontend-endpoint", system.engine, "--worker-endpoint", back]
-    worker = [sys.executable, "-m", "loadtest.soak.null_worker", back]
-    worker += ["--model-dir", str(system.model_dir), "--step-seconds", str(step_seconds)]
     with (
-        running(engine, folder / "engine.log", {}) as core,
-        running(worker, folder / "worker.log", {}) as null,
+        processes.engine(folder, system.model_dir, engine_flags) as core,
+        processes.worker(folder, system.model_dir, step_seconds) as null,
     ):
         system.pids |= {"engine": core.pid, "null worker": null.pid}
         yield system

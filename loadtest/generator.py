@@ -1,4 +1,5 @@
-"""The command line: flags to LoadOptions, the report to a table and a JSON file."""
+"""A closed- and open-loop load generator for any OpenAI-compatible server:
+`python -m loadtest.generator --help`.  `penstock bench serve` is the same one."""
 
 from __future__ import annotations
 
@@ -60,3 +61,7 @@ def _write(path: Path, report: LoadReport) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
     print(f"written: {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """An engine core that computes nothing: real sessions, a token a turn for each stream.
 
-    python -m loadtest.gateway_alone.null_engine ENDPOINT BOARD --streams 1000 --tokens 100 ...
+    python -m testing.null_engine ENDPOINT BOARD --streams 1000 --tokens 100 ...
 
 It waits until all streams are submitted and the board says go.  A turn is one Outputs message for
 `--group` streams at most (the engine core's max_num_seqs); turns go round the groups.  Each token
@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from loadtest.gateway_alone.board import Board
 from penstock.config.settings import TransportSettings
 from penstock.prepare import prepare
 from penstock.prepare.folder import CHAT_TEMPLATE, TOKENIZER, load_manifest
@@ -34,6 +33,7 @@ from penstock.protocol.to_frontend import (
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Opened, Received
 from penstock.transport.session_server import SessionServer
+from testing.board import Board
 
 MODEL = "smollm2-135m"
 WORD = " then"
@@ -44,7 +44,7 @@ PACE = 0.0002
 
 class NullEngine:
     """rate: tokens a second of all streams together; 0: as fast as they are read, with `window`
-    tokens of each stream on their way at most."""
+    tokens of each stream on their way at most.  group: streams in one step, at most."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A real `penstock serve` for tests: started, waited for, stopped, and proved to be gone."""
+"""A real `penstock serve`: started, waited for, stopped, and proved to be gone."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ class ServerFailed(Exception):
         self.code, self.stdout, self.stderr = code, stdout, stderr
 
 
+TITLE = "penstock: "
+
+
 class Server:
     """One running system on a free port, with a runtime folder base and log file of its own.
 
-    url, model: as the server printed them when it was ready.
+    In a `with` block it is closed at the end.  url, model: as the server printed them when it was
+    ready.  log: the file of what it and its processes say.
     """
 
     def __init__(self, *arguments: str, wait: bool = True, pass_fds: tuple[int, ...] = ()) -> None:
@@ -46,13 +50,13 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix="pst-"))
         self.runtime_base = self.folder / "run"
         self.runtime_base.mkdir(mode=0o700)
-        self._stderr = self.folder / "stderr"
+        self.log = self.folder / "stderr"
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stdout: list[str] = []
         self.url = self.model = ""
         self._seen: set[int] = set()
         http = () if "--no-http" in arguments else ("--port", "0")
-        with self._stderr.open("wb") as stderr:
+        with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", "serve", *http, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -71,17 +75,22 @@ class Server:
                 self.close()  # Nobody else can: the caller has no server yet.
                 raise
 
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def stdout(self) -> str:
         return "".join(self._stdout)
 
     @property
     def stderr(self) -> str:
-        return self._stderr.read_text(encoding="utf-8", errors="replace")
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def _read_stdout(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.process.stdout or ():
             self._stdout.append(line)
             self._lines.put(line)
         self._lines.put(None)
@@ -117,7 +126,22 @@ class Server:
 
     def child(self, title: str) -> int:
         """The pid of `penstock: {title}`."""
-        return self.children()[f"penstock: {title}"]
+        return self.children()[f"{TITLE}{title}"]
+
+    def processes(self) -> dict[str, int]:
+        """The pids of the supervisor's own children that live, by what follows TITLE."""
+        mine = {child.pid for child in psutil.Process(self.process.pid).children()}
+        return {
+            title.removeprefix(TITLE): pid
+            for title, pid in self.children().items()
+            if pid in mine and title.startswith(TITLE)
+        }
+
+    def processor_time(self) -> float:
+        """Seconds that all processes that live now have computed."""
+        family = [psutil.Process(self.process.pid)]
+        family += family[0].children(recursive=True)
+        return sum(sum(process.cpu_times()[:2]) for process in family)
 
     def get(self, path: str, timeout: float = PATIENCE) -> tuple[int, Any]:
         """Status and JSON body (None if it is none) of a GET."""
@@ -146,7 +170,8 @@ class Server:
         """The text of a greedy completion."""
         body = {"model": self.model, "prompt": prompt, "temperature": 0, "max_tokens": 8, **fields}
         status, answer = self.post("/v1/completions", body)
-        assert status == 200, answer
+        if status != 200:
+            raise AssertionError(f"{status}: {answer}")
         return str(answer["choices"][0]["text"])
 
     def ready(self) -> bool:
@@ -185,7 +210,8 @@ class Server:
         """No child is alive, no socket or runtime folder is left."""
         wait_until(lambda: not self._living(), timeout, lambda: f"still alive: {self._living()}")
         left = [str(path) for path in self.runtime_base.rglob("*")]
-        assert left == [], f"left in the runtime folder: {left}"
+        if left:
+            raise AssertionError(f"left in the runtime folder: {left}")
 
     def _living(self) -> list[str]:
         living = []

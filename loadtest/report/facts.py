@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.machine import describe_machine
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_facts(program: str, arguments: list[str], started: datetime.datetime) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from types import TracebackType
 
 import httpx
 
-from loadtest.chaos.mix import Request
-from loadtest.chaos.reading import Answer, Broken, Reading
+from testing.streams.mix import Request
+from testing.streams.reading import Answer, Broken, Reading
 
 TIMEOUT = 180.0
 """Seconds of silence in one stream that are too many."""
@@ -18,11 +18,9 @@ TIMEOUT = 180.0
 
 @dataclass
 class Score:
-    """equal: streams whose answer was their twin's.  different, broken: what went wrong."""
-
-    equal: int = 0
-    different: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    equal: int = 0  # streams whose answer was their twin's
+    different: list[str] = field(default_factory=list)  # which, and how
+    broken: list[str] = field(default_factory=list)  # which, and why
 
     @property
     def wrong(self) -> list[str]:

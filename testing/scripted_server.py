@@ -18,28 +18,20 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Script:
-    """How one request is answered.
+    """How one request is answered."""
 
-    tokens: to send, `tokens_per_chunk` in each chunk; None: as many as max_tokens asks.
-    first_delay, chunk_delay: seconds before the first chunk and between chunks.
-    status: other than 200 gives that error and nothing else.
-    finish_reason: sent in a chunk without text at the end.
-    usage: "end" (a last chunk of its own), "chunk" (every chunk), "none".
-    role_chunk: a chunk without text first, as chats have.
-    fault: after `fault_after` chunks: "close" cuts the connection, "error" sends an error event,
-        "garbage" an event that is no JSON, "hang" sends nothing more, "no-done" ends the body
-        properly but without [DONE].
-    """
-
-    tokens: int | None = None
+    tokens: int | None = None  # None: as many as max_tokens asks
     tokens_per_chunk: int = 1
-    first_delay: float = 0.0
-    chunk_delay: float = 0.0
-    status: int = 200
-    usage: str = "end"
-    finish_reason: str | None = "length"
-    role_chunk: bool = False
+    first_delay: float = 0.0  # seconds before the first chunk
+    chunk_delay: float = 0.0  # seconds between chunks
+    status: int = 200  # any other gives that error and nothing else
+    usage: str = "end"  # "end": in a last chunk of its own; "chunk": in every chunk; "none"
+    finish_reason: str | None = "length"  # sent in a chunk without text at the end
+    role_chunk: bool = False  # a chunk without text comes first, as chats have
     fault: str | None = None
+    """After `fault_after` chunks: "close" cuts the connection, "error" sends an error event,
+    "garbage" an event that is no JSON, "hang" sends nothing more, "no-done" ends the body properly
+    but without [DONE]."""
     fault_after: int = 0
 
 

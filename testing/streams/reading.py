@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from loadtest.chaos.mix import Request
+from testing.streams.mix import Request
 
 
 class Broken(Exception):
@@ -17,12 +17,11 @@ class Broken(Exception):
 
 @dataclass
 class Choice:
-    """logprobs: an element a token, as the endpoint gives them."""
-
     text: str = ""
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: list[Any] = field(default_factory=list)
+    """An element for each token, as the endpoint gives them."""
 
 
 @dataclass
@@ -34,12 +33,12 @@ class Answer:
 
 
 class Reading:
-    """A stream on its way. moved: how often each choice gained something."""
+    """A stream on its way."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.answer = Answer([Choice() for _ in range(request.choices)])
-        self.moved = [0] * request.choices
+        self.moved = [0] * request.choices  # how often each choice gained something
 
     @property
     def waits_for(self) -> list[int]:

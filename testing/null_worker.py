@@ -1,6 +1,6 @@
 """A worker that computes nothing: real sessions, and a step each `--step-seconds`.
 
-python -m loadtest.soak.null_worker ENDPOINT --model-dir DIR --step-seconds 0.5
+python -m testing.null_worker ENDPOINT --model-dir DIR --step-seconds 0.5
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import NoReturn
 import msgspec
 import zmq
 
-from loadtest.soak.words import token_ids, word
 from penstock.config.settings import TransportSettings
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol import PROTOCOL_VERSIONS
@@ -28,6 +27,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_client import SessionClient
+from testing.words import token_ids, word
 
 BLOCKS = 65_536
 LONGEST_WAIT = 0.1
@@ -35,19 +35,60 @@ LONGEST_WAIT = 0.1
 
 @dataclass(slots=True)
 class Slot:
-    """tokens: how many it has, prompt included."""
-
     seed: int
-    prompt: int
-    tokens: int
+    prompt: int  # tokens
+    tokens: int  # that it has, prompt included
+
+
+class Answers:
+    """What each slot says next, as the plans of one session have it."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._words = words  # token ids of what is said
+        self._slots: dict[int, Slot] = {}
+
+    def forget(self) -> None:
+        """The session has ended."""
+        self._slots.clear()
+
+    def results(self, plan: Plan) -> list[SlotResult]:
+        """Of a step: a token for each slot whose tokens are all computed after it."""
+        for number in plan.released:
+            del self._slots[number]
+        for new in plan.admitted:
+            self._slots[new.slot] = self._slot(new)
+        return [self._work(work) for work in plan.work]
+
+    def _slot(self, new: NewSequence) -> Slot:
+        if new.like is None:
+            return Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
+        other = self._slots[new.like]
+        return Slot(other.seed, other.prompt, other.prompt + len(new.tokens))
+
+    def _work(self, work: SlotWork) -> SlotResult:
+        slot = self._slots[work.slot]
+        if work.start + work.count < slot.tokens:
+            return SlotResult(work.slot)
+        place = slot.tokens - slot.prompt
+        slot.tokens += 1
+        return SlotResult(work.slot, self._words[word(slot.seed, place)])
+
+
+def ready(setup: Setup) -> Ready:
+    """The answer of a worker that needs no memory."""
+    return Ready(
+        num_kv_blocks=setup.num_kv_blocks or BLOCKS,
+        device="none",
+        fingerprint="null",
+        load_seconds=0.0,
+    )
 
 
 class NullWorker:
-    """words: token ids of what is said."""
+    """A worker whose step takes no time, and is followed by a pause of `step_seconds`."""
 
     def __init__(self, endpoint: str, words: list[int], step_seconds: float) -> None:
-        self._words, self._pace = words, step_seconds
-        self._slots: dict[int, Slot] = {}
+        self._answers, self._pace = Answers(words), step_seconds
         self._plans: deque[Plan] = deque()
         self._due = 0.0
         life = secrets.token_hex(8)
@@ -64,7 +105,9 @@ class NullWorker:
         while self._listen():
             now = time.monotonic()
             if self._plans and now >= self._due:
-                self._link.send(self._execute(self._plans.popleft()))
+                plan = self._plans.popleft()
+                slots = self._answers.results(plan)
+                self._link.send(Result(plan.step, slots, compute_seconds=self._pace))
                 self._due = now + self._pace
             wait = min(LONGEST_WAIT, self._link.wait_hint(now))
             if self._plans:
@@ -83,44 +126,15 @@ class NullWorker:
         for event in self._link.poll(time.monotonic()):
             match event:
                 case Ended():
-                    self._slots.clear()
+                    self._answers.forget()
                     self._plans.clear()
                 case Opened(_, Setup() as setup):
-                    self._link.send(
-                        Ready(
-                            num_kv_blocks=setup.num_kv_blocks or BLOCKS,
-                            device="none",
-                            fingerprint="null",
-                            load_seconds=0.0,
-                        )
-                    )
+                    self._link.send(ready(setup))
                 case Received(_, Plan() as plan):
                     self._plans.append(plan)
                 case Received(_, Stop()):
                     return False
         return True
-
-    def _execute(self, plan: Plan) -> Result:
-        for number in plan.released:
-            del self._slots[number]
-        for new in plan.admitted:
-            self._slots[new.slot] = self._slot(new)
-        slots = [self._work(work) for work in plan.work]
-        return Result(plan.step, slots, compute_seconds=self._pace)
-
-    def _slot(self, new: NewSequence) -> Slot:
-        if new.like is None:
-            return Slot(new.sampling.seed, new.num_prompt, len(new.tokens))
-        other = self._slots[new.like]
-        return Slot(other.seed, other.prompt, other.prompt + len(new.tokens))
-
-    def _work(self, work: SlotWork) -> SlotResult:
-        slot = self._slots[work.slot]
-        if work.start + work.count < slot.tokens:
-            return SlotResult(work.slot)
-        place = slot.tokens - slot.prompt
-        slot.tokens += 1
-        return SlotResult(work.slot, self._words[word(slot.seed, place)])
 
 
 def _leave(*_: object) -> NoReturn:

@@ -1,0 +1,1 @@
+"""What every measurement shares: its command line, and what it writes."""

@@ -1,0 +1,1 @@
+"""Fakes and process starters that tests and load tests share."""

@@ -1,0 +1,1 @@
+"""Streams whose answers are compared with those of undisturbed twins."""

@@ -1,0 +1,82 @@
+"""What every measurement writes, and the figures that they share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from loadtest.report import files
+from loadtest.report.chart import chart
+from loadtest.report.facts import machine_line
+from loadtest.report.figures import distribution
+from loadtest.report.files import Report, parser
+from loadtest.report.findings import sections, verdict
+from loadtest.report.readme import section
+
+
+def draw(path: Path) -> None:
+    with chart(path, size=(3, 2)) as axes:
+        axes.plot([1, 2], [3, 4])
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> argparse.Namespace:
+    made: argparse.Namespace = parser("-m loadtest.this", "A tool.", section=True).parse_args(
+        ["--output", str(tmp_path / "new" / "folder"), "--write-readme"]
+    )
+    return made
+
+
+def test_a_report_is_three_files_and_a_section(
+    flags: argparse.Namespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- this: begin (by hand) -->\nold\n<!-- this: end -->\n")
+    monkeypatch.setattr(files, "README", readme)
+    report = Report("this", "-m loadtest.this", flags, ["--streams", "3"])
+    report.finish(
+        {"rows": [1, 2]},
+        lambda facts: f"{machine_line(facts)}; {facts['model']}\n",
+        draw=draw,
+        section="this",
+        caption="a curve",
+        model="m",
+    )
+    document = json.loads(report.path("json").read_text())
+    assert document["command"] == "python -m loadtest.this --streams 3"
+    assert (document["rows"], document["model"]) == ([1, 2], "m")
+    assert {"started", "ended", "commit", "machine"} <= document.keys()
+    text = report.path("md").read_text()
+    assert text.startswith("`python -m loadtest.this --streams 3` on ")
+    assert report.path("png").read_bytes().startswith(b"\x89PNG")
+    assert section(readme, "this") == f"{text}\n![a curve](results/this.png)"
+    assert text in capsys.readouterr().out
+
+
+def test_without_the_flag_the_readme_stays(flags: argparse.Namespace) -> None:
+    flags.write_readme = False
+    Report("this", "-m loadtest.this", flags, []).finish({}, lambda facts: "x\n", section="none")
+
+
+def test_a_report_at_a_file_lies_beside_it(tmp_path: Path) -> None:
+    report = Report.at(tmp_path / "chaos.json", "-m loadtest.chaos", [])
+    report.finish({"blows": []}, lambda facts: "table\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chaos.json", "chaos.md"]
+
+
+def test_figures_of_many_values_and_of_none() -> None:
+    figures = distribution(map(float, range(101)), scale=10)
+    assert figures == {"count": 101, "p50": 500, "p90": 900, "p99": 990, "max": 1000}
+    assert distribution([]) == {"count": 0, "p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0}
+
+
+def test_what_is_wrong_is_one_sentence() -> None:
+    assert verdict([]) == "All as it should be."
+    assert verdict(["a", "b"]) == "Not as it should be: a; b."
+    assert sections(["a", "", "b\n\n"]) == "a\n\nb\n"
