@@ -148,8 +148,14 @@ def compare(recorded: dict[str, Any], found: dict[str, Any], asked: list[Case]) 
     missing = set(recorded["answers"]) - {case.name for case in cases()}
     differing += [(name, recorded["answers"][name], None) for name in sorted(missing)]
     for part in ("metrics", "openapi", "flags", "messages"):
-        if _text(recorded[part]) != _text(found[part]):
-            differing.append((part, recorded[part], found[part]))
+        before, after = recorded[part], found[part]
+        if part == "openapi":
+            before, after = (
+                {name: surface.resolved(each) for name, each in documents.items()}
+                for documents in (before, after)
+            )
+        if _text(before) != _text(after):
+            differing.append((part, before, after))
     for name, before, after in differing[:SHOWN]:
         print(f"--- {name}")
         print(f"    before: {_around(before, after)}")

@@ -28,7 +28,7 @@ def metrics(text: str) -> list[str]:
 
 
 def without_prose(document: Any) -> Any:
-    """An OpenAPI document without summaries and descriptions, and its schemas by their content."""
+    """An OpenAPI document without summaries, descriptions, titles and versions."""
     if isinstance(document, dict):
         return {
             name: without_prose(inner)
@@ -38,6 +38,26 @@ def without_prose(document: Any) -> Any:
     if isinstance(document, list):
         return [without_prose(inner) for inner in document]
     return document
+
+
+def resolved(document: dict[str, Any]) -> Any:
+    """An OpenAPI document with its schemas where they are used: they are named after classes, and
+    their names are no promise."""
+    schemas = document.get("components", {}).get("schemas", {})
+
+    def resolve(part: Any, within: tuple[str, ...]) -> Any:
+        if isinstance(part, list):
+            return [resolve(inner, within) for inner in part]
+        if not isinstance(part, dict):
+            return part
+        name = str(part.get("$ref", "")).removeprefix("#/components/schemas/")
+        if name in within:
+            return {"$ref": within.index(name)}
+        if name in schemas:
+            return resolve(schemas[name], (*within, name))
+        return {each: resolve(inner, within) for each, inner in part.items()}
+
+    return resolve(document.get("paths"), ())
 
 
 def flags(table: str) -> list[str]:
