@@ -132,7 +132,7 @@ def make_runner(case: Case, launches: Launches) -> DeviceRunner:
 def watch(clock: Clock) -> None:
     """The same for any version of the worker."""
     clock.watch(Slots, "apply", "slots")
-    clock.watch(generate, "gather", "gather")
+    clock.watch(generate, "prepare_inputs", "gather")
     for owner, name in LAYOUT:
         if owner is not None:
             clock.watch(owner, name, "layout")

@@ -23,14 +23,14 @@ from penstock.protocol.to_worker import (
     Stop,
     ToWorker,
 )
-from penstock_worker.engine_session import EngineSession, Heard
+from penstock_worker.engine_session import Heard, WorkerSession
 from penstock_worker.machine import gc_tuning
-from penstock_worker.machine.numa import Placement
-from penstock_worker.metrics.counts import Counts
+from penstock_worker.machine.numa import NUMAPlacement
+from penstock_worker.metrics.counts import WorkerCounts
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.report import report
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
 from penstock_worker.steps.in_flight import StepsInFlight
@@ -87,7 +87,7 @@ def main(
     transport = transport or TransportSettings()
     membership = Membership(rank_host)
     membership.address()  # Now, so that a bad host is told here.
-    session = EngineSession(engine_endpoint, rank, transport, membership.address)
+    session = WorkerSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
     worker = Worker(session, UNWATCHED if port is None else Phases(), model_dir, membership)
     with _observing(worker, session, transport, metrics, rank):
@@ -95,7 +95,7 @@ def main(
     log.info("worker stopped")
 
 
-def _work(worker: Worker, session: EngineSession) -> None:
+def _work(worker: Worker, session: WorkerSession) -> None:
     signals = Signals()
     session.start()
     try:
@@ -115,7 +115,7 @@ def _work(worker: Worker, session: EngineSession) -> None:
 
 def _observing(
     worker: Worker,
-    session: EngineSession,
+    session: WorkerSession,
     transport: TransportSettings,
     metrics: MetricsSettings,
     rank: int,
@@ -124,9 +124,9 @@ def _observing(
     port = metrics.worker_metrics_port
     if port is None:
         return nullcontext()
-    from penstock_worker.metrics.port import Health, metrics_port
+    from penstock_worker.metrics.port import WorkerHealth, metrics_port
 
-    health = Health(lambda: session.turned, transport.beat_interval, worker.idle_reason)
+    health = WorkerHealth(lambda: session.turned, transport.beat_interval, worker.idle_reason)
     # Port 0 is any free one for each.
     return metrics_port(worker.counts, worker.phases, health, metrics, port and port + rank)
 
@@ -165,12 +165,12 @@ class Worker:
 
     def __init__(
         self,
-        session: EngineSession,
+        session: WorkerSession,
         phases: Phases,
         model_dir: str | None,
         membership: Membership,
     ) -> None:
-        self.counts = Counts()
+        self.counts = WorkerCounts()
         self.phases = phases
         self._session = session
         self._model_dir = model_dir
@@ -178,13 +178,13 @@ class Worker:
         membership.computing = lambda: session.activity.step is not None
         session.aside = self._take_aside
         session.over = membership.over
-        self._placement = Placement()
+        self._placement = NUMAPlacement()
         self._loaded: Loaded | None = None
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
         self._steps = StepsInFlight(session, self._tell)
-        self._place = Place()
+        self._place = RankPlace()
 
     def run(self) -> None:
         """Until Stop."""

@@ -14,7 +14,7 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.steps.host_runner import Observer, Runner
@@ -32,7 +32,7 @@ def make_runner(
     max_tokens: int = 2048,
     threads: int = 1,
     observer: Observer | None = None,
-    grammars: Grammars | None = None,
+    grammars: SlotGrammars | None = None,
 ) -> Runner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.protocol.common import Adjustments, Pooling, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, Pooling, TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.host_runner import Runner
 from tests.worker.driver import make_runner
@@ -23,7 +23,7 @@ RULED = TokenSampling(
     11,
     temperature=1.3,
     logprobs=2,
-    adjustments=Adjustments(
+    adjustments=LogitsAdjustments(
         presence=0.5, repetition=1.2, bias={3: 2.0}, bad_words=((9, 3), (3,), (4, 5, 6))
     ),
 )
@@ -136,7 +136,7 @@ def test_misfits_are_named(message: str) -> None:
 
 
 def test_the_grammar_is_its_siblings_even_after_it_was_dropped() -> None:
-    grammars = Grammars(Evens(8), budget=60.0)
+    grammars = SlotGrammars(Evens(8), budget=60.0)
     try:
         compile_now(grammars, 1, EVEN)
         first = NewSequence(0, PROMPT, len(PROMPT), 0, NOTHING, [0], grammar=1)

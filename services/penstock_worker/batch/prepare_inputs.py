@@ -11,7 +11,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
 
 
-def gather(works: Sequence[SlotWork], slots: Slots) -> Batch:
+def prepare_inputs(works: Sequence[SlotWork], slots: Slots) -> Batch:
     """What a forward pass over these works computes."""
     tokens: list[int] = []
     for work, slot in zip(works, slots.of(works), strict=True):

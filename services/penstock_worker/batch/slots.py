@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.batch.block_tables import BlockTables
-from penstock_worker.sampler.rules import Rules, rules_of
+from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 
 
 class PlanError(Exception):
@@ -34,7 +34,7 @@ class Slot:
     blocks: list[int]
     computed: int | None = None
     failed: str | None = None
-    rules: Rules | None = None
+    rules: SequenceAdjustments | None = None
     prompt_from: int | None = None
     pooling: Pooling | None = None
 
@@ -165,7 +165,7 @@ class Slots:
             new.index,
             new.sampling,
             list(new.blocks),
-            rules=rules_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
+            rules=adjustments_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
             prompt_from=new.prompt_from,
             pooling=new.pooling,
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Mark(Protocol):
+class QueueMark(Protocol):
     """A place in the queue."""
 
     def done(self) -> bool:
@@ -26,7 +26,7 @@ class Mark(Protocol):
 class DeviceQueue(Protocol):
     """What torch's current stream is for a GPU."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> QueueMark:
         """Behind all that is queued so far."""
 
     def numbers(self, values: Sequence[int]) -> Tensor:

@@ -8,8 +8,8 @@ mask        what is known of a slot's next token when its logits are there
 
 from __future__ import annotations
 
-from penstock_worker.grammar.grammars import Grammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher
 from penstock_worker.grammar_text.errors import GrammarError
 
-__all__ = ["Compile", "Compiled", "GrammarError", "Grammars", "Matcher"]
+__all__ = ["Compile", "Compiled", "GrammarError", "Matcher", "SlotGrammars"]

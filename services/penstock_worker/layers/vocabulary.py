@@ -10,7 +10,7 @@ from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import Shard
 
 
-class Embedding:
+class TokenEmbedding:
     """tokens: [rows] int64 -> [rows, hidden]. table: of this rank's ids."""
 
     def __init__(self, table: Table, shard: Shard, ranks: Ranks) -> None:

@@ -11,7 +11,7 @@ ONE_RANK = "1 rank"
 
 def fingerprint(digest: str, numerics: str, layout: str = ONE_RANK) -> str:
     """sha256, hex. digest: of the model.  numerics: of the backend (forward.interface.Recipe).
-    layout: how the model is spread over ranks (parallel.place.Place).
+    layout: how the model is spread over ranks (parallel.place.RankPlace).
 
     The number of threads is no part of it: no backend's sums depend on it.
     """

@@ -20,7 +20,7 @@ from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import queue_of
 from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.fingerprint import fingerprint
@@ -176,13 +176,13 @@ def _load_on_device(
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
 
 
-def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:
+def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGrammars:
     compiler = Compiler(
         Path(setup.model_dir) / "tokenizer.json",
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,
     )
-    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
+    return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
 def _load_pooling(

@@ -20,7 +20,7 @@ from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import Step
-from penstock_worker.layers.vocabulary import Embedding, Head
+from penstock_worker.layers.vocabulary import Head, TokenEmbedding
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights import Weights
@@ -63,7 +63,7 @@ class DecoderModel(ABC):
         if place.first or (place.last and tied):
             self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
-            self._embed = Embedding(parts.ops.table(self.embedding), self.shard, self._ranks)
+            self._embed = TokenEmbedding(parts.ops.table(self.embedding), self.shard, self._ranks)
         if tied:
             weights.ignore(HEAD)
         if place.last:

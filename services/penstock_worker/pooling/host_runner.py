@@ -9,7 +9,7 @@ from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import PlanError, Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, pooled
@@ -34,7 +34,7 @@ class PoolingRunner(PlanRunner):
         copies: Copies = NO_COPIES,
         threads: int = 1,
     ) -> None:
-        super().__init__(body, slots, Steps(slots, threads), Grammars())
+        super().__init__(body, slots, Steps(slots, threads), SlotGrammars())
         self._body = body
         self._head = head
         self._pooling = pooling

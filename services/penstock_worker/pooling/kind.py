@@ -17,16 +17,16 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import DeviceQueue, queue_of
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.pooling.device_body import DeviceBody
 from penstock_worker.pooling.device_launch import PoolingLaunch
 from penstock_worker.pooling.heads import Head
 from penstock_worker.sampler.transfers import Transfers, transfers
 from penstock_worker.steps.attempts import able, attempt
-from penstock_worker.steps.begun import DeviceStep
+from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.runner import DevicePlanRunner
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.steps.timeline import StepTimeline
 
 
 class DevicePoolingRunner(DevicePlanRunner[PoolingLaunch]):
@@ -48,7 +48,7 @@ class DevicePoolingRunner(DevicePlanRunner[PoolingLaunch]):
         ways: Transfers | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
-        super().__init__(body, slots, Grammars(), queue or queue_of(body.device), phases)
+        super().__init__(body, slots, SlotGrammars(), queue or queue_of(body.device), phases)
         self._body = body
         self._head = head
         self._pooling = pooling
@@ -59,7 +59,7 @@ class DevicePoolingRunner(DevicePlanRunner[PoolingLaunch]):
         self._copies.make(plan.copies)
         self._slots.apply(plan)
 
-    def _launches(self, plan: Plan, timeline: Timeline) -> list[PoolingLaunch]:
+    def _launches(self, plan: Plan, timeline: StepTimeline) -> list[PoolingLaunch]:
         works = able(plan, self._slots)
         launches = attempt(works, self._launch, self._slots) if works else []
         timeline.passed("forward")
@@ -75,7 +75,7 @@ class DevicePoolingRunner(DevicePlanRunner[PoolingLaunch]):
         launch.advance()
         return launch
 
-    def _outcomes(self, step: DeviceStep[PoolingLaunch]) -> dict[int, SlotResult]:
+    def _outcomes(self, step: BegunStep[PoolingLaunch]) -> dict[int, SlotResult]:
         outcomes: dict[int, SlotResult] = {}
         with torch.inference_mode():
             for launch in step.launches:

@@ -97,7 +97,7 @@ def _encoder(
             ) from error
         body = DeviceEncoderBody(model, pooling.mode, device, memory)
         memory.release()  # What loading left behind.
-        _rehearse(body, head, setup)
+        _profile(body, head, setup)
         memory.wait()
         memory.release()
         slots = pooling_slots(prepared, setup, blocks)
@@ -117,7 +117,7 @@ def _encoder(
     )
 
 
-def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
+def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
     """The largest step, so that it is known to fit, and kernels are compiled."""
     longest = setup.max_model_len
     whole, rest = divmod(max(setup.max_num_batched_tokens, longest), longest)
@@ -134,7 +134,7 @@ def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
         ) from error
 
 
-class Vectors:
+class PooledVectors:
     """The Purpose of a decoder whose last norm's rows are wanted. labels: of its classification
     head."""
 
@@ -165,7 +165,7 @@ def _decoder(
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    vectors = Vectors(config, len(pooling.labels), ops)
+    vectors = PooledVectors(config, len(pooling.labels), ops)
     # A sequence decodes nothing, so there is nothing to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless),

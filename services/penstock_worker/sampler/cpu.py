@@ -13,8 +13,8 @@ from penstock_kernels.cpu.edits import Edit
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
 class _Own(threading.local):
@@ -34,7 +34,7 @@ class CPUSampler:
         self._threads = threads
         self._own = _Own()
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, asks: list[SampleRequest]) -> list[SampledToken]:
         draws = uniform(
             [ask.sampling.seed for ask in asks],
             [ask.index for ask in asks],
@@ -57,7 +57,7 @@ class CPUSampler:
         return [_logprobs(sampled, row) for row in range(len(rows))]
 
 
-def _row(ask: Ask, draw: float) -> Row:
+def _row(ask: SampleRequest, draw: float) -> Row:
     sampling = ask.sampling
     return Row(
         sampling.temperature,
@@ -71,7 +71,7 @@ def _row(ask: Ask, draw: float) -> Row:
     )
 
 
-def _edit(rules: Rules) -> Edit | None:
+def _edit(rules: SequenceAdjustments) -> Edit | None:
     penalties = rules.penalties
     if penalties is None:
         return Edit(rules.bias_ids, rules.biases) if rules.bias else None
@@ -86,10 +86,10 @@ def _edit(rules: Rules) -> Edit | None:
     )
 
 
-def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> Choice:
+def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
-        return Choice(error=NOT_FINITE)
-    return Choice(token, None if wanted is None else _logprobs(sampled, row))
+        return SampledToken(error=NOT_FINITE)
+    return SampledToken(token, None if wanted is None else _logprobs(sampled, row))
 
 
 def _logprobs(sampled: Sampled, row: int) -> TokenLogprobs:

@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock_kernels.triton.edits import edit_rows
 from penstock_kernels.triton.likeliest import likeliest
 from penstock_kernels.triton.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling import SamplingRows, sample_rows
-from penstock_worker.sampler.device_edits import StepEdits, edited
+from penstock_worker.sampler.adjustments import adjustments_of
+from penstock_worker.sampler.device_adjustments import StepAdjustments, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import rules_of
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
 from penstock_worker.sampler.slot_table import SlotTable
 from penstock_worker.sampler.transfers import Fetched, transfers
 
-_FAILED = Choice(error=NOT_FINITE)
+_FAILED = SampledToken(error=NOT_FINITE)
 
 
 class Launched:
@@ -33,7 +33,7 @@ class Launched:
     isn't a finite number."""
 
     def __init__(
-        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int]
+        self, asks: list[SampleRequest], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
         """told: of rows whose log-probabilities come too, where they are in them."""
         self.tokens = tokens
@@ -45,19 +45,19 @@ class Launched:
         """Whether `choices` wouldn't wait."""
         return self._fetched.done()
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[SampledToken]:
         """Waits for this step's tokens, and for nothing that was queued after them.
 
         To be called before the asks' rules are told a token that comes after these.
         """
         tokens, *arrays = self._fetched.arrays()
-        choices = [Choice(token) if token >= 0 else _FAILED for token in tokens.tolist()]
+        choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
             tops = _Tops(*arrays)
             for row, place in self._told.items():
                 token, wanted = choices[row].token, self._asks[row].sampling.logprobs
                 if token is not None and wanted is not None:
-                    choices[row] = Choice(token, tops.of(place, wanted))
+                    choices[row] = SampledToken(token, tops.of(place, wanted))
         return [
             choice if ask.rules is None else ask.judge(choice)
             for ask, choice in zip(self._asks, choices, strict=True)
@@ -102,13 +102,13 @@ class DeviceSampler:
         self._table.forget(slot)
         self._counts.forget(slot)
 
-    def needs_host(self, ask: Ask) -> bool:
+    def needs_host(self, ask: SampleRequest) -> bool:
         """Whether it can only be made once the host knows the slot's newest token."""
         if ask.allowed is not None:
             return True
         return ask.rules is not None and ask.rules.ban_follows_output
 
-    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Launched:
+    def launch(self, logits: Tensor, asks: list[SampleRequest], slots: list[int]) -> Launched:
         """Queues the choice of a token for each row.
 
         logits: [rows, vocab] float32 on the device, contiguous; not changed, and not to be before
@@ -126,7 +126,7 @@ class DeviceSampler:
         if not greedy:
             arrays["wide"] = self._table.wide(places, [ask.emitted for ask in asks])
             arrays["top_k"] = self._table.top_k(places)
-        step = StepEdits(asks, slots, which, self._counts, self._vocab) if which else None
+        step = StepAdjustments(asks, slots, which, self._counts, self._vocab) if which else None
         if step is not None:
             arrays |= step.arrays()
         if 0 < len(told) < len(asks):
@@ -176,14 +176,14 @@ class DeviceSampler:
         """
         slots = list(range(len(logits)))
         greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
-        counted = Adjustments(presence=1.0)
+        counted = LogitsAdjustments(presence=1.0)
         changed = TokenSampling(0, top_p=0.5, logprobs=0, adjustments=counted)
         whole = [TokenSampling(0), TokenSampling(0, adjustments=counted)]
         held = TokenSampling(0, temperature=0.0, min_tokens=1, held_back=(0,))
         some = [TokenSampling(0, temperature=0.0, logprobs=count) for count in (1, 20, 64)]
         for sampling in (greedy, drawn, changed, held, *whole, *some):
-            rules = rules_of(sampling, [0], 1, self._vocab)
-            asks = [Ask(sampling, 0, 0, rules=rules) for _ in slots]
+            rules = adjustments_of(sampling, [0], 1, self._vocab)
+            asks = [SampleRequest(sampling, 0, 0, rules=rules) for _ in slots]
             self.launch(logits, asks, slots).choices()
         for slot in slots:
             self.forget(slot)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
 
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
@@ -19,7 +19,7 @@ _NOTHING = np.zeros(0, np.int32)
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
-class Ask(msgspec.Struct, frozen=True):
+class SampleRequest(msgspec.Struct, frozen=True):
     """One row's request. index: of the sequence.  emitted: tokens that it has emitted before.
 
     allowed: [vocab] bool, ids that a grammar allows, at least one; None: all.
@@ -30,7 +30,7 @@ class Ask(msgspec.Struct, frozen=True):
     index: int
     emitted: int
     allowed: np.ndarray | None = None
-    rules: Rules | None = None
+    rules: SequenceAdjustments | None = None
 
     def held_back(self) -> Sequence[int] | np.ndarray:
         """Ids that can't be chosen now, unless no other is left.
@@ -59,14 +59,14 @@ class Ask(msgspec.Struct, frozen=True):
             kept[[token for token in early if token < len(kept)]] = False
         return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
-    def judge(self, choice: Choice) -> Choice:
+    def judge(self, choice: SampledToken) -> SampledToken:
         """What becomes of the sampler's choice: it is a forbidden id where no other is left."""
         token, rules, mask = choice.token, self.rules, self.allowed
         if token is None or rules is None:
             return choice
         if not rules.forbids(token) and (mask is None or mask[token]):
             return choice
-        return Choice(error=NO_TOKEN_LEFT, error_code="no_token_left")
+        return SampledToken(error=NO_TOKEN_LEFT, error_code="no_token_left")
 
     def _allowed(self) -> np.ndarray | None:
         """By the grammar and by the rules. Not to be changed."""
@@ -76,7 +76,7 @@ class Ask(msgspec.Struct, frozen=True):
         return self.allowed & listed
 
 
-class Choice(msgspec.Struct, frozen=True):
+class SampledToken(msgspec.Struct, frozen=True):
     """token, and its log-probabilities if asked for; or error, why there is none.
 
     deferred: there is none yet, because the mask is late.  error_code: see SlotResult.
@@ -96,7 +96,7 @@ class Sampler(Protocol):
     def numerics(self) -> str:
         """All that its numbers depend on beside the logits."""
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, asks: list[SampleRequest]) -> list[SampledToken]:
         """One choice for each row. logits: [rows, vocab] float32, not changed."""
 
     def score(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock_worker.sampler.bits import everything, without, words_of
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.interface import SampleRequest
 
 _NOTHING = np.zeros(0, np.int32)
 
@@ -18,7 +18,7 @@ class Masks:
         self._masks: list[np.ndarray] = []
         self._places: dict[object, int] = {}
 
-    def place(self, ask: Ask) -> int:
+    def place(self, ask: SampleRequest) -> int:
         """Of the mask that holds back what `ask.held_back()` says; -1: nothing is held back, or
         no id would be left."""
         key = _key(ask)
@@ -40,11 +40,11 @@ class Masks:
         return len(self._masks) - 1
 
 
-def _early(ask: Ask) -> tuple[int, ...]:
+def _early(ask: SampleRequest) -> tuple[int, ...]:
     return ask.sampling.held_back if ask.emitted < ask.sampling.min_tokens else ()
 
 
-def _key(ask: Ask) -> object | None:
+def _key(ask: SampleRequest) -> object | None:
     """Equal for two asks of one step only if their masks are. None: nothing is held back.
 
     Arrays are told apart by where they are: a step's asks keep them alive. Sequences of one request
@@ -56,8 +56,9 @@ def _key(ask: Ask) -> object | None:
     return early, id(ask.allowed), id(rules.allowed_words), id(rules.banned_ids)
 
 
-def _mask(ask: Ask, vocab: int) -> np.ndarray:
-    """As Ask.held_back has it: where not all ids are allowed, min_tokens gives way to need."""
+def _mask(ask: SampleRequest, vocab: int) -> np.ndarray:
+    """As SampleRequest.held_back has it: where not all ids are allowed, min_tokens gives way to
+    need."""
     early, rules = _early(ask), ask.rules
     banned = _NOTHING if rules is None else rules.banned_ids
     listed = None if rules is None else rules.allowed_words

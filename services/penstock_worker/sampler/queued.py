@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
-from penstock_worker.sampler import Ask, Choice
+from penstock_worker.sampler import SampledToken, SampleRequest
 
 
 class Launched(Protocol):
@@ -21,7 +21,7 @@ class Launched(Protocol):
     @property
     def tokens(self) -> Tensor: ...
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[SampledToken]:
         """One for each row, after waiting for them."""
 
 
@@ -35,11 +35,11 @@ class DeviceSampler(Protocol):
     def numerics(self) -> str:
         """All that its numbers depend on beside the logits."""
 
-    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Launched:
+    def launch(self, logits: Tensor, asks: list[SampleRequest], slots: list[int]) -> Launched:
         """Queues the choice of one token for each row. logits: [rows, vocab] of the device.
         slots: whose rows they are."""
 
-    def needs_host(self, ask: Ask) -> bool:
+    def needs_host(self, ask: SampleRequest) -> bool:
         """Whether `launch` needs the ask's rules to know of the slot's last token. Only asked where
         there are rules."""
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
 class ReferenceSampler:
@@ -19,7 +19,7 @@ class ReferenceSampler:
 
     numerics = "reference"
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, asks: list[SampleRequest]) -> list[SampledToken]:
         best, finite = _likeliest(logits.numpy())
         draws = ops.uniform(
             [ask.sampling.seed for ask in asks],
@@ -29,13 +29,13 @@ class ReferenceSampler:
         choices = []
         for row, ask in enumerate(asks):
             if not finite[row]:
-                choices.append(Choice(error=NOT_FINITE))
+                choices.append(SampledToken(error=NOT_FINITE))
                 continue
             token = _choose(logits[row], ask, best[row], draws[row])
             logprobs = None
             if ask.sampling.logprobs is not None:
                 logprobs = _logprobs(logits[row], token, ask.sampling.logprobs)
-            choices.append(ask.judge(Choice(token, logprobs)))
+            choices.append(ask.judge(SampledToken(token, logprobs)))
         return choices
 
     def score(
@@ -58,7 +58,7 @@ def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
     return best.tolist(), finite.tolist()
 
 
-def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
+def _choose(logits: Tensor, ask: SampleRequest, likeliest: int, draw: float) -> int:
     """likeliest: of the row as it is, before ids are held back or anything is changed."""
     sampling = ask.sampling
     held_back = np.asarray(ask.held_back(), dtype=np.int64)
@@ -75,7 +75,7 @@ def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
     return ops.sample_row(logits, cuts, draw)
 
 
-def _edits(rules: Rules) -> ops.Edits:
+def _edits(rules: SequenceAdjustments) -> ops.Edits:
     penalties = rules.penalties
     if penalties is None:
         return ops.Edits(rules.bias)

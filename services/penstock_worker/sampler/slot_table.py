@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.protocol.common import TokenSampling
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.interface import SampleRequest
 
 _TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
 NO_LOGPROBS = -1
 
 
 class SlotTable:
-    """Learns a slot's numbers from its first Ask. slots: 0 to slots - 1.  vocab: ids."""
+    """Learns a slot's numbers from its first SampleRequest. slots: 0 to slots - 1.  vocab: ids."""
 
     def __init__(self, slots: int, vocab: int) -> None:
         self._vocab = vocab
@@ -25,7 +25,7 @@ class SlotTable:
     def forget(self, slot: int) -> None:
         self._known[slot] = (None, -1)
 
-    def learn(self, asks: list[Ask], slots: list[int]) -> None:
+    def learn(self, asks: list[SampleRequest], slots: list[int]) -> None:
         """Takes in what it doesn't know yet."""
         known = self._known
         for ask, slot in zip(asks, slots, strict=True):
@@ -33,7 +33,7 @@ class SlotTable:
             if sampling is not ask.sampling or index != ask.index:
                 self._take(slot, ask)
 
-    def _take(self, slot: int, ask: Ask) -> None:
+    def _take(self, slot: int, ask: SampleRequest) -> None:
         sampling = ask.sampling
         self._known[slot] = (sampling, ask.index)
         self._floats[_TEMPERATURE, slot] = sampling.temperature or 0.0  # Not -0.0.

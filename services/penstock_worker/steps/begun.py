@@ -8,23 +8,23 @@ from typing import Generic, TypeVar
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.batch.slots import Slot
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.steps.timeline import StepTimeline
 
 Works = TypeVar("Works")
 """Works that were queued together, as the runner has them."""
 
 
-class DeviceStep(Generic[Works]):
-    """A Pending. slots: of the plan's works, as they were when it was begun.  collect: gives this
-    step, and those before it, their `outcome`."""
+class BegunStep(Generic[Works]):
+    """A PendingStep. slots: of the plan's works, as they were when it was begun.  collect: gives
+    this step, and those before it, their `outcome`."""
 
     def __init__(
         self,
         plan: Plan,
         slots: list[Slot],
         launches: list[Works],
-        timeline: Timeline,
-        collect: Callable[[DeviceStep[Works]], None],
+        timeline: StepTimeline,
+        collect: Callable[[BegunStep[Works]], None],
     ) -> None:
         self.plan = plan
         self.slots = slots

@@ -24,7 +24,7 @@ class DeviceLost(StepLost):
     """The device does nothing any more for this process, which must be started again."""
 
 
-class Pending(Protocol):
+class PendingStep(Protocol):
     """A step that a runner has begun. Steps are asked for their results in the order of plans."""
 
     def done(self) -> bool:

@@ -25,23 +25,23 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import Copies
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue, queue_of
 from penstock_worker.forward.interface import DeviceForward
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.sampler import Ask, Choice
+from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.queued import DeviceSampler
 from penstock_worker.steps.attempts import attempt, computable, failure
-from penstock_worker.steps.begun import DeviceStep
+from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Value
 from penstock_worker.steps.launch import Launch
 from penstock_worker.steps.prompt_logprobs import QueuedPromptLogprobs
 from penstock_worker.steps.runner import DevicePlanRunner
 from penstock_worker.steps.sampling import ask_of, sampling_rows
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.steps.timeline import StepTimeline
 
 log = logs.get(__name__)
 
@@ -63,14 +63,14 @@ class DeviceRunner(DevicePlanRunner[Launch]):
         slots: Slots,
         *,
         copies: Copies,
-        grammars: Grammars | None = None,
+        grammars: SlotGrammars | None = None,
         together: bool = False,
         check: Callable[[], None] = lambda: None,
         queue: DeviceQueue | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
         queue = queue or queue_of(forward.device)
-        super().__init__(forward, slots, grammars or Grammars(), queue, phases)
+        super().__init__(forward, slots, grammars or SlotGrammars(), queue, phases)
         self._forward = forward
         self._sampler = sampler
         self._copies = copies
@@ -86,7 +86,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
 
     # ---- queueing
 
-    def _launches(self, plan: Plan, timeline: Timeline) -> list[Launch]:
+    def _launches(self, plan: Plan, timeline: StepTimeline) -> list[Launch]:
         works = computable(plan, self._slots, together=self._together)
         if not works:
             return []
@@ -101,7 +101,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
         for number in plan.released:
             self._sampler.forget(number)
 
-    def _launch(self, works: list[SlotWork], timeline: Timeline) -> Launch:
+    def _launch(self, works: list[SlotWork], timeline: StepTimeline) -> Launch:
         """Queues these works. Where that fails, all is as if it had not been tried."""
         try:
             return self._guarded(lambda: self._queue_works(works, timeline))
@@ -113,7 +113,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
                 self._sampler.forget(work.slot)
             raise
 
-    def _queue_works(self, works: list[SlotWork], timeline: Timeline) -> Launch:
+    def _queue_works(self, works: list[SlotWork], timeline: StepTimeline) -> Launch:
         rest, prompts = self._prompts.take(works, self._logits)
         launch = Launch(works, prompts)
         if rest:
@@ -125,10 +125,10 @@ class DeviceRunner(DevicePlanRunner[Launch]):
         return launch
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(gather(works, self._slots), rows)
+        return self._forward.logits(prepare_inputs(works, self._slots), rows)
 
     def _sample(
-        self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
+        self, logits: Tensor, numbers: list[int], launch: Launch, timeline: StepTimeline
     ) -> None:
         """The next token of each of these slots; logits: [slots, vocab]."""
         slots = self._slots.at(numbers)
@@ -161,7 +161,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
         """Ranks that compute together don't hear of a failure at the same time."""
         return self._together or slot.failed is None
 
-    def _mask(self, asks: list[Ask], numbers: list[int], launch: Launch) -> None:
+    def _mask(self, asks: list[SampleRequest], numbers: list[int], launch: Launch) -> None:
         """Adds what the slots' grammars allow to their asks, or tells why it can't be had."""
         masks = self.grammars.masks(numbers)
         for row, number in enumerate(numbers):
@@ -169,7 +169,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
             if mask is None:
                 continue
             if mask.allowed is None:
-                launch.known[number] = mask.judge(Choice())
+                launch.known[number] = mask.judge(SampledToken())
             elif self._samples(self._slots[number]):
                 launch.masks[number] = mask
                 asks[row] = msgspec.structs.replace(asks[row], allowed=mask.allowed)
@@ -184,7 +184,7 @@ class DeviceRunner(DevicePlanRunner[Launch]):
 
     # ---- results
 
-    def _outcomes(self, step: DeviceStep[Launch]) -> dict[int, SlotResult]:
+    def _outcomes(self, step: BegunStep[Launch]) -> dict[int, SlotResult]:
         self._check()
         outcomes: dict[int, SlotResult] = {}
         for launch in step.launches:
@@ -192,13 +192,13 @@ class DeviceRunner(DevicePlanRunner[Launch]):
             outcomes |= launch.settle(choices, prompts, self._slots, self.grammars)
         return outcomes
 
-    def _choices(self, launch: Launch) -> list[Choice]:
+    def _choices(self, launch: Launch) -> list[SampledToken]:
         if launch.launched is None:
             return []
 
-        def failed(error: Exception) -> list[Choice]:
+        def failed(error: Exception) -> list[SampledToken]:
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
-            return [Choice(error=failure(error))] * len(launch.asked)
+            return [SampledToken(error=failure(error))] * len(launch.asked)
 
         return self._had(launch.launched.choices, failed)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.steps.attempts import Steps
 from penstock_worker.steps.errors import Executed
 
@@ -29,7 +29,9 @@ class PlanRunner(ABC):
     grammars: of structured output; the session compiles there, the runner follows.
     """
 
-    def __init__(self, computer: Computer, slots: Slots, steps: Steps, grammars: Grammars) -> None:
+    def __init__(
+        self, computer: Computer, slots: Slots, steps: Steps, grammars: SlotGrammars
+    ) -> None:
         self._computer = computer
         self._slots = slots
         self._steps = steps

@@ -23,11 +23,11 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import BlockCopies
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
-from penstock_worker.grammar import Grammars
-from penstock_worker.sampler import Choice, Sampler
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.sampler import SampledToken, Sampler
 from penstock_worker.steps.attempts import Steps
 from penstock_worker.steps.host_plan_runner import PlanRunner
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
@@ -52,13 +52,13 @@ class Runner(PlanRunner):
         slots: Slots,
         *,
         copies: BlockCopies | None = None,
-        grammars: Grammars | None = None,
+        grammars: SlotGrammars | None = None,
         threads: int = 1,
         together: bool = False,
         observer: Observer | None = None,
     ) -> None:
         steps = Steps(slots, threads, together)
-        super().__init__(forward, slots, steps, grammars or Grammars())
+        super().__init__(forward, slots, steps, grammars or SlotGrammars())
         self._forward = forward
         self._sampler = sampler
         self._prompts = PromptLogprobs(slots, sampler)
@@ -72,7 +72,7 @@ class Runner(PlanRunner):
 
     def _compute(self, works: list[SlotWork]) -> dict[int, SlotResult]:
         rest, prompts = self._prompts.take(works, self._logits)
-        chosen: dict[int, Choice] = {}
+        chosen: dict[int, SampledToken] = {}
         if rest:
             numbers, rows = sampling_rows(self._slots, rest)
             chosen = self._choose(self._logits(rest, rows), numbers)
@@ -84,14 +84,14 @@ class Runner(PlanRunner):
 
     def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
         """One forward pass over all of the works; the logits of some of their rows."""
-        batch = gather(works, self._slots)
+        batch = prepare_inputs(works, self._slots)
         if self._observer is None:
             return self._forward.logits(batch, rows)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
         self._observe(self._observer, works, everything)
         return everything[torch.from_numpy(rows)]
 
-    def _choose(self, logits: Tensor, numbers: list[int]) -> dict[int, Choice]:
+    def _choose(self, logits: Tensor, numbers: list[int]) -> dict[int, SampledToken]:
         """The next token of each of these slots; logits: [slots, vocab]."""
         if not numbers:
             return {}
@@ -104,7 +104,7 @@ class Runner(PlanRunner):
         return chosen | {number: mask.judge(chosen[number]) for number, mask in masks.items()}
 
     def _settle(
-        self, work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None
+        self, work: SlotWork, choice: SampledToken | None, prompt: list[TokenLogprobs] | None
     ) -> SlotResult:
         slot = self._slots[work.slot]
         slot.computed = work.start + work.count

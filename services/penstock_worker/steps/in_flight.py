@@ -16,7 +16,7 @@ from typing import Protocol
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.steps.errors import Pending
+from penstock_worker.steps.errors import PendingStep
 
 DEPTH = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.002
@@ -31,11 +31,11 @@ Tell = Callable[[int, Plan, Result], None]
 class Begins(Protocol):
     """Any runner."""
 
-    def begin(self, plan: Plan) -> Pending: ...
+    def begin(self, plan: Plan) -> PendingStep: ...
 
 
 class Session(Protocol):
-    """What is needed of EngineSession."""
+    """What is needed of WorkerSession."""
 
     inbox: queue.SimpleQueue[Heard]
     activity: Activity
@@ -45,7 +45,7 @@ class Session(Protocol):
 class _Begun:
     session: int
     plan: Plan
-    pending: Pending
+    pending: PendingStep
 
 
 class StepsInFlight:

@@ -8,9 +8,9 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
-from penstock_worker.sampler import Choice
+from penstock_worker.sampler import SampledToken
 from penstock_worker.sampler.queued import Launched
 from penstock_worker.steps.prompt_logprobs import PromptScores
 from penstock_worker.steps.sampling import told
@@ -24,7 +24,7 @@ class Launch:
 
     works: list[SlotWork]
     prompts: PromptScores
-    known: dict[int, Choice] = field(default_factory=dict)
+    known: dict[int, SampledToken] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     masks: dict[int, Mask] = field(default_factory=dict)
     launched: Launched | None = None
@@ -48,10 +48,10 @@ class Launch:
 
     def settle(
         self,
-        choices: list[Choice],
+        choices: list[SampledToken],
         prompts: dict[int, list[TokenLogprobs]],
         slots: Slots,
-        grammars: Grammars,
+        grammars: SlotGrammars,
     ) -> dict[int, SlotResult]:
         """Brings the slots level with the device. choices: of `asked`.  prompts: what `prompts`
         gave.  What each work gave, but for those of slots that have failed before, be it in an
@@ -76,7 +76,7 @@ class Launch:
                 grammars.advance(number, choice.token)
         return results
 
-    def _judged(self, choices: list[Choice]) -> dict[int, Choice]:
+    def _judged(self, choices: list[SampledToken]) -> dict[int, SampledToken]:
         chosen = dict(zip(self.asked, choices, strict=True))
         if not self.masks and not self.known:
             return chosen

@@ -19,13 +19,13 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.attempts import Order, answer
-from penstock_worker.steps.begun import DeviceStep, Works
+from penstock_worker.steps.begun import BegunStep, Works
 from penstock_worker.steps.guard import Value, guarded
 from penstock_worker.steps.host_plan_runner import Computer
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.steps.timeline import StepTimeline
 
 
 class DevicePlanRunner(ABC, Generic[Works]):
@@ -39,7 +39,7 @@ class DevicePlanRunner(ABC, Generic[Works]):
         self,
         computer: Computer,
         slots: Slots,
-        grammars: Grammars,
+        grammars: SlotGrammars,
         queue: DeviceQueue,
         phases: Phases,
     ) -> None:
@@ -49,7 +49,7 @@ class DevicePlanRunner(ABC, Generic[Works]):
         self._queue = queue
         self._phases = phases
         self._order = Order()
-        self._in_flight: deque[DeviceStep[Works]] = deque()
+        self._in_flight: deque[BegunStep[Works]] = deque()
 
     @property
     def layers_done(self) -> int:
@@ -73,7 +73,7 @@ class DevicePlanRunner(ABC, Generic[Works]):
         """As PlanRunner.execute; waits for the device."""
         return self.begin(plan).result()
 
-    def begin(self, plan: Plan) -> DeviceStep[Works]:
+    def begin(self, plan: Plan) -> BegunStep[Works]:
         """Queues the step.
 
         Raises PlanError for a plan that doesn't fit what came before; StepLost where no slot is to
@@ -94,30 +94,30 @@ class DevicePlanRunner(ABC, Generic[Works]):
         PlanError."""
 
     @abstractmethod
-    def _launches(self, plan: Plan, timeline: Timeline) -> list[Works]:
+    def _launches(self, plan: Plan, timeline: StepTimeline) -> list[Works]:
         """Queues the step's works, and tells the timeline of what has passed."""
 
     @abstractmethod
-    def _outcomes(self, step: DeviceStep[Works]) -> dict[int, SlotResult]:
+    def _outcomes(self, step: BegunStep[Works]) -> dict[int, SlotResult]:
         """What the step's launches gave, by slot, after the device is through with them; slots
         that are missing have failed."""
 
     # ---- how a step goes
 
-    def _queue_step(self, plan: Plan) -> DeviceStep[Works]:
-        timeline = Timeline(self._queue, self._phases)
+    def _queue_step(self, plan: Plan) -> BegunStep[Works]:
+        timeline = StepTimeline(self._queue, self._phases)
         self._prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
         launches = self._launches(plan, timeline)
         timeline.close()
-        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
+        return BegunStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
 
     def _collect_all(self) -> None:
         if self._in_flight:
             self._collect(self._in_flight[-1])
 
-    def _collect(self, last: DeviceStep[Works]) -> None:
+    def _collect(self, last: BegunStep[Works]) -> None:
         """Results of the steps in flight up to this one. Raises StepLost."""
         if last not in self._in_flight:
             return
@@ -125,7 +125,7 @@ class DevicePlanRunner(ABC, Generic[Works]):
             self._settle(self._in_flight[0])
             self._in_flight.popleft()
 
-    def _settle(self, step: DeviceStep[Works]) -> None:
+    def _settle(self, step: BegunStep[Works]) -> None:
         seconds = self._guarded(step.timeline.seconds)
         result = answer(step.plan, self._outcomes(step), step.slots)
         step.outcome = msgspec.structs.replace(result, compute_seconds=seconds)

@@ -8,7 +8,7 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.sampler import Ask, Choice
+from penstock_worker.sampler import SampledToken, SampleRequest
 
 
 def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.ndarray]:
@@ -25,13 +25,15 @@ def sampling_rows(slots: Slots, works: list[SlotWork]) -> tuple[list[int], np.nd
     return [works[at].slot for at in ended], rows[ended]
 
 
-def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> Ask:
+def ask_of(slot: Slot, allowed: np.ndarray | None = None) -> SampleRequest:
     """For the slot's next token. allowed: by its grammar."""
     emitted = len(slot.tokens) - slot.num_prompt
-    return Ask(slot.sampling, slot.index, emitted, allowed, slot.rules)
+    return SampleRequest(slot.sampling, slot.index, emitted, allowed, slot.rules)
 
 
-def told(work: SlotWork, choice: Choice | None, prompt: list[TokenLogprobs] | None) -> SlotResult:
+def told(
+    work: SlotWork, choice: SampledToken | None, prompt: list[TokenLogprobs] | None
+) -> SlotResult:
     """What the engine core hears of a work. choice: None where no token was to be sampled.
     prompt: log-probabilities of its prompt."""
     if choice is None:

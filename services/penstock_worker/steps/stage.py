@@ -15,10 +15,10 @@ from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import Copies
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
-from penstock_worker.grammar import Compiled, Grammars
+from penstock_worker.grammar import Compiled, SlotGrammars
 from penstock_worker.steps.attempts import Steps
 from penstock_worker.steps.host_plan_runner import PlanRunner
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
@@ -34,7 +34,7 @@ class StageRunner(PlanRunner):
 
     def __init__(self, forward: Forward, slots: Slots, copies: Copies) -> None:
         steps = Steps(slots, threads=1, together=True)
-        super().__init__(forward, slots, steps, Grammars(_unneeded))
+        super().__init__(forward, slots, steps, SlotGrammars(_unneeded))
         self._forward = forward
         self._copies = copies
         self._prompts = PromptLogprobs(slots, _NoScores())
@@ -52,7 +52,7 @@ class StageRunner(PlanRunner):
         return {work.slot: SlotResult(work.slot) for work in works}
 
     def _pass(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(gather(works, self._slots), rows)
+        return self._forward.logits(prepare_inputs(works, self._slots), rows)
 
 
 class _NoScores:

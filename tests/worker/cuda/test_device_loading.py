@@ -22,7 +22,7 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Ask
+from penstock_worker.sampler import SampleRequest
 from tests.interpreted_triton import DEVICE
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.small_models import GROUPED, batch
@@ -122,7 +122,7 @@ class Sampler:
     rows: list[tuple[int, ...]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
-    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Sampler:
+    def launch(self, logits: Tensor, asks: list[SampleRequest], slots: list[int]) -> Sampler:
         assert len(asks) == len(slots) == self.max_slots
         self.rows.append(tuple(logits.shape))
         return self

@@ -13,7 +13,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
@@ -57,7 +57,7 @@ def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
 
     def make(
-        grammars: Grammars | None = None, phases: Phases | None = None, **options: bool
+        grammars: SlotGrammars | None = None, phases: Phases | None = None, **options: bool
     ) -> Machine:
         device, host = FakeDevice(), host_forward(model)
         forward = FakeForward(device, host, BOUNDS.slots)
@@ -90,7 +90,7 @@ def make_plain(model: DecoderModel) -> Iterator[Callable[..., Runner]]:
     """The runner that computes at once."""
     made: list[Runner] = []
 
-    def make(grammars: Grammars | None = None) -> Runner:
+    def make(grammars: SlotGrammars | None = None) -> Runner:
         made.append(plain_runner(model, grammars))
         return made[-1]
 
@@ -99,7 +99,7 @@ def make_plain(model: DecoderModel) -> Iterator[Callable[..., Runner]]:
         runner.close()
 
 
-def plain_runner(model: DecoderModel, grammars: Grammars | None = None) -> Runner:
+def plain_runner(model: DecoderModel, grammars: SlotGrammars | None = None) -> Runner:
     forward = host_forward(model)
     copies = BlockCopies(forward.kv_blocks(), 4)
     return Runner(forward, ReferenceSampler(), Slots(BOUNDS), copies=copies, grammars=grammars)

@@ -10,7 +10,7 @@ import pytest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.device.queue import DeviceQueue, HostQueue, Mark
+from penstock_worker.device.queue import DeviceQueue, HostQueue, QueueMark
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.steps.device_stage import DeviceStageRunner
 from penstock_worker.steps.errors import DeviceLost
@@ -44,7 +44,7 @@ class Failing:
 class BrokenQueue(HostQueue):
     """Of a device whose error stays: every call that comes to it raises."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> QueueMark:
         raise RuntimeError("an illegal memory access was encountered")
 
     def usable(self) -> bool:

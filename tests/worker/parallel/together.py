@@ -17,10 +17,10 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Compile, Grammars
+from penstock_worker.grammar import Compile, SlotGrammars
 from penstock_worker.models import model_class
 from penstock_worker.parallel.group import Group
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous
 from penstock_worker.parallel.report import report
@@ -38,7 +38,7 @@ class Formed:
     wanted: whether their session stands."""
 
     def __init__(self, tensor: int, pipeline: int = 1) -> None:
-        places = [Place(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
+        places = [RankPlace(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
         self.ranks = [Ranks(place) for place in places]
         self.pool = ThreadPoolExecutor(len(places))
         self.rendezvous = [Rendezvous("127.0.0.1") for _ in places]
@@ -51,7 +51,7 @@ class Formed:
         first = self.rendezvous[0].address()
         self.each(lambda ranks: self._join(ranks, first))
 
-    def _named(self, place: Place, first: str) -> RankGroup:
+    def _named(self, place: RankPlace, first: str) -> RankGroup:
         return RankGroup(
             tensor=place.tensor,
             pipeline=place.pipeline,
@@ -128,7 +128,7 @@ class Together:
                 return StageRunner(forward, Slots(bounds, told=True), copies)
             grammars = None
             if compiles is not None:
-                grammars = Grammars(compiles(ranks), budget=budget, agree=ranks.any)
+                grammars = SlotGrammars(compiles(ranks), budget=budget, agree=ranks.any)
             # Every row's logits are joined, so all ranks of the stage must want them.
             watching = observer if ranks.place.lead else (lambda *row: None)
             return Runner(

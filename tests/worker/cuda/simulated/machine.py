@@ -14,10 +14,10 @@ from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.steps.begun import DeviceStep
+from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.generate import DeviceRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
@@ -61,7 +61,7 @@ class Machine:
         with torch.inference_mode():
             self.parts: DeviceParts = load_on_device(recipe, self.setup, config.vocab_size)
         setup = self.setup
-        self.grammars = Grammars(Even(config.vocab_size), budget=20.0)
+        self.grammars = SlotGrammars(Even(config.vocab_size), budget=20.0)
         compile_now(self.grammars, 1, EVEN)
         bounds = SlotBounds(
             setup.max_num_seqs,
@@ -80,7 +80,7 @@ class Machine:
         )
         self.waited: set[str] = set()
 
-    def begin(self, plan: Plan) -> DeviceStep:
+    def begin(self, plan: Plan) -> BegunStep:
         """Fails where it waits for anything but what is stated."""
         before = len(self.device.waits)
         step = self.runner.begin(plan)

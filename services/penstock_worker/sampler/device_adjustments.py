@@ -8,13 +8,13 @@ import numpy as np
 from torch import Tensor
 
 from penstock_kernels.triton.edits import EditRows
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.masks import Masks
-from penstock_worker.sampler.rules import Rules
-from penstock_worker.sampler.slot_counts import Fill, SlotCounts
+from penstock_worker.sampler.slot_counts import CountsFill, SlotCounts
 
 
-def edited(asks: list[Ask]) -> list[int]:
+def edited(asks: list[SampleRequest]) -> list[int]:
     """The rows whose logits may be changed before a token is chosen."""
     return [
         row
@@ -23,7 +23,7 @@ def edited(asks: list[Ask]) -> list[int]:
     ]
 
 
-def masked(ask: Ask) -> bool:
+def masked(ask: SampleRequest) -> bool:
     """Whether some ids may be held back: only then is its mask looked for."""
     rules = ask.rules
     return (
@@ -33,11 +33,16 @@ def masked(ask: Ask) -> bool:
     )
 
 
-class StepEdits:
+class StepAdjustments:
     """The edits of one step. asks: of its rows.  slots: theirs.  which: rows that have any."""
 
     def __init__(
-        self, asks: list[Ask], slots: list[int], which: list[int], counts: SlotCounts, vocab: int
+        self,
+        asks: list[SampleRequest],
+        slots: list[int],
+        which: list[int],
+        counts: SlotCounts,
+        vocab: int,
     ) -> None:
         self._counts = counts
         self._masks = Masks(vocab)
@@ -49,7 +54,7 @@ class StepEdits:
         self._bias_counts = np.zeros(len(asks) + 1, np.int32)
         self._bias_ids: list[np.ndarray] = [np.zeros(1, np.int32)]
         self._biases: list[np.ndarray] = [np.zeros(1)]
-        self._fills: list[Fill] = []
+        self._fills: list[CountsFill] = []
         self._counted: dict[int, int] = {}
         for row in which:
             ask = asks[row]
@@ -61,7 +66,7 @@ class StepEdits:
         if len(punished):
             self._numbers[:, punished] = np.array(self._penalties).T
 
-    def _rule(self, row: int, slot: int, ask: Ask, rules: Rules) -> None:
+    def _rule(self, row: int, slot: int, ask: SampleRequest, rules: SequenceAdjustments) -> None:
         if rules.bias:
             self._bias_counts[row + 1] = len(rules.bias)
             self._bias_ids.append(rules.bias_ids)

@@ -7,19 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.bits import words_of
 from penstock_worker.sampler.penalties import Penalties, PromptIds
 
 
-class Demands:
+class RequestAdjustments:
     """What the sequences of one request have in common: made once, and not changed.
 
     prompt: its ids.  vocab: ids.
     """
 
-    def __init__(self, wanted: Adjustments, prompt: Sequence[int], vocab: int) -> None:
+    def __init__(self, wanted: LogitsAdjustments, prompt: Sequence[int], vocab: int) -> None:
         self.wanted = wanted
         self._vocab = vocab
         self._prompt = PromptIds(prompt if wanted.repetition != 1.0 else ())
@@ -70,21 +70,21 @@ class Demands:
         return np.flatnonzero(~self.allowed).astype(np.int32)
 
 
-class Rules:
+class SequenceAdjustments:
     """Allowed ids, bad words, biases and penalties of one sequence.
 
     demands: of its request.  output: what it has emitted; `advance` is told each new token.
     """
 
-    def __init__(self, demands: Demands, output: Sequence[int]) -> None:
+    def __init__(self, demands: RequestAdjustments, output: Sequence[int]) -> None:
         self._demands = demands
         self._bad_words = demands.bad_words
         self._state = 0 if self._bad_words is None else self._bad_words.after(output)
         self.penalties = demands.penalties(output)
 
-    def beside(self, output: Sequence[int]) -> Rules:
+    def beside(self, output: Sequence[int]) -> SequenceAdjustments:
         """Of another sequence of the same request, which has emitted `output`."""
-        return Rules(self._demands, output)
+        return SequenceAdjustments(self._demands, output)
 
     @property
     def bias(self) -> dict[int, float]:
@@ -153,10 +153,12 @@ class Rules:
         return token in self.banned or (self.allowed is not None and not self.allowed[token])
 
 
-def rules_of(
+def adjustments_of(
     sampling: TokenSampling, tokens: Sequence[int], prompt: int, vocab: int
-) -> Rules | None:
+) -> SequenceAdjustments | None:
     """Of a sequence whose first `prompt` tokens are its prompt; None where it has none."""
     if sampling.adjustments is None:
         return None
-    return Rules(Demands(sampling.adjustments, tokens[:prompt], vocab), tokens[prompt:])
+    return SequenceAdjustments(
+        RequestAdjustments(sampling.adjustments, tokens[:prompt], vocab), tokens[prompt:]
+    )
