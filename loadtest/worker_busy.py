@@ -30,7 +30,7 @@ from penstock.prepare import prepare  # noqa: E402
 from penstock.protocol.from_worker import Ready, Result, SlotResult  # noqa: E402
 from penstock.protocol.to_worker import Plan, Setup  # noqa: E402
 from penstock.sampling_params import SamplingParams  # noqa: E402
-from penstock_worker.engine_session import WorkerSession  # noqa: E402
+from penstock_worker.engine_session import CoreSession  # noqa: E402
 
 PROGRAM = "loadtest/worker_busy.py"
 MODEL = "smollm2-135m"
@@ -44,7 +44,7 @@ class Sleeper:
     """
 
     def __init__(self, endpoint: str, step_seconds: float) -> None:
-        self._session = WorkerSession(endpoint, 0, TransportSettings())
+        self._session = CoreSession(endpoint, 0, TransportSettings())
         self._step_seconds = step_seconds
         self._slots: dict[int, list[int]] = {}
         self._prompts: dict[int, int] = {}

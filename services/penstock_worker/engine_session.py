@@ -59,7 +59,7 @@ class Activity:
     layers_done: Callable[[], int] = lambda: 0
 
 
-class WorkerSession:
+class CoreSession:
     """inbox: Heard, for the main thread.  activity: what it does.
 
     turned: when its thread turned last, by time.monotonic.

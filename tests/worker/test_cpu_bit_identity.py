@@ -99,7 +99,7 @@ def check(
     others = company(model, batch - len(ours), 40)
     runner = make_runner(model, block_size=block_size, threads=threads, num_blocks=300)
     cache = "bfloat16" if model.kv_cache_dtype == "auto" else model.kv_cache_dtype
-    assert runner._forward._decoder.cache == cache
+    assert runner._kind._forward._decoder.cache == cache
     driver = Driver(
         runner,
         block_size=block_size,

@@ -13,7 +13,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
 from tests.worker.grammar_tools import EVEN, Evens, compile_now
@@ -28,7 +28,7 @@ def model(tiny_models: dict[torch.dtype, DecoderModel]) -> DecoderModel:
     return tiny_models[torch.float32]
 
 
-def make(model: DecoderModel, evens: Evens, *, budget: float = 20.0, **options: int) -> Runner:
+def make(model: DecoderModel, evens: Evens, *, budget: float = 20.0, **options: int) -> StepRunner:
     grammars = SlotGrammars(evens, budget=budget)
     assert compile_now(grammars, 1, EVEN) is None
     return make_runner(model, grammars=grammars, **options)

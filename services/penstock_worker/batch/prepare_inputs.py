@@ -16,7 +16,7 @@ def prepare_inputs(works: Sequence[SlotWork], slots: Slots) -> Batch:
     tokens: list[int] = []
     for work, slot in zip(works, slots.of(works), strict=True):
         start = work.start
-        tokens += slot.tokens[start : start + work.count]
+        tokens += slot.token_ids[start : start + work.count]
     starts = np.array([work.start for work in works], dtype=np.int64)
     counts = np.array([work.count for work in works], dtype=np.int64)
     widths = -(-(starts + counts) // slots.bounds.block_size)

@@ -78,7 +78,7 @@ class DeviceForward(Forward, Protocol):
 class Recipe:
     """How a model will be computed, before its weights are read.
 
-    backend: a name for people.  dtype: of the computation, for people.  numerics: all that the
+    backend: a name for people.  dtype: of the computation, for people.  fingerprint: all that the
     numbers depend on beside the model.  block_bytes: memory of a KV block over all layers.
     threads_by_share: `logits` has no threads of its own, and may be called from several at once,
     with batches that have no sequence in common.
@@ -87,7 +87,7 @@ class Recipe:
 
     backend: str
     dtype: str
-    numerics: str
+    fingerprint: str
     block_bytes: int
     threads_by_share: bool
     build: Callable[[], Callable[[int], Forward]]

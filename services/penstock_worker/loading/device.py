@@ -117,11 +117,11 @@ class ProfileRun:
         slots = list(range(self.setup.max_num_seqs))
         adjusted = LogitsAdjustments(frequency=0.1, repetition=1.1, bias={0: 1.0})
         sampling = TokenSampling(0, top_p=0.9, logprobs=1, adjustments=adjusted)
-        asks = [
-            SampleRequest(sampling, 0, 0, rules=adjustments_of(sampling, [0], 1, self.vocab))
+        requests = [
+            SampleRequest(sampling, 0, 0, adjustments=adjustments_of(sampling, [0], 1, self.vocab))
             for _ in slots
         ]
-        self.sampler.launch(logits[: len(slots)], asks, slots).choices()
+        self.sampler.launch(logits[: len(slots)], requests, slots).sampled()
         for slot in slots:
             self.sampler.forget(slot)
 

@@ -27,24 +27,26 @@ class _Own(threading.local):
 class CPUSampler:
     """threads: that one call may use. Raises ImportError without the library."""
 
-    numerics = "cpu"
+    fingerprint = "cpu"
 
     def __init__(self, threads: int) -> None:
         load()
         self._threads = threads
         self._own = _Own()
 
-    def sample(self, logits: Tensor, asks: list[SampleRequest]) -> list[SampledToken]:
+    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         draws = uniform(
-            [ask.sampling.seed for ask in asks],
-            [ask.index for ask in asks],
-            [ask.emitted for ask in asks],
+            [request.sampling.seed for request in requests],
+            [request.index for request in requests],
+            [request.emitted for request in requests],
         )
-        rows = [_row(ask, draw) for ask, draw in zip(asks, draws.tolist(), strict=True)]
+        rows = [_row(request, draw) for request, draw in zip(requests, draws.tolist(), strict=True)]
         sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
         return [
-            ask.judge(_choice(ask.sampling.logprobs, token, sampled, row))
-            for row, (ask, token) in enumerate(zip(asks, sampled.tokens.tolist(), strict=True))
+            request.judge(_choice(request.sampling.logprobs, token, sampled, row))
+            for row, (request, token) in enumerate(
+                zip(requests, sampled.tokens.tolist(), strict=True)
+            )
         ]
 
     def score(
@@ -57,27 +59,27 @@ class CPUSampler:
         return [_logprobs(sampled, row) for row in range(len(rows))]
 
 
-def _row(ask: SampleRequest, draw: float) -> Row:
-    sampling = ask.sampling
+def _row(request: SampleRequest, draw: float) -> Row:
+    sampling = request.sampling
     return Row(
         sampling.temperature,
         sampling.top_k,
         sampling.top_p,
         sampling.min_p,
         draw,
-        ask.held_back(),
+        request.held_back(),
         sampling.logprobs,
-        None if ask.rules is None else _edit(ask.rules),
+        None if request.adjustments is None else _edit(request.adjustments),
     )
 
 
-def _edit(rules: SequenceAdjustments) -> Edit | None:
-    penalties = rules.penalties
+def _edit(adjustments: SequenceAdjustments) -> Edit | None:
+    penalties = adjustments.penalties
     if penalties is None:
-        return Edit(rules.bias_ids, rules.biases) if rules.bias else None
+        return Edit(adjustments.bias_ids, adjustments.biases) if adjustments.bias else None
     return Edit(
-        rules.bias_ids,
-        rules.biases,
+        adjustments.bias_ids,
+        adjustments.biases,
         penalties.ids,
         penalties.counts,
         penalties.presence,

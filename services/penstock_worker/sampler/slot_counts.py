@@ -36,18 +36,18 @@ class SlotCounts:
     def forget(self, slot: int) -> None:
         self._next.pop(slot, None)
 
-    def missing(self, slot: int, ask: SampleRequest, penalties: Penalties) -> CountsFill | None:
-        """What must be filled in before the ask's token can be chosen; None: nothing.
+    def missing(self, slot: int, request: SampleRequest, penalties: Penalties) -> CountsFill | None:
+        """What must be filled in before the request's token can be chosen; None: nothing.
 
         Raises ValueError where the host doesn't know it, because tokens before are on their way.
         """
-        if self._next.get(slot) == ask.emitted:
+        if self._next.get(slot) == request.emitted:
             return None
         known = int(penalties.counts.sum())
-        if known != ask.emitted:
+        if known != request.emitted:
             raise ValueError(
-                f"slot {slot} asks for token {ask.emitted}, but the host has counted {known}, and "
-                f"the device is at {self._next.get(slot)}"
+                f"slot {slot} asks for token {request.emitted}, but the host has counted {known}, "
+                f"and the device is at {self._next.get(slot)}"
             )
         return CountsFill(slot, penalties.ids.astype(np.int64), penalties.counts + np.int32(1))
 

@@ -1,4 +1,4 @@
-"""Which failures on a device are no slot's fault."""
+"""Which failures of a step are no slot's fault."""
 
 from __future__ import annotations
 
@@ -19,22 +19,28 @@ log = logs.get(__name__)
 Value = TypeVar("Value")
 
 
-def guarded(call: Callable[[], Value], queue: DeviceQueue, drop: Callable[[], None]) -> Value:
-    """What `call` gives. Makes StepLost of what is no slot's fault, and drops what is in flight
-    then."""
-    try:
-        return call()
-    except (PlanError, StepLost, GroupLost):
-        raise  # The device may stand still in what it says to other ranks: it isn't asked.
-    except torch.OutOfMemoryError as error:
-        lost: StepLost = OutOfDeviceMemory(str(error))
-    except Exception as error:
-        if queue.usable():
-            raise
-        log.error("the device is lost", exception=True)
-        lost = DeviceLost(failure(error))
-    # Here the failed call's tensors are gone, so their memory can be had.
-    drop()
-    if isinstance(lost, OutOfDeviceMemory):
-        queue.reclaim()
-    raise lost
+class Guard:
+    """Makes StepLost of what is no slot's fault."""
+
+    def __init__(self, queue: DeviceQueue, drop: Callable[[], None]) -> None:
+        self._queue = queue
+        self._drop = drop  # Forgets the steps in flight, which are lost as well.
+
+    def __call__(self, call: Callable[[], Value]) -> Value:
+        """What `call` returns. Raises StepLost, and whatever else `call` does."""
+        try:
+            return call()
+        except (PlanError, StepLost, GroupLost):
+            raise  # The device may stand still in what it says to other ranks: it isn't asked.
+        except torch.OutOfMemoryError as error:
+            lost: StepLost = OutOfDeviceMemory(str(error))
+        except Exception as error:
+            if self._queue.usable():
+                raise
+            log.error("the device is lost", exception=True)
+            lost = DeviceLost(failure(error))
+        # Here the failed call's tensors are gone, so their memory can be had.
+        self._drop()
+        if isinstance(lost, OutOfDeviceMemory):
+            self._queue.reclaim()
+        raise lost

@@ -16,7 +16,6 @@ from typing import Protocol
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.steps.errors import PendingStep
 
 DEPTH = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.002
@@ -28,14 +27,24 @@ Tell = Callable[[int, Plan, Result], None]
 """Of which session; the plan, and what came of it."""
 
 
+class PendingStep(Protocol):
+    """A step that a runner has begun."""
+
+    def done(self) -> bool:
+        """Whether `result` would return, or raise, without waiting for the device."""
+
+    def result(self) -> Result:
+        """Waits for it. Raises StepLost."""
+
+
 class Begins(Protocol):
-    """Any runner."""
+    """A StepRunner."""
 
     def begin(self, plan: Plan) -> PendingStep: ...
 
 
 class Session(Protocol):
-    """What is needed of WorkerSession."""
+    """What is needed of CoreSession."""
 
     inbox: queue.SimpleQueue[Heard]
     activity: Activity

@@ -99,7 +99,7 @@ def test_heads_that_the_kernels_have_no_tile_for() -> None:
 
 
 def test_numerics_name_all_that_bits_depend_on() -> None:
-    plain = choose(prepared(), setup_of(), 1).numerics
+    plain = choose(prepared(), setup_of(), 1).fingerprint
     assert plain.startswith("triton ")
     for change in (
         {"dtype": "bfloat16"},
@@ -107,8 +107,8 @@ def test_numerics_name_all_that_bits_depend_on() -> None:
         {"batch_invariant": True},
         {"quantization": "int4"},
     ):
-        assert choose(prepared(), setup_of(**change), 1).numerics != plain
-    assert "float8_e4m3fn" in choose(prepared(), setup_of(kv_cache_dtype="fp8"), 1).numerics
+        assert choose(prepared(), setup_of(**change), 1).fingerprint != plain
+    assert "float8_e4m3fn" in choose(prepared(), setup_of(kv_cache_dtype="fp8"), 1).fingerprint
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Sampler:
         self.rows.append(tuple(logits.shape))
         return self
 
-    def choices(self) -> list[Any]:
+    def sampled(self) -> list[Any]:
         return []
 
     def forget(self, slot: int) -> None:

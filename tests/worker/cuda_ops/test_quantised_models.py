@@ -113,7 +113,7 @@ def test_how_it_is_computed_is_said(default_model: PreparedModel) -> None:
     def recipe(dtype: str, **changes: str) -> str:
         setup = CPUModel(default_model.config, default_model.weights, dtype, backend="triton")
         changed = msgspec.structs.replace(setup.setup(), **changes)
-        return choose(default_model, changed, 1).numerics
+        return choose(default_model, changed, 1).fingerprint
 
     assert " Q4_1 x bfloat16 KV bfloat16 " in recipe("auto")
     assert " float32 KV float32 " in recipe("float32")

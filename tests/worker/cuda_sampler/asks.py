@@ -23,18 +23,18 @@ class Sequence:
 
     def __post_init__(self) -> None:
         tokens = [*self.prompt, *self.output]
-        self.rules = adjustments_of(self.sampling, tokens, len(self.prompt), self.vocab)
+        self.adjustments = adjustments_of(self.sampling, tokens, len(self.prompt), self.vocab)
 
     def ask(self, ahead: int = 0, allowed: np.ndarray | None = None) -> SampleRequest:
         """ahead: tokens on their way."""
         return SampleRequest(
-            self.sampling, self.index, len(self.output) + ahead, allowed, self.rules
+            self.sampling, self.index, len(self.output) + ahead, allowed, self.adjustments
         )
 
     def append(self, token: int) -> None:
         self.output.append(token)
-        if self.rules is not None:
-            self.rules.advance(token)
+        if self.adjustments is not None:
+            self.adjustments.advance(token)
 
 
 def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:

@@ -173,11 +173,11 @@ class FakeForward:
 class FakeSampler:
     """A DeviceSampler: the reference, with each slot's penalties kept on the device.
 
-    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`;
+    obstacle: called when a launch is queued; may raise.  lost: raised once by `sampled`;
     lost_scores: by what tells of a prompt.
     """
 
-    numerics = "reference"
+    fingerprint = "reference"
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
@@ -193,8 +193,8 @@ class FakeSampler:
         def choose() -> list[SampledToken]:
             choices = self._reference.sample(logits.now, rows)
             for ask, choice in zip(rows, choices, strict=True):
-                if ask.rules is not None and choice.token is not None:
-                    ask.rules.advance(choice.token)
+                if ask.adjustments is not None and choice.token is not None:
+                    ask.adjustments.advance(choice.token)
             return choices
 
         launched = FakeLaunched(self._device, Later(self._device, choose), self)
@@ -202,7 +202,7 @@ class FakeSampler:
         return launched
 
     def needs_host(self, ask: SampleRequest) -> bool:
-        rules = ask.rules
+        rules = ask.adjustments
         return ask.allowed is not None or (rules is not None and rules._bad_words is not None)
 
     def forget(self, slot: int) -> None:
@@ -223,10 +223,10 @@ class FakeSampler:
 
     def _keep(self, ask: SampleRequest, slot: int) -> SampleRequest:
         """The ask with the device's rules, which know of tokens that the host's don't."""
-        if ask.rules is None:
+        if ask.adjustments is None:
             return ask
         if slot not in self._kept or self.needs_host(ask):
-            self._kept[slot] = copy.deepcopy(ask.rules)
+            self._kept[slot] = copy.deepcopy(ask.adjustments)
         return SampleRequest(ask.sampling, ask.index, ask.emitted, ask.allowed, self._kept[slot])
 
 
@@ -239,7 +239,7 @@ class FakeLaunched:
             lambda: torch.tensor([-1 if c.token is None else c.token for c in choices.now]),
         )
 
-    def choices(self) -> list[SampledToken]:
+    def sampled(self) -> list[SampledToken]:
         lost, self._sampler.lost = self._sampler.lost, None
         if lost is not None:
             raise lost

@@ -13,7 +13,7 @@ from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.device.conftest import Machine, plain_runner
 from tests.worker.device.plans import Ahead
@@ -23,7 +23,7 @@ from tests.worker.grammar_tools import EVEN, Evens, compile_now
 pytestmark = pytest.mark.timeout(240)
 
 Make = Callable[..., Machine]
-MakePlain = Callable[..., Runner]
+MakePlain = Callable[..., StepRunner]
 
 PROMPT = [5, 6, 7, 8, 9]
 HOT = TokenSampling(7, temperature=1.3, top_p=0.9, logprobs=2)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def slots(*, told: bool) -> Slots:
-    made = Slots(SlotBounds(slots=2, blocks=8, block_size=4, vocab=100, tokens=16), told=told)
+    made = Slots(
+        SlotBounds(slots=2, blocks=8, block_size=4, vocab=100, tokens=16), tokens_from_plans=told
+    )
     new = NewSequence(0, [1, 2, 3], 3, 0, TokenSampling(0), [0, 1, 2, 3])
     made.apply(Plan(1, 0, [], [new], [SlotWork(0, 0, 3)]))
     made[0].computed = 3
