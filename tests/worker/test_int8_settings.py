@@ -13,8 +13,8 @@ from penstock.model_config import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import Kind
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
-from tests.worker.parity import run_with_logits
-from tests.worker.test_cpu_forward import BASE, prompts, variant
+from tests.worker.forward.test_cpu_forward import BASE, prompts, variant
+from tests.worker.models.parity import run_with_logits
 from tests.worker.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(240)

@@ -26,7 +26,7 @@ from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED, NORMED, prompt
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job, make_runner
-from tests.worker.grammar_tools import EVEN, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, compile_now
 
 pytestmark = [
     pytest.mark.timeout(240),

@@ -24,7 +24,7 @@ from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
 from penstock_worker.pooling.device_pooler import DevicePooler
 from tests.interpreted_triton import DEVICE
-from tests.worker.pooling_models import (
+from tests.worker.pooling.pooling_models import (
     cosine_distance,
     facts_of,
     load_pooling,

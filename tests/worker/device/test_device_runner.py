@@ -18,7 +18,7 @@ from tests.worker.checkpoints import TINY
 from tests.worker.device.conftest import Machine, plain_runner
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -12,7 +12,7 @@ from penstock_worker.grammar import Compile
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import Driver, Job, make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 from tests.worker.parallel.together import Formed, Together
 
 pytestmark = pytest.mark.timeout(300)

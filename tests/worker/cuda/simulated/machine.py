@@ -23,7 +23,7 @@ from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
-from tests.worker.grammar_tools import EVEN, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, compile_now
 
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="bfloat16")
 

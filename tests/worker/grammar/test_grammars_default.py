@@ -20,7 +20,7 @@ from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
-from tests.worker.grammar_tools import compile_now
+from tests.worker.grammar.grammar_tools import compile_now
 
 pytestmark = pytest.mark.timeout(240)
 

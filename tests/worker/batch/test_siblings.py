@@ -14,7 +14,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -16,7 +16,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(300)
 HOT = TokenSampling(7, temperature=1.3, top_p=0.9, logprobs=2)

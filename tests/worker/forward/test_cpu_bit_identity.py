@@ -9,8 +9,8 @@ from penstock.model_config import PreparedModel
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
-from tests.worker.test_bit_identity import SAMPLED, company, prompt
-from tests.worker.test_cpu_forward import BASE
+from tests.worker.forward.test_bit_identity import SAMPLED, company, prompt
+from tests.worker.forward.test_cpu_forward import BASE
 
 WAYS = [
     # batch, budget, block size, preempted every so many steps, threads
