@@ -21,7 +21,7 @@ from penstock_worker.pooling.device_body import DeviceBody, Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, finished, scored
 from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
-from penstock_worker.steps.attempts import failure
+from penstock_worker.steps.plans import failure
 
 log = logs.get(__name__)
 

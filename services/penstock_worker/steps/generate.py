@@ -28,12 +28,12 @@ from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.queued import QueuedSampler
-from penstock_worker.steps.attempts import failure
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Guard, Value
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.launch import Launch
 from penstock_worker.steps.newest import NewestTokens
+from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampling import sample_request, sampling_rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,8 +11,8 @@ from penstock import logs
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.steps.attempts import failure
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory, StepLost
+from penstock_worker.steps.plans import failure
 
 log = logs.get(__name__)
 
@@ -26,10 +26,10 @@ class Guard:
         self._queue = queue
         self._drop = drop  # Forgets the steps in flight, which are lost as well.
 
-    def __call__(self, call: Callable[[], Value]) -> Value:
+    def __call__(self, call: Callable[..., Value], *arguments: Any) -> Value:
         """What `call` returns. Raises StepLost, and whatever else `call` does."""
         try:
-            return call()
+            return call(*arguments)
         except (PlanError, StepLost, GroupLost):
             raise  # The device may stand still in what it says to other ranks: it isn't asked.
         except torch.OutOfMemoryError as error:

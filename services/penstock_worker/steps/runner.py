@@ -21,18 +21,21 @@ from typing import Generic
 
 import torch
 
+from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.steps.attempts import StepOrder, answer, attempt, computable
 from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Queued, StepKind, StepStart
+from penstock_worker.steps.plans import StepOrder, answer, computable, failure
 from penstock_worker.steps.threads import ShareThreads
 from penstock_worker.steps.timeline import StepTimeline
+
+log = logs.get(__name__)
 
 
 class StepRunner(Generic[Queued]):
@@ -95,7 +98,7 @@ class StepRunner(Generic[Queued]):
         """
         self._order.check(plan)
         with torch.inference_mode():
-            step = self._guard(lambda: self._queue_step(plan))
+            step = self._guard(self._queue_step, plan)
         self._in_flight.append(step)
         return step
 
@@ -106,11 +109,11 @@ class StepRunner(Generic[Queued]):
         self._kind.prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
-        queued = self._launch_all(plan, StepStart(timeline, self._collect_all))
+        queued = self._launch(plan, StepStart(timeline, self._collect_all))
         timeline.close()
         return BegunStep(plan, self._kind.slots.of(plan.work), queued, timeline, self._collect)
 
-    def _launch_all(self, plan: Plan, start: StepStart) -> list[Queued]:
+    def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
         kind = self._kind
         scheduled = computable(plan, kind.slots, together=kind.together)
         if not scheduled:
@@ -118,23 +121,28 @@ class StepRunner(Generic[Queued]):
         if kind.together:
             # As the plan has them: rows go from rank to rank without a name.
             return [kind.launch(scheduled, start)]
-
-        def share(works: list[SlotWork]) -> list[Queued]:
-            return attempt(works, lambda part: self._launch(part, start), kind.slots)
-
         if self._threads is None:
-            return share(scheduled)
-        return list(chain.from_iterable(self._threads.map(share, scheduled)))
+            return self._attempt(scheduled, start)
+        shares = self._threads.map(lambda share: self._attempt(share, start), scheduled)
+        return list(chain.from_iterable(shares))
 
-    def _launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:
-        """Queues these works. Where that fails, all is as if it had not been tried."""
+    def _attempt(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
+        """Queues these works; if that fails as one batch, one by one, so that only the guilty fail.
+
+        That is sound because computing a token again writes the same bits.  Raises StepLost.
+        """
         try:
-            return self._guard(lambda: self._kind.launch(scheduled, start))
+            with torch.inference_mode():  # Threads don't inherit it.
+                return [self._guard(self._kind.launch, scheduled, start)]
         except StepLost:
             raise
-        except Exception:
+        except Exception as error:
             self._kind.undo(scheduled, start)
-            raise
+            log.error("a step failed", exception=True, slots=len(scheduled))
+            if len(scheduled) == 1:
+                self._kind.slots[scheduled[0].slot].failed = failure(error)
+                return []
+        return [part for work in scheduled for part in self._attempt([work], start)]
 
     # ---- results
 

@@ -1,21 +1,12 @@
-"""Which of a plan's works are computed, and failures that stay with the slot that caused them."""
+"""Which works of a plan are computed, and how the plan is answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-import torch
-
-from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots
-from penstock_worker.steps.errors import StepLost
-
-log = logs.get(__name__)
-
-Part = TypeVar("Part")
 
 
 class StepOrder:
@@ -50,26 +41,6 @@ def computable(plan: Plan, slots: Slots, *, together: bool) -> list[SlotWork]:
     if together:
         return [work for work, slot in pairs if work.start + work.count <= len(slot.token_ids)]
     return [work for work, slot in pairs if slot.failed is None]
-
-
-def attempt(
-    scheduled: list[SlotWork], compute: Callable[[list[SlotWork]], Part], slots: Slots
-) -> list[Part]:
-    """Compute; if that fails as one batch, one by one, so that only the guilty fail.
-
-    That is sound because computing a token again writes the same bits.  Raises StepLost.
-    """
-    try:
-        with torch.inference_mode():
-            return [compute(scheduled)]
-    except StepLost:
-        raise
-    except Exception as error:
-        log.error("a step failed", exception=True, slots=len(scheduled))
-        if len(scheduled) == 1:
-            slots[scheduled[0].slot].failed = failure(error)
-            return []
-    return [part for work in scheduled for part in attempt([work], compute, slots)]
 
 
 def failure(error: Exception) -> str:
