@@ -1,10 +1,4 @@
-"""Structured output: which tokens a sequence's grammar allows next.
-
-interface   what a compiled grammar and a matcher are
-compiler    llguidance behind that interface
-grammars    compiled grammars, the slots' matchers, and the threads that work on both
-mask        what is known of a slot's next token when its logits are there
-"""
+"""Structured output: which tokens a sequence's grammar allows next."""
 
 from __future__ import annotations
 

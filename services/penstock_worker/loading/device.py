@@ -57,8 +57,8 @@ def load_on_device(
         )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
-    rehearsal = ProfileRun(sampler, setup, vocab, ranks)
-    pool = load_forward(recipe, setup, rehearsal.sample, ranks)
+    profile_run = ProfileRun(sampler, setup, vocab, ranks)
+    pool = load_forward(recipe, setup, profile_run.sample, ranks)
     if recipe.device.type == "cuda" and ranks.place.last:
         # Or a first request with a rare wish would wait for a compiler.
         try:

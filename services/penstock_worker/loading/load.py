@@ -41,12 +41,12 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
+    """A model that is served."""
 
-    setup: Setup
+    setup: Setup  # What was asked.
     runner: StepRunner[Any]
-    ready: Ready
-    kv_bytes: int
+    ready: Ready  # What the engine core is told.
+    kv_bytes: int  # Memory of the KV pool.
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:

@@ -19,26 +19,25 @@ keeps free beside them."""
 
 @dataclass(frozen=True)
 class PoolingParts:
-    """blocks, host_blocks: of the KV pool and the host tier.  kv_bytes: memory of the pool.
-    copy_seconds: what a block takes to the host and back."""
+    """A pooling model that is loaded."""
 
     runner: StepRunner[Any]
-    blocks: int
-    host_blocks: int = 0
-    kv_bytes: int = 0
-    copy_seconds: float = 0.0
+    blocks: int  # Of the KV pool.
+    host_blocks: int = 0  # Of the host tier.
+    kv_bytes: int = 0  # Memory of the pool.
+    copy_seconds: float = 0.0  # What a block takes to the host and back.
 
 
 @dataclass(frozen=True)
 class PoolingRecipe:
-    """backend, dtype, device_name: for people.  fingerprint: all that the numbers depend on beside
-    the model.  load: reads the weights; its runner's parts are timed by the Phases."""
+    """A pooling model before its weights are read."""
 
-    backend: str
+    backend: str  # For people, as the next two.
     dtype: str
     device_name: str
-    fingerprint: str
+    fingerprint: str  # All that the numbers depend on beside the model.
     load: Callable[[Phases], PoolingParts]
+    """Reads the weights. The runner's parts are timed by the Phases."""
 
 
 def pooling_slots(prepared: PreparedModel, setup: Setup, blocks: int) -> Slots:

@@ -12,14 +12,12 @@ from penstock_worker.sampler import SampledToken, SampleRequest
 
 
 class QueuedSamples(Protocol):
-    """Rows whose tokens are being chosen.
-
-    tokens: [rows] int64 of the device, there as soon as its queue gets to them; -1 where a logit
-    is not a finite number.
-    """
+    """Rows whose tokens are being chosen."""
 
     @property
-    def tokens(self) -> Tensor: ...
+    def tokens(self) -> Tensor:
+        """[rows] int64 of the device, there as soon as its queue gets to them; -1 where a logit is
+        not a finite number."""
 
     def sampled(self) -> list[SampledToken]:
         """One for each row, after waiting for them."""
