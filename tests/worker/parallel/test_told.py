@@ -40,14 +40,14 @@ def work(made: Slots, start: int, count: int, sampled: list[int]) -> None:
 def test_sampled_tokens_are_appended_where_they_are_new() -> None:
     made = slots(told=True)
     work(made, 3, 1, [9])
-    assert made[0].tokens == [1, 2, 3, 9]
+    assert made[0].token_ids == [1, 2, 3, 9]
 
 
 def test_sampled_tokens_that_are_there_must_be_equal() -> None:
     made = slots(told=False)
     made[0].append(9)
     work(made, 3, 1, [9])
-    assert made[0].tokens == [1, 2, 3, 9]
+    assert made[0].token_ids == [1, 2, 3, 9]
     with pytest.raises(PlanError, match=r"\[9\] were sampled here, \[8\] elsewhere"):
         work(made, 3, 1, [8])
 
