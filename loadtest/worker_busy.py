@@ -30,7 +30,7 @@ from penstock.prepare import prepare
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, Setup
 from penstock.sampling_params import SamplingParams
-from penstock_worker.engine_session import EngineSession
+from penstock_worker.engine_session import CoreSession
 from testing.null_worker import Answers, ready
 from testing.processes import MODEL, back, engine, front_end
 from testing.words import WORDS
@@ -43,7 +43,7 @@ class Sleeper:
     """A worker that sleeps for `step_seconds` in each step, and always gives token 5."""
 
     def __init__(self, endpoint: str, step_seconds: float) -> None:
-        self._session = EngineSession(endpoint, 0, TransportSettings())
+        self._session = CoreSession(endpoint, 0, TransportSettings())
         self._step_seconds = step_seconds
         self._answers = Answers([5] * len(WORDS))
         self.busy = 0.0  # seconds inside steps that only decode

@@ -45,7 +45,7 @@ def test_what_must_be_light_loads_nothing_heavy(statement: str) -> None:
 
 
 def test_the_worker_loads_torch_but_not_transformers() -> None:
-    loaded = loaded_after("import penstock_worker.process, penstock_worker.steps.host_runner")
+    loaded = loaded_after("import penstock_worker.process, penstock_worker.steps.runner")
     assert "torch" in loaded
     assert "transformers" not in loaded
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 
 BLOCK, CONTEXT, VOCAB = 16, 1000, 32_768
@@ -42,7 +42,7 @@ def sampling(kind: str, seed: int) -> TokenSampling:
         return TokenSampling(seed, temperature=0.0)
     if kind == "sampled":
         return TokenSampling(seed, temperature=0.7, top_p=0.9)
-    adjusted = Adjustments(presence=0.3, frequency=0.2, repetition=1.1)
+    adjusted = LogitsAdjustments(presence=0.3, frequency=0.2, repetition=1.1)
     return TokenSampling(seed, temperature=0.7, top_p=0.9, logprobs=5, adjustments=adjusted)
 
 

@@ -44,8 +44,9 @@ from penstock_worker.forward.uploads import Uploads
 from penstock_worker.sampler import device as sampling
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps import generate, launch
-from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.in_flight import StepsInFlight
+from penstock_worker.steps.runner import StepRunner
 
 WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
@@ -99,7 +100,7 @@ class Worker:
         self.sent = self._clock.call("encode", self._encode, result)
 
 
-def make_runner(case: Case, launches: Launches) -> DeviceRunner:
+def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
     slots, blocks = case.sequences, Plans(case).blocks
     config = ModelConfig(
         architecture="llama",
@@ -120,28 +121,31 @@ def make_runner(case: Case, launches: Launches) -> DeviceRunner:
     forward = TritonForward(model, attention, CPU, slots=slots, memory=memory_of(CPU))
     forward.use_graphs(Buckets(slots, 8 * CONTEXT, BLOCK), launches, torch.float32)
     bounds = SlotBounds(slots, blocks, BLOCK, VOCAB, 8 * CONTEXT)
-    return DeviceRunner(
+    queue: Any = StandInQueue()
+    kind = Generate(
+        queue,
         forward,
         DeviceSampler(CPU, VOCAB, slots),
         Slots(bounds),
         copies=NoCopies(),
-        queue=StandInQueue(),
+        newest=forward.newest,
     )
+    return StepRunner(queue, kind)
 
 
 def watch(clock: Clock) -> None:
     """The same for any version of the worker."""
     clock.watch(Slots, "apply", "slots")
-    clock.watch(generate, "gather", "gather")
+    clock.watch(generate, "prepare_inputs", "gather")
     for owner, name in LAYOUT:
         if owner is not None:
             clock.watch(owner, name, "layout")
     for name in ("send", "fill"):
         clock.watch(Uploads, name, "upload")
     clock.watch(DeviceSampler, "launch", "sampler")
-    clock.watch(DeviceRunner, "begin", "begin, rest")
-    clock.watch(DeviceRunner, "_settle", "result, rest")
-    clock.watch(sampling.Launched, "choices", "collect")
+    clock.watch(StepRunner, "begin", "begin, rest")
+    clock.watch(StepRunner, "_settle", "result, rest")
+    clock.watch(sampling.DeviceSamples, "sampled", "collect")
     clock.watch(launch.Launch, "settle", "settle")
 
 

@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.rowwise.rms_norm import rms_norm
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler.transfers import HostTransfers
 
@@ -132,7 +132,7 @@ class StandInModel:
 
     def __init__(self, config: ModelConfig, rows: int, launches: Launches) -> None:
         self.config = config
-        self.shard = shard_of(config, Place())
+        self.shard = shard_of(config, RankPlace())
         self.layers = [None] * config.num_layers
         self._launches = launches
         self._norm = torch.ones(HIDDEN)

@@ -42,11 +42,11 @@ FLUSH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Heard:
-    """A message of session number `session`. None: the session is over.  first: it opened it."""
+    """A message of the engine core."""
 
-    session: int
-    message: ToWorker | None
-    first: bool = False
+    session: int  # Number of the session that it belongs to.
+    message: ToWorker | None  # None: the session is over.
+    first: bool = False  # Whether it opened the session.
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Activity:
     layers_done: Callable[[], int] = lambda: 0
 
 
-class EngineSession:
+class CoreSession:
     """inbox: Heard, for the main thread.  activity: what it does.
 
     turned: when its thread turned last, by time.monotonic.

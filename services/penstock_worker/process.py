@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from penstock import logs
 from penstock.config.settings import MetricsSettings, TransportSettings
-from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault, Result
-from penstock.protocol.to_worker import (
-    CompileGrammar,
-    DropGrammar,
-    Plan,
-    Setup,
-    Stop,
-    ToWorker,
-)
-from penstock_worker.engine_session import EngineSession, Heard
-from penstock_worker.machine import gc_tuning
-from penstock_worker.machine.numa import Placement
-from penstock_worker.metrics.counts import Counts
+from penstock_worker.engine_session import CoreSession
 from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.membership import Membership
-from penstock_worker.parallel.place import Place
-from penstock_worker.parallel.report import report
-from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
-from penstock_worker.steps.in_flight import StepsInFlight
-
-if TYPE_CHECKING:
-    # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
-    from penstock_worker.loading.load import Loaded
+from penstock_worker.worker import Worker
 
 log = logs.get(__name__)
-
-FINAL = (ModelNotFound, UnsupportedModel, StartupError, InvalidRequest)
-"""Failures that another try won't mend."""
-
 
 THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Read by the OpenMP library when it is loaded.  Its idle threads would else spin between steps, on
@@ -79,15 +50,15 @@ def main(
     Dials again for as long as it lives; weights stay loaded while the engine core restarts.
     model_dir: where this worker finds the model; None: where the engine core does.
     rank_host: this machine's address, at which other ranks of the model reach it.
-    Raises one of FINAL, after telling the engine, when the model can't be served here; StartupError
-    also where the metrics port, or one at rank_host, can't be had.
+    Raises one of `worker.FINAL`, after telling the engine, when the model can't be served here;
+    StartupError also where the metrics port, or one at rank_host, can't be had.
     """
     for name, value in (THREADING | RANKS).items():
         os.environ.setdefault(name, value)
     transport = transport or TransportSettings()
     membership = Membership(rank_host)
     membership.address()  # Now, so that a bad host is told here.
-    session = EngineSession(engine_endpoint, rank, transport, membership.address)
+    session = CoreSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
     worker = Worker(session, UNWATCHED if port is None else Phases(), model_dir, membership)
     with _observing(worker, session, transport, metrics, rank):
@@ -95,7 +66,7 @@ def main(
     log.info("worker stopped")
 
 
-def _work(worker: Worker, session: EngineSession) -> None:
+def _work(worker: Worker, session: CoreSession) -> None:
     signals = Signals()
     session.start()
     try:
@@ -115,7 +86,7 @@ def _work(worker: Worker, session: EngineSession) -> None:
 
 def _observing(
     worker: Worker,
-    session: EngineSession,
+    session: CoreSession,
     transport: TransportSettings,
     metrics: MetricsSettings,
     rank: int,
@@ -124,9 +95,9 @@ def _observing(
     port = metrics.worker_metrics_port
     if port is None:
         return nullcontext()
-    from penstock_worker.metrics.port import Health, metrics_port
+    from penstock_worker.metrics.port import WorkerHealth, metrics_port
 
-    health = Health(lambda: session.turned, transport.beat_interval, worker.idle_reason)
+    health = WorkerHealth(lambda: session.turned, transport.beat_interval, worker.idle_reason)
     # Port 0 is any free one for each.
     return metrics_port(worker.counts, worker.phases, health, metrics, port and port + rank)
 
@@ -158,165 +129,3 @@ class Signals:
 def _preload() -> None:
     """Import torch and what is built on it while the session opens."""
     import penstock_worker.loading.load  # noqa: F401
-
-
-class Worker:
-    """Takes what the session hears and does it. phases: what a runner's parts are timed by."""
-
-    def __init__(
-        self,
-        session: EngineSession,
-        phases: Phases,
-        model_dir: str | None,
-        membership: Membership,
-    ) -> None:
-        self.counts = Counts()
-        self.phases = phases
-        self._session = session
-        self._model_dir = model_dir
-        self._membership = membership
-        membership.computing = lambda: session.activity.step is not None
-        session.aside = self._take_aside
-        session.over = membership.over
-        self._placement = Placement()
-        self._loaded: Loaded | None = None
-        self._current: int | None = None
-        """The session whose plans are executed; None after it ended or was given up."""
-        self._setting_up = False
-        self._steps = StepsInFlight(session, self._tell)
-        self._place = Place()
-
-    def run(self) -> None:
-        """Until Stop."""
-        while True:
-            heard = self._steps.hear()
-            if heard is None:
-                with self._faults(self._steps.session, "a step in flight"):
-                    self._steps.collect()
-            elif heard.message is None:
-                self._forget()
-            elif isinstance(heard.message, Stop):
-                return
-            elif heard.first or heard.session == self._current:
-                self._take(heard, heard.message)
-
-    def close(self) -> None:
-        """Give up the step that is being computed, if there is one, and the group."""
-        self._membership.close()
-        self._drop()
-
-    def _drop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.runner.close()
-            self._loaded = None
-
-    def idle_reason(self) -> str | None:
-        """Why no step could be computed now; None: it could. From any thread."""
-        if self._current is not None:
-            return None
-        if self._setting_up:
-            return "the model is being loaded"
-        return "no session with an engine core"
-
-    def _take(self, heard: Heard, message: ToWorker) -> None:
-        with self._faults(heard.session, type(message).__name__):
-            match message:
-                case Setup() if heard.first:
-                    self._setting_up = True
-                    try:
-                        self._set_up(heard.session, message)
-                    finally:
-                        self._setting_up = False
-                case Plan() if not heard.first:
-                    self._begin(heard.session, message)
-                case DropGrammar() if self._loaded is not None:
-                    self._loaded.runner.grammars.drop(message.grammar)
-                case _:
-                    raise RuntimeError(f"{type(message).__name__} came out of turn")
-
-    @contextmanager
-    def _faults(self, session: int, handling: str) -> Iterator[None]:
-        """Failures are told to that session's engine core, and are its end."""
-        try:
-            yield
-        except FINAL as error:
-            self._session.send(session, Fault(str(error), final=True))
-            raise
-        except Exception as error:
-            if isinstance(error, GroupLost):
-                log.warning("the group of ranks is over", reason=str(error))
-            else:
-                log.error("internal error", exception=True, handling=handling)
-            self._session.send(session, _fault(error))
-            if isinstance(error, DeviceLost):
-                raise
-            self._forget()
-
-    def _take_aside(self, heard: Heard) -> bool:
-        """Grammars are compiled while a step goes on. In the session's thread."""
-        loaded, session, message = self._loaded, heard.session, heard.message
-        if not isinstance(message, CompileGrammar) or loaded is None or session != self._current:
-            return False
-        loaded.runner.grammars.compile(
-            message.grammar,
-            message.definition,
-            lambda answer: self._session.send(session, answer),
-        )
-        return True
-
-    def _forget(self) -> None:
-        """Drop everything that belongs to a session, but not the weights."""
-        self._current = None
-        self._steps.clear()
-        self._membership.leave()
-        if self._loaded is not None:
-            self._loaded.runner.reset()
-
-    def _set_up(self, session: int, setup: Setup) -> None:
-        from penstock_worker.loading.load import load, ready_again, same_model
-
-        self._forget()
-        self.counts.model = setup.served_name
-        self.counts.sessions += 1
-        if self._model_dir is not None:
-            setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
-        ranks = self._membership.join(setup, lambda: self._session.stands(session))
-        if self._loaded is None or not same_model(self._loaded, setup):
-            if self.counts.sessions > 1:
-                self._drop()
-                gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
-            self._placement.keep_to(setup.numa_node)
-            self._loaded = load(setup, self.phases, ranks)
-            gc_tuning.keep()
-            ready = self._loaded.ready
-            self.counts.load_seconds = self._loaded.ready.load_seconds
-            self.counts.kv_bytes = self._loaded.kv_bytes
-        else:
-            log.info("the model is loaded already")
-            ready = ready_again(self._loaded, ranks)
-        self._place = ranks.place
-        self._current = session
-        self._session.activity.layers_done = lambda: self._layers_done()
-        self._session.send(session, ready)
-
-    def _layers_done(self) -> int:
-        loaded = self._loaded
-        return 0 if loaded is None else loaded.runner.layers_done
-
-    def _begin(self, session: int, plan: Plan) -> None:
-        if self._loaded is None:
-            raise RuntimeError("a plan came before the model was loaded")
-        self._steps.begin(session, plan, self._loaded.runner)
-
-    def _tell(self, session: int, plan: Plan, result: Result) -> None:
-        self.counts.stepped(plan, result.compute_seconds)
-        self._session.send(session, report(result, self._place, result.compute_seconds))
-
-
-def _fault(error: Exception) -> Fault:
-    return Fault(
-        f"{type(error).__name__}: {error}",
-        final=False,
-        out_of_memory=isinstance(error, OutOfDeviceMemory),
-        rank_lost=isinstance(error, GroupLost),
-    )

@@ -63,13 +63,13 @@ def test_a_prompt_and_its_sampling_travel_once_and_a_plan_stays_small() -> None:
     front = h.connect()
     h.start_worker(10_000)
     words = tuple((at % 40, *([3] * 30)) for at in range(500))
-    from penstock.protocol.common import Adjustments
+    from penstock.protocol.common import LogitsAdjustments
 
     request = h.submit(
         front,
         [1, 2, 3, 4, 5] * 80,
         n=128,
-        sampling={"adjustments": Adjustments(bad_words=words)},
+        sampling={"adjustments": LogitsAdjustments(bad_words=words)},
         **ENDLESS,
     )
     h.run()
@@ -80,11 +80,11 @@ def test_a_prompt_and_its_sampling_travel_once_and_a_plan_stays_small() -> None:
 
 
 def test_ids_of_parameters_count_as_carried() -> None:
-    from penstock.protocol.common import Adjustments
+    from penstock.protocol.common import LogitsAdjustments
 
     h = Harness(max_num_seqs=8, max_num_batched_tokens=64, max_carried_tokens=100)
     front = h.connect()
-    allowed = Adjustments(allowed=tuple(range(40)))
+    allowed = LogitsAdjustments(allowed=tuple(range(40)))
     for at in range(4):
         h.submit(front, [at + 1] * 5, sampling={"adjustments": allowed}, settle=False, **ENDLESS)
     h.start_worker()
@@ -115,7 +115,7 @@ def test_tokens_of_a_request_have_a_bound(options: dict[str, int], complaint: st
 
 @pytest.mark.parametrize("name", ["bias", "allowed", "bad_words"])
 def test_ids_of_a_request_have_bounds(name: str) -> None:
-    from penstock.protocol.common import Adjustments
+    from penstock.protocol.common import LogitsAdjustments
 
     limits = LimitSettings(max_logit_bias=2, max_allowed_token_ids=2, max_bad_words_tokens=2)
     h = Harness(facts(limits=limits))
@@ -126,7 +126,7 @@ def test_ids_of_a_request_have_bounds(name: str) -> None:
         "bad_words": [((1, 2),), ((1, 2), (3,))],
     }
     fits, exceeds = (
-        h.submit(front, [1], sampling={"adjustments": Adjustments(**{name: value})})
+        h.submit(front, [1], sampling={"adjustments": LogitsAdjustments(**{name: value})})
         for value in values[name]
     )
     assert fits.accepted

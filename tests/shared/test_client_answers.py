@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client.sampling import adjustments, bad_word_tokens
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Adjustments, TokenLogprobs
+from penstock.protocol.common import LogitsAdjustments, TokenLogprobs
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
         allowed_token_ids=[9, 7, 9],
         bad_words=["no", " no", "x"],
     )
-    assert adjustments(wanted, tokenizer, LIMITS) == Adjustments(
+    assert adjustments(wanted, tokenizer, LIMITS) == LogitsAdjustments(
         presence=1.0,
         bias={7: -3.0},
         allowed=(7, 9),

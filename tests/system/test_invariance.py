@@ -1,7 +1,7 @@
 """A request's tokens and logprobs are the same bits alone and in a crowd, whatever the block size,
 the token budget and the preemptions.
 
-tests/worker/test_bit_identity.py does the same with hand-made plans, and harsher ones.
+tests/worker/forward/test_bit_identity.py does the same with hand-made plans, and harsher ones.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 from penstock.config.settings import PreemptionMode
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import MANIFEST
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
 
@@ -41,7 +41,7 @@ ADJUSTED = TokenSampling(
     temperature=1.1,
     min_p=0.01,
     logprobs=2,
-    adjustments=Adjustments(
+    adjustments=LogitsAdjustments(
         presence=0.6,
         frequency=0.9,
         repetition=1.4,
@@ -55,7 +55,7 @@ GREEDY_PENALISED = TokenSampling(
     seed=1,
     temperature=0.0,
     logprobs=1,
-    adjustments=Adjustments(frequency=2.0, repetition=1.2),
+    adjustments=LogitsAdjustments(frequency=2.0, repetition=1.2),
     prompt_logprobs=0,
 )
 

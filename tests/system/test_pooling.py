@@ -17,7 +17,7 @@ import torch
 
 from penstock import LLM, PoolingParams, SamplingParams
 from testing.serving import Server, wait_until
-from tests.worker.pooling_models import VOCAB, cosine_distance, save
+from tests.worker.pooling.pooling_models import VOCAB, cosine_distance, save
 
 pytestmark = [pytest.mark.timeout(600)]
 

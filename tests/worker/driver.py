@@ -1,4 +1,5 @@
-"""Drives a Runner with hand-made plans: a scheduler as small as can be, with every whim a knob."""
+"""Drives a StepRunner with hand-made plans: a scheduler as small as can be, with every whim a
+knob."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
-from penstock_worker.steps.host_runner import Observer, Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
+from tests.worker.runners import Observer, host_runner
 
 GREEDY = TokenSampling(0, temperature=0.0, logprobs=3)
 
@@ -32,14 +34,14 @@ def make_runner(
     max_tokens: int = 2048,
     threads: int = 1,
     observer: Observer | None = None,
-    grammars: Grammars | None = None,
-) -> Runner:
+    grammars: SlotGrammars | None = None,
+) -> StepRunner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
         slots_ = Slots(bounds)
-        return Runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
+        return host_runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
     shape = CacheShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
@@ -49,7 +51,7 @@ def make_runner(
         dtype=model.embedding.dtype,
     )
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
-    return Runner(
+    return host_runner(
         forward,
         choose(1),
         Slots(bounds),
@@ -97,7 +99,7 @@ class Driver:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: StepRunner,
         *,
         block_size: int = 16,
         num_blocks: int = 512,

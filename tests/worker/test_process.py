@@ -51,7 +51,8 @@ import sys
 from penstock import logs
 from penstock.config.settings import TransportSettings
 from penstock_worker import engine_session
-from penstock_worker.process import FINAL, main
+from penstock_worker.process import main
+from penstock_worker.worker import FINAL
 logs.setup("worker 0")
 engine_session.FLUSH_SECONDS = 60.0
 try:

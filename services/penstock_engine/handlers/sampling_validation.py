@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.config.settings import LimitSettings
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.sampling_params import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
@@ -38,7 +38,7 @@ def check_sampling(sampling: TokenSampling, vocab_size: int, limits: LimitSettin
         _check_adjustments(sampling.adjustments, vocab_size, limits)
 
 
-def _check_adjustments(wanted: Adjustments, vocab_size: int, limits: LimitSettings) -> None:
+def _check_adjustments(wanted: LogitsAdjustments, vocab_size: int, limits: LimitSettings) -> None:
     check_number("presence_penalty", wanted.presence, -2.0, 2.0)
     check_number("frequency_penalty", wanted.frequency, -2.0, 2.0)
     check_number("repetition_penalty", wanted.repetition, 0.0, 100.0)

@@ -11,18 +11,18 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
 
 
-def gather(works: Sequence[SlotWork], slots: Slots) -> Batch:
-    """What a forward pass over these works computes."""
+def prepare_inputs(scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
+    """What a forward pass over these works computes, in their order."""
     tokens: list[int] = []
-    for work, slot in zip(works, slots.of(works), strict=True):
+    for work, slot in zip(scheduled, slots.of(scheduled), strict=True):
         start = work.start
-        tokens += slot.tokens[start : start + work.count]
-    starts = np.array([work.start for work in works], dtype=np.int64)
-    counts = np.array([work.count for work in works], dtype=np.int64)
+        tokens += slot.token_ids[start : start + work.count]
+    starts = np.array([work.start for work in scheduled], dtype=np.int64)
+    counts = np.array([work.count for work in scheduled], dtype=np.int64)
     widths = -(-(starts + counts) // slots.bounds.block_size)
     return Batch(
         tokens=np.array(tokens, dtype=np.int64),
-        tables=slots.tables.of([work.slot for work in works], widths),
+        tables=slots.tables.of([work.slot for work in scheduled], widths),
         starts=starts,
         counts=counts,
     )

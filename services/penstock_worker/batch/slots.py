@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.batch.block_tables import BlockTables
-from penstock_worker.sampler.rules import Rules, rules_of
+from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 
 
 class PlanError(Exception):
@@ -17,65 +17,60 @@ class PlanError(Exception):
 
 @dataclass
 class Slot:
-    """One sequence.
+    """One sequence."""
 
-    tokens: prompt and emitted ids; `append` adds to them, and `expect` -1 - the slot's number where
-    an id will be, which a later `fill` puts there.  blocks: its block table; plans append.
-    computed: tokens whose keys and values are in the cache, None before the first work (a prefix
-    that the engine found in the cache counts as computed).  failed: why its KV is void, or None.
-    rules: of its sampling, or None.  prompt_from: see NewSequence.
-    pooling: what a pooling model is to make of it.
-    """
-
-    tokens: list[int]
-    num_prompt: int
-    index: int
+    token_ids: list[int]
+    """The prompt's and those emitted: `append` adds to them, and `expect` -1 - the slot's number
+    where an id will be, which a later `fill` puts there."""
+    num_prompt: int  # So many of them are the prompt's.
+    index: int  # Of the sequence in its request.
     sampling: TokenSampling
-    blocks: list[int]
+    blocks: list[int]  # Its block table; plans append.
     computed: int | None = None
-    failed: str | None = None
-    rules: Rules | None = None
-    prompt_from: int | None = None
-    pooling: Pooling | None = None
+    """Tokens whose keys and values are in the cache, None before the first work. A prefix that the
+    engine core found in the cache counts as computed."""
+    failed: str | None = None  # Why its KV is void.
+    adjustments: SequenceAdjustments | None = None  # Of its logits, where sampling wants any.
+    prompt_from: int | None = None  # See NewSequence.
+    pooling: Pooling | None = None  # What a pooling model is to make of it.
 
     @property
     def emitted(self) -> int:
-        return len(self.tokens) - self.num_prompt
+        return len(self.token_ids) - self.num_prompt
 
     @property
     def awaits(self) -> bool:
         """Whether its newest token is sampled by a step in flight."""
-        return self.tokens[-1] < 0
+        return self.token_ids[-1] < 0
 
     def append(self, token: int) -> None:
         """A new token, which was sampled."""
-        self.tokens.append(token)
-        if self.rules is not None:
-            self.rules.advance(token)
+        self.token_ids.append(token)
+        if self.adjustments is not None:
+            self.adjustments.advance(token)
 
     def expect(self, number: int) -> int:
         """A step that samples a token is on its way; number: the slot's. Returns the place of the
-        token among `tokens`."""
-        tokens = self.tokens
-        tokens.append(-1 - number)
-        return len(tokens) - 1
+        token among `token_ids`."""
+        self.token_ids.append(-1 - number)
+        return len(self.token_ids) - 1
 
     def fill(self, place: int, token: int) -> None:
         """The token that was expected at this place has been sampled."""
-        self.tokens[place] = token
-        if self.rules is not None:
-            self.rules.advance(token)
+        self.token_ids[place] = token
+        if self.adjustments is not None:
+            self.adjustments.advance(token)
 
 
 @dataclass(frozen=True)
 class SlotBounds:
-    """What plans are held against. Counts."""
+    """What plans are held against."""
 
     slots: int
-    blocks: int
-    block_size: int
+    blocks: int  # Of the KV pool.
+    block_size: int  # Tokens of a block.
     vocab: int
-    tokens: int
+    tokens: int  # Of a sequence, at most.
 
     @staticmethod
     def of(setup: Setup, vocab: int, blocks: int) -> SlotBounds:
@@ -94,15 +89,15 @@ class Slots:
     matters any more: the session is over then.  What the sequences of a request share is made once,
     where they are admitted like one another (see NewSequence).
 
-    told: tokens come from plans alone, as nobody samples here.  That a token was deferred isn't
-    known here either, so its work may come again.
+    tokens_from_plans: nobody samples here.  That a token was deferred isn't known here either, so
+    its work may come again.
     """
 
-    def __init__(self, bounds: SlotBounds, *, told: bool = False) -> None:
+    def __init__(self, bounds: SlotBounds, *, tokens_from_plans: bool = False) -> None:
         self.bounds = bounds
         self.tables = BlockTables(bounds.slots)
         """What `Slot.blocks` hold."""
-        self._told = told
+        self._tokens_from_plans = tokens_from_plans
         self._slots: dict[int, Slot] = {}
 
     def __getitem__(self, number: int) -> Slot:
@@ -165,7 +160,7 @@ class Slots:
             new.index,
             new.sampling,
             list(new.blocks),
-            rules=rules_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
+            adjustments=adjustments_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
             prompt_from=new.prompt_from,
             pooling=new.pooling,
         )
@@ -182,12 +177,12 @@ class Slots:
         self._check_length(new, prompt, prompt + len(new.tokens))
         self._check_ids(new)
         return Slot(
-            other.tokens[:prompt] + new.tokens,
+            other.token_ids[:prompt] + new.tokens,
             prompt,
             new.index,
             other.sampling,
             list(new.blocks),
-            rules=None if other.rules is None else other.rules.beside(new.tokens),
+            adjustments=None if other.adjustments is None else other.adjustments.beside(new.tokens),
             prompt_from=new.prompt_from,
             pooling=other.pooling,
         )
@@ -217,14 +212,19 @@ class Slots:
         end = work.start + work.count
         if work.sampled:
             self._take_sampled(slot, work, end - len(work.sampled))
-        again = self._told and slot.computed is not None and work.start == slot.computed - 1
+        again = (
+            self._tokens_from_plans
+            and slot.computed is not None
+            and work.start == slot.computed - 1
+        )
         if slot.computed is not None and work.start != slot.computed and not again:
             raise PlanError(
                 f"slot {work.slot}: work starts at token {work.start}, {slot.computed} are computed"
             )
-        if work.start < 0 or work.count < 1 or end > len(slot.tokens):
+        if work.start < 0 or work.count < 1 or end > len(slot.token_ids):
             raise PlanError(
-                f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.tokens)} to compute"
+                f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.token_ids)} to "
+                "compute"
             )
         if end > len(slot.blocks) * self.bounds.block_size:
             raise PlanError(
@@ -235,7 +235,7 @@ class Slots:
     def _take_sampled(self, slot: Slot, work: SlotWork, first: int) -> None:
         """Append what isn't there yet of the tokens at positions from `first` on; what is there
         must be equal."""
-        known = len(slot.tokens)
+        known = len(slot.token_ids)
         if not slot.num_prompt <= first <= known or first + len(work.sampled) > self.bounds.tokens:
             raise PlanError(
                 f"slot {work.slot}: {len(work.sampled)} tokens were sampled from {first} on; it has"
@@ -243,7 +243,7 @@ class Slots:
             )
         if not all(0 <= token < self.bounds.vocab for token in work.sampled):
             raise PlanError(f"slot {work.slot}: a sampled id is not in [0, {self.bounds.vocab})")
-        there = slot.tokens[first : first + len(work.sampled)]
+        there = slot.token_ids[first : first + len(work.sampled)]
         if there != work.sampled[: len(there)]:
             raise PlanError(
                 f"slot {work.slot}: {there} were sampled here, {work.sampled} elsewhere"

@@ -106,7 +106,7 @@ def memory_of(device: torch.device) -> DeviceMemory:
 
 
 @dataclass(frozen=True)
-class Usage:
+class MemoryUsage:
     """What a device's memory goes to, beside the KV pool. Bytes.
 
     others: other processes, and this one's driver context.  weights: of the model.  steps: what
@@ -143,7 +143,7 @@ def measure(
     *,
     graphs: int,
     graph_bytes: int,
-) -> Usage:
+) -> MemoryUsage:
     """Runs the largest prefill and the longest decode, and looks at what they took.
 
     The weights are there already.  graphs: that may be captured, of graph_bytes each; their
@@ -159,7 +159,7 @@ def measure(
             "max_num_batched_tokens or max_num_seqs must be less"
         ) from error
     memory.release()
-    return Usage(
+    return MemoryUsage(
         total=memory.total(),
         others=memory.total() - memory.free() - memory.reserved(),
         weights=weights,
@@ -169,7 +169,7 @@ def measure(
 
 
 def device_kv_blocks(
-    usage: Usage, *, block_bytes: int, utilization: float, wanted: int | None, useful: int
+    usage: MemoryUsage, *, block_bytes: int, utilization: float, wanted: int | None, useful: int
 ) -> int:
     """Blocks for the pool.
 

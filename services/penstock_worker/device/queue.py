@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Mark(Protocol):
+class QueueMark(Protocol):
     """A place in the queue."""
 
     def done(self) -> bool:
@@ -26,7 +26,7 @@ class Mark(Protocol):
 class DeviceQueue(Protocol):
     """What torch's current stream is for a GPU."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> QueueMark:
         """Behind all that is queued so far."""
 
     def numbers(self, values: Sequence[int]) -> Tensor:
@@ -115,3 +115,25 @@ class _HostMark:
 
     def seconds_since(self, earlier: _HostMark) -> float:
         return self._passed - earlier._passed
+
+
+class ReportedWhenQueued:
+    """The queue of a stage before the last, which reports a step as soon as it is queued: its marks
+    are the host's, and what goes wrong on the device shows with a later step."""
+
+    def __init__(self, device: DeviceQueue) -> None:
+        self._device = device
+
+    def mark(self) -> _HostMark:
+        # Raises what broke the device, which would look like a lost peer in what follows.
+        self._device.mark()
+        return _HostMark()
+
+    def numbers(self, values: Sequence[int]) -> Tensor:
+        return self._device.numbers(values)
+
+    def usable(self) -> bool:
+        return self._device.usable()
+
+    def reclaim(self) -> None:
+        """Nothing: the device may stand still in what it says to other ranks."""

@@ -11,7 +11,7 @@ import torch
 Work = Callable[[], None]
 
 
-class Recording(Protocol):
+class CapturedWork(Protocol):
     """Work that can be launched again as a whole."""
 
     def run(self) -> None:
@@ -25,7 +25,7 @@ class Recording(Protocol):
 class Captures(Protocol):
     """What makes recordings."""
 
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         """work: queues something, has run before, and reads and writes the same memory each time.
         The result does the same; nothing is computed now."""
 
@@ -47,7 +47,7 @@ class EagerRecording:
 class EagerCaptures:
     """The work itself: without CUDA, the same path is computed step by step."""
 
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         return EagerRecording(work)
 
     def renew(self) -> None:
@@ -77,7 +77,7 @@ class CUDACaptures:
         self._stream = torch.cuda.Stream(device)
         self.renew()
 
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.

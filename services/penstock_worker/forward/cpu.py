@@ -130,7 +130,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     return Recipe(
         backend=f"cpu {isa}",
         dtype=dtype,
-        numerics=f"cpu {isa} {dtype} KV {cache}",
+        fingerprint=f"cpu {isa} {dtype} KV {cache}",
         block_bytes=shape.block_bytes(cache, config.num_layers),
         threads_by_share=False,
         build=build,

@@ -28,7 +28,7 @@ from torch import Tensor
 from penstock import logs
 from penstock_kernels.triton.tiles import KEY_SPLIT
 from penstock_worker.attention.triton import TritonAttention
-from penstock_worker.forward.captures import Captures, Recording, Work
+from penstock_worker.forward.captures import CapturedWork, Captures, Work
 from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.interface import Batch
@@ -85,7 +85,7 @@ class Buckets:
 
 @dataclass
 class _Captured:
-    recording: Recording
+    recording: CapturedWork
     step: DeviceStep
     inputs: DecodeInputs
     used: int
@@ -206,7 +206,7 @@ class DecodeGraphs:
         self._able = False
         return step
 
-    def _recorded(self, work: Work) -> Recording | None:
+    def _recorded(self, work: Work) -> CapturedWork | None:
         try:
             return self._captures.capture(work)
         except GroupLost:

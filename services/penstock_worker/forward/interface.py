@@ -21,19 +21,16 @@ class Unable(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one step: the rows of its sequences, one sequence after the other.
-
-    tokens: [rows] int64; below 0: the newest token of slot -1 - token, which only the device has
-    so far (see DeviceForward).  tables: per sequence, its physical blocks in token order (int64),
-    enough for the tokens that it has after the step; to be read while it is computed, as a later
-    plan changes what lies behind them.  starts: [sequences] tokens computed before; counts:
-    [sequences] tokens computed now, each at least 1.
-    """
+    """The work of one step: the rows of its sequences, one sequence after the other."""
 
     tokens: np.ndarray
+    """[rows] int64; below 0: the newest token of slot -1 - token, which only the device has so far
+    (see DeviceForward)."""
     tables: Sequence[np.ndarray]
-    starts: np.ndarray
-    counts: np.ndarray
+    """Per sequence, its physical blocks in token order (int64), enough for the tokens that it has
+    after the step. To be read while it is computed, as a later plan changes what lies behind."""
+    starts: np.ndarray  # [sequences] tokens computed before.
+    counts: np.ndarray  # [sequences] tokens computed now, each at least 1.
 
 
 class Forward(Protocol):
@@ -76,21 +73,17 @@ class DeviceForward(Forward, Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model will be computed, before its weights are read.
+    """How a model will be computed, before its weights are read."""
 
-    backend: a name for people.  dtype: of the computation, for people.  numerics: all that the
-    numbers depend on beside the model.  block_bytes: memory of a KV block over all layers.
-    threads_by_share: `logits` has no threads of its own, and may be called from several at once,
-    with batches that have no sequence in common.
-    build: reads the weights, and gives what makes the Forward with so many KV blocks.
-    """
-
-    backend: str
-    dtype: str
-    numerics: str
-    block_bytes: int
+    backend: str  # A name for people.
+    dtype: str  # Of the computation, for people.
+    fingerprint: str  # All that the numbers depend on beside the model.
+    block_bytes: int  # Memory of a KV block over all layers.
     threads_by_share: bool
+    """`logits` has no threads of its own, and may be called from several at once, with batches that
+    have no sequence in common."""
     build: Callable[[], Callable[[int], Forward]]
+    """Reads the weights, and gives what makes the Forward with so many KV blocks."""
 
 
 class DeviceBuild(Protocol):
@@ -108,9 +101,9 @@ class DeviceBuild(Protocol):
 
 @dataclass(frozen=True)
 class DeviceRecipe(Recipe):
-    """device: where.  device_name: for people.  graphs: how many captured ones there may be."""
+    """Of a device that works behind a queue."""
 
     build: Callable[[], DeviceBuild]
     device: torch.device
-    device_name: str
-    graphs: int
+    device_name: str  # For people.
+    graphs: int  # So many captured ones there may be.

@@ -76,7 +76,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     return Recipe(
         backend="reference",
         dtype=name,
-        numerics=f"reference {name} KV {stored} torch {torch.__version__}",
+        fingerprint=f"reference {name} KV {stored} torch {torch.__version__}",
         block_bytes=ReferenceAttention.block_bytes(shape),
         threads_by_share=ranks.place.ranks == 1,
         build=build,

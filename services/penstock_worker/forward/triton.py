@@ -176,7 +176,7 @@ def recipe(
     return DeviceRecipe(
         backend="triton",
         dtype=name,
-        numerics=(
+        fingerprint=(
             f"triton {triton.__version__} torch {torch.__version__} {capability(device)} {name} "
             f"KV {stored} {order} quantization {setup.quantization}"
         ),

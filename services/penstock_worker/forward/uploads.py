@@ -16,7 +16,7 @@ alignment only."""
 _SMALLEST = 4096
 
 
-class Mark(Protocol):
+class UploadMark(Protocol):
     """A place in the device's queue of work."""
 
     def record(self) -> None:
@@ -36,14 +36,14 @@ class AtOnce:
         return True
 
 
-def mark_maker(device: torch.device) -> Callable[[], Mark]:
+def mark_maker(device: torch.device) -> Callable[[], UploadMark]:
     return torch.cuda.Event if device.type == "cuda" else AtOnce
 
 
 class _HostBuffer:
     """values: pinned int32.  mark: behind the last copy from it."""
 
-    def __init__(self, size: int, device: torch.device, mark: Mark) -> None:
+    def __init__(self, size: int, device: torch.device, mark: UploadMark) -> None:
         self.values = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.array = self.values.numpy()
         self.mark = mark
@@ -56,7 +56,7 @@ class Uploads:
     there were copies on their way at once.  marks: for tests.
     """
 
-    def __init__(self, device: torch.device, marks: Callable[[], Mark] | None = None) -> None:
+    def __init__(self, device: torch.device, marks: Callable[[], UploadMark] | None = None) -> None:
         self._device = device
         self._marks = marks or mark_maker(device)
         self._buffers: deque[_HostBuffer] = deque()

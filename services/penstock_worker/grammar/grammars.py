@@ -56,7 +56,7 @@ class _Held:
         self.mask: Future[np.ndarray]
 
 
-class Grammars:
+class SlotGrammars:
     """budget: seconds that a step may wait for masks.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
     called in every step that has grammars.

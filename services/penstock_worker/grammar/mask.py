@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock_worker.sampler.interface import Choice
+from penstock_worker.sampler.interface import SampledToken
 
 NO_TOKEN = "the model gave no finite logit to any token that the grammar allows"
 
@@ -18,12 +18,12 @@ class Mask:
     allowed: np.ndarray | None = None
     error: str | None = None
 
-    def judge(self, choice: Choice) -> Choice:
+    def judge(self, choice: SampledToken) -> SampledToken:
         """What becomes of the sampler's choice for the row."""
         if self.error is not None:
-            return Choice(error=self.error, error_code="complex_grammar")
+            return SampledToken(error=self.error, error_code="complex_grammar")
         if self.allowed is None:
-            return Choice(deferred=True)
+            return SampledToken(deferred=True)
         if choice.token is not None and not self.allowed[choice.token]:
-            return Choice(error=NO_TOKEN)
+            return SampledToken(error=NO_TOKEN)
         return choice

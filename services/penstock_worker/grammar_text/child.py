@@ -28,7 +28,7 @@ STACK_BYTES = 2**20
 """The worker's threads have 8 MiB."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CompileResult(msgspec.Struct, frozen=True):
     """source: llguidance's text for the grammar; None where it can't be compiled.  reason: why."""
 
     source: str | None
@@ -56,16 +56,16 @@ def _serve() -> None:
             if library is None:
                 library = Library(Path(path), int(vocab_size), list(map(int, eos)))
             if not message:  # Only to load the library.
-                verdict = Verdict("")
+                verdict = CompileResult("")
             else:
                 definition = msgspec.msgpack.decode(message, type=Grammar)
                 source = library.source(definition)
                 library.probe(source)
-                verdict = Verdict(source)
+                verdict = CompileResult(source)
         except GrammarError as error:
-            verdict = Verdict(None, str(error))
+            verdict = CompileResult(None, str(error))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
-            verdict = Verdict(None, f"{type(error).__name__}: {error}"[:500])
+            verdict = CompileResult(None, f"{type(error).__name__}: {error}"[:500])
         send(writer, msgspec.msgpack.encode(verdict))
 
 

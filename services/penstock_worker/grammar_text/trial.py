@@ -14,7 +14,7 @@ import msgspec
 
 from penstock import logs
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar_text.child import Verdict, receive, send
+from penstock_worker.grammar_text.child import CompileResult, receive, send
 from penstock_worker.grammar_text.errors import GrammarError
 
 log = logs.get(__name__)
@@ -79,7 +79,7 @@ class Trial:
 
     def _ask(
         self, child: subprocess.Popen[bytes], message: bytes, seconds: float
-    ) -> Verdict | None:
+    ) -> CompileResult | None:
         """None where it took too much, and was ended."""
         done = threading.Event()
         watcher = threading.Thread(
@@ -90,7 +90,7 @@ class Trial:
             send(cast("BinaryIO", child.stdin), message)
             answer = receive(cast("BinaryIO", child.stdout))
             if answer is not None:
-                return msgspec.msgpack.decode(answer, type=Verdict)
+                return msgspec.msgpack.decode(answer, type=CompileResult)
         except OSError as error:
             log.warning("a grammar's process is gone", reason=str(error))
         finally:

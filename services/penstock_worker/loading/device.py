@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
@@ -19,8 +19,8 @@ from penstock_worker.forward.graphs import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.sampler.interface import Ask
-from penstock_worker.sampler.rules import rules_of
+from penstock_worker.sampler.adjustments import adjustments_of
+from penstock_worker.sampler.interface import SampleRequest
 
 if TYPE_CHECKING:
     from penstock_worker.sampler.device import DeviceSampler
@@ -57,8 +57,8 @@ def load_on_device(
         )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the sampler: {error}") from error
-    rehearsal = Rehearsal(sampler, setup, vocab, ranks)
-    pool = load_forward(recipe, setup, rehearsal.sample, ranks)
+    profile_run = ProfileRun(sampler, setup, vocab, ranks)
+    pool = load_forward(recipe, setup, profile_run.sample, ranks)
     if recipe.device.type == "cuda" and ranks.place.last:
         # Or a first request with a rare wish would wait for a compiler.
         try:
@@ -75,9 +75,9 @@ def use_device(device: torch.device) -> None:
 
 
 def load_forward(
-    recipe: DeviceRecipe, setup: Setup, rehearse: Callable[[Tensor], None], ranks: Ranks = ALONE
+    recipe: DeviceRecipe, setup: Setup, profile: Callable[[Tensor], None], ranks: Ranks = ALONE
 ) -> DevicePool:
-    """rehearse: what comes behind the largest step's logits.  ranks: the pool and the host tier
+    """profile: what comes behind the largest step's logits.  ranks: the pool and the host tier
     have the blocks of the one that has least.
 
     Raises StartupError where the device, or the host tier's memory, doesn't suffice.
@@ -90,7 +90,7 @@ def load_forward(
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
     memory.release()  # What loading left behind.
     with ranks.waiting():
-        blocks = _kv_blocks(recipe, setup, memory, build, rehearse)
+        blocks = _kv_blocks(recipe, setup, memory, build, profile)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
         forward = build(blocks)
@@ -102,7 +102,7 @@ def load_forward(
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class ProfileRun:
     """Samples as the largest step does: a row for each slot, with all that a request may ask."""
 
     sampler: DeviceSampler
@@ -115,10 +115,13 @@ class Rehearsal:
         if not self.ranks.place.last:
             return
         slots = list(range(self.setup.max_num_seqs))
-        adjusted = Adjustments(frequency=0.1, repetition=1.1, bias={0: 1.0})
+        adjusted = LogitsAdjustments(frequency=0.1, repetition=1.1, bias={0: 1.0})
         sampling = TokenSampling(0, top_p=0.9, logprobs=1, adjustments=adjusted)
-        asks = [Ask(sampling, 0, 0, rules=rules_of(sampling, [0], 1, self.vocab)) for _ in slots]
-        self.sampler.launch(logits[: len(slots)], asks, slots).choices()
+        requests = [
+            SampleRequest(sampling, 0, 0, adjustments=adjustments_of(sampling, [0], 1, self.vocab))
+            for _ in slots
+        ]
+        self.sampler.launch(logits[: len(slots)], requests, slots).sampled()
         for slot in slots:
             self.sampler.forget(slot)
 
@@ -128,12 +131,12 @@ def _kv_blocks(
     setup: Setup,
     memory: DeviceMemory,
     build: DeviceBuild,
-    rehearse: Callable[[Tensor], None],
+    profile: Callable[[Tensor], None],
 ) -> int:
     usage = measure(
         memory,
-        lambda: rehearse(build.widest_prefill()),
-        lambda: rehearse(build.longest_decode()),
+        lambda: profile(build.widest_prefill()),
+        lambda: profile(build.longest_decode()),
         graphs=recipe.graphs,
         graph_bytes=GRAPH_BYTES,
     )

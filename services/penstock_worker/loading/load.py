@@ -1,11 +1,11 @@
-"""From the engine's Setup to a Runner."""
+"""From the engine core's Setup to a StepRunner."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import torch
@@ -18,9 +18,9 @@ from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.device.queue import queue_of
+from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
 from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.fingerprint import fingerprint
@@ -29,28 +29,24 @@ from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.host_runner import PoolingRunner
 from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.steps.device_stage import DeviceStageRunner
-from penstock_worker.steps.host_runner import Runner
-from penstock_worker.steps.stage import StageRunner
-
-if TYPE_CHECKING:
-    # Imported where a device computes.
-    from penstock_worker.pooling.kind import DevicePoolingRunner
-    from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.sampler.host import HostSampler
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.stage import EarlierStage
+from penstock_worker.steps.threads import ShareThreads
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """setup: what was asked.  ready: what the engine is told.  kv_bytes: memory of the KV pool."""
+    """A model that is served."""
 
-    setup: Setup
-    runner: Runner | DeviceRunner | StageRunner | PoolingRunner | DevicePoolingRunner
-    ready: Ready
-    kv_bytes: int
+    setup: Setup  # What was asked.
+    runner: StepRunner[Any]
+    ready: Ready  # What the engine core is told.
+    kv_bytes: int  # Memory of the KV pool.
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
@@ -81,12 +77,14 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks)
-    slots = Slots(bounds, told=not ranks.place.last)
+    slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
         fingerprint=fingerprint(
-            prepared.digest, f"{recipe.numerics} sampler {sampler.numerics}", ranks.place.layout
+            prepared.digest,
+            f"{recipe.fingerprint} sampler {sampler.fingerprint}",
+            ranks.place.layout,
         ),
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
@@ -103,22 +101,22 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
+    forward = phases.watch(forward, "logits", "forward")
+    timed = phases.watch(copies, "make", "copies")
+    queue = HostQueue()
     if not ranks.place.last:
-        stage = StageRunner(
-            phases.watch(forward, "logits", "forward"),
-            slots,
-            phases.watch(copies, "make", "copies"),
-        )
-        return Loaded(setup, stage, ready, copies.device_bytes)
-    runner = Runner(
-        phases.watch(forward, "logits", "forward"),
-        phases.watch(sampler, "sample", "sample"),
+        stage = EarlierStage(forward, slots, timed)
+        return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
+    generate = Generate(
+        queue,
+        forward,
+        HostSampler(phases.watch(sampler, "sample", "sample")),
         slots,
-        copies=phases.watch(copies, "make", "copies"),
+        copies=timed,
         grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
-        threads=shares,
         together=ranks.place.ranks > 1,
     )
+    runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
 
 
@@ -130,8 +128,6 @@ def _load_on_device(
     phases: Phases,
     ranks: Ranks = ALONE,
 ) -> Loaded:
-    from penstock_worker.steps.generate import DeviceRunner
-
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()
@@ -140,7 +136,7 @@ def _load_on_device(
         device=recipe.device_name,
         fingerprint=fingerprint(
             prepared.digest,
-            f"{recipe.numerics} sampler {parts.sampler.numerics}",
+            f"{recipe.fingerprint} sampler {parts.sampler.fingerprint}",
             ranks.place.layout,
         ),
         load_seconds=time.monotonic() - begun,
@@ -159,30 +155,34 @@ def _load_on_device(
         seconds=ready.load_seconds,
     )
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks)
-    slots = Slots(bounds, told=not ranks.place.last)
+    slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
+    queue = queue_of(recipe.device)
     if not ranks.place.last:
-        stage = DeviceStageRunner(parts.forward, slots, parts.copies, queue_of(recipe.device))
-        return Loaded(setup, stage, ready, parts.copies.device_bytes)
-    runner = DeviceRunner(
+        stage = EarlierStage(parts.forward, slots, parts.copies)
+        runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
+        return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    generate = Generate(
+        queue,
         parts.forward,
         parts.sampler,
         slots,
         copies=parts.copies,
         grammars=_grammars(prepared, setup, ranks),
+        newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
-        phases=phases,
     )
+    runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
 
 
-def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> Grammars:
+def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGrammars:
     compiler = Compiler(
         Path(setup.model_dir) / "tokenizer.json",
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,
     )
-    return Grammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
+    return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
 def _load_pooling(
@@ -194,7 +194,7 @@ def _load_pooling(
     ready = Ready(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
-        fingerprint=fingerprint(prepared.digest, recipe.numerics),
+        fingerprint=fingerprint(prepared.digest, recipe.fingerprint),
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.host_blocks,
         copy_seconds=parts.copy_seconds,
@@ -205,7 +205,7 @@ def _load_pooling(
         dtype=recipe.dtype,
         backend=recipe.backend,
         device=recipe.device_name,
-        numerics=recipe.numerics,
+        fingerprint=recipe.fingerprint,
         threads=threads,
         kv_blocks=parts.blocks,
         seconds=ready.load_seconds,

@@ -55,7 +55,7 @@ def describe(root: Path = NODES) -> str:
     return ", ".join(described) or "none shown by this system"
 
 
-class Placement:
+class NUMAPlacement:
     """Where this process runs. Made before anything else may have narrowed it.
 
     root: the folder of nodes in sysfs.

@@ -12,7 +12,7 @@ STEP_SECONDS = (
 """The engine core's own bounds, so that both can be laid one over the other."""
 
 
-class Counts:
+class WorkerCounts:
     """Since the process began; written by the main thread, read by others.
 
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the

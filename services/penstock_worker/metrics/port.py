@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from penstock.config.settings import MetricsSettings
 from penstock.metrics.families import CONTENT_TYPE, Families, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
-from penstock_worker.metrics.counts import Counts
+from penstock_worker.metrics.counts import WorkerCounts
 from penstock_worker.metrics.phases import Phases
 
 LIVE_AGE = 10.0
@@ -20,7 +20,7 @@ READY_AGE = 2.0
 """Seconds without a turn of the session's thread, beyond the pause between two beats."""
 
 
-class Health:
+class WorkerHealth:
     """turned: when the session's thread turned last, by time.monotonic.  longest_wait: seconds that
     it waits at most.  idle: why no step could be computed now; None: it could."""
 
@@ -53,7 +53,7 @@ class Health:
 
 @contextmanager
 def metrics_port(
-    counts: Counts, phases: Phases, health: Health, settings: MetricsSettings, port: int
+    counts: WorkerCounts, phases: Phases, health: WorkerHealth, settings: MetricsSettings, port: int
 ) -> Iterator[None]:
     """Serves it meanwhile. Raises StartupError where the port can't be had."""
     render = renderer(lambda: families_of(counts, phases))
@@ -66,7 +66,7 @@ def metrics_port(
         yield
 
 
-def families_of(counts: Counts, phases: Phases) -> Iterator[Metric]:
+def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
     """All of them."""
     families = Families(counts.model)
     yield families.histogram(

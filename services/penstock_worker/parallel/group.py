@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.forward.device import CPU, compute_device
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
 
 CONNECT = timedelta(seconds=20)
@@ -56,7 +56,7 @@ class Group:
         device: torch.device,
         wanted: Wanted,
     ) -> None:
-        self.place = place = Place.of(group)
+        self.place = place = RankPlace.of(group)
         self._device = device
         self._wanted = wanted
         self._rounds = 0

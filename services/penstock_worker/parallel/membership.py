@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from penstock import logs
 from penstock.errors import StartupError
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Membership:
         """
         from penstock_worker.parallel.ranks import Ranks
 
-        place = Place.of(setup.group)
+        place = RankPlace.of(setup.group)
         if self._ranks is None or self._ranks.place != place:
             self._ranks = Ranks(place)
         if setup.group is not None and place.ranks > 1:

@@ -8,7 +8,7 @@ from penstock.protocol.to_worker import RankGroup
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """tensor, pipeline: ranks of a stage, and stages.  rank: in [0, tensor * pipeline)."""
 
     tensor: int = 1
@@ -54,5 +54,5 @@ class Place:
         return f"tensor {self.tensor} pipeline {self.pipeline}"
 
     @staticmethod
-    def of(group: RankGroup | None) -> Place:
-        return Place() if group is None else Place(group.tensor, group.pipeline, group.rank)
+    def of(group: RankGroup | None) -> RankPlace:
+        return RankPlace() if group is None else RankPlace(group.tensor, group.pipeline, group.rank)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.sums import in_halves, lengthened, sum_in_halves, sum_whole
 
 if TYPE_CHECKING:
     from penstock_worker.parallel.group import Group
 
 
-class Recorded(Protocol):
+class RecordedWork(Protocol):
     """Holds what can be done again in one group only."""
 
     def forget(self) -> None:
@@ -35,14 +35,14 @@ class Ranks:
     stops the device then, not the caller, until `cut` or `leave`.
     """
 
-    def __init__(self, place: Place | None = None) -> None:
-        self.place = place or Place()
+    def __init__(self, place: RankPlace | None = None) -> None:
+        self.place = place or RankPlace()
         self.formed = 0
         self.busy = False
         """Whether another rank is being waited for; read by the watchdog."""
         self._group: Group | None = None
         self._abandoned = False
-        self._recorded: WeakSet[Recorded] = WeakSet()
+        self._recorded: WeakSet[RecordedWork] = WeakSet()
 
     def join(self, group: Group) -> None:
         self._group = group
@@ -63,7 +63,7 @@ class Ranks:
         finally:
             self.busy = False
 
-    def records(self, recorded: Recorded) -> None:
+    def records(self, recorded: RecordedWork) -> None:
         """What was recorded of a group (CUDA graphs) is of no use in the next: it is told to forget
         it when this one is left.  It isn't kept alive for that."""
         self._recorded.add(recorded)

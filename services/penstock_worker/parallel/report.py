@@ -6,7 +6,7 @@ import hashlib
 import struct
 
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 
 _DEFERRED, _FAILED = -1, -2
 """In place of a token id."""
@@ -15,7 +15,7 @@ BITS = 63
 """Of a hash: every reader of MessagePack has signed integers of 64 bits."""
 
 
-def report(result: Result, place: Place, seconds: float) -> Result:
+def report(result: Result, place: RankPlace, seconds: float) -> Result:
     """result: all that this rank knows of the step."""
     if place.ranks == 1:
         return Result(result.step, result.slots, seconds)

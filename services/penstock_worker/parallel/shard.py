@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 
 UNIT = 32
 """Inner columns and vocabulary rows are dealt out in so many where that can be: a quantised block
@@ -26,7 +26,7 @@ class Shard:
     query heads and KV heads, of the inner columns, of the vocabulary.  layers: of its stage."""
 
     config: ModelConfig
-    place: Place
+    place: RankPlace
     heads: range
     kv_heads: range
     inner: range
@@ -51,7 +51,7 @@ class Shard:
         return [len(part) for part in deal_units(self.config.vocab_size, self.place.tensor)]
 
 
-def shard_of(config: ModelConfig, place: Place) -> Shard:
+def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
     """Raises StartupError where the model can't be dealt out to so many ranks."""
     _check(config, place)
     rank, tensor = place.tensor_rank, place.tensor
@@ -100,7 +100,7 @@ def _attention(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
     return found
 
 
-def _check(config: ModelConfig, place: Place) -> None:
+def _check(config: ModelConfig, place: RankPlace) -> None:
     if place.tensor > config.num_heads:
         raise StartupError(
             f"tensor_parallel_size is {place.tensor}; the model has {config.num_heads} attention "

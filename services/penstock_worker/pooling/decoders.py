@@ -12,7 +12,7 @@ from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward
@@ -33,7 +33,7 @@ class DecoderBody:
         return self._forward.layers_done
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        batch = gather(works, slots)
+        batch = prepare_inputs(works, slots)
         return list(self._forward.logits(batch, np.cumsum(batch.counts) - 1).split(1))
 
     def kv_blocks(self) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.model_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.interface import DeviceForward
@@ -106,7 +106,7 @@ class DeviceDecoderBody:
         return self._forward.layers_done
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        batch = gather(works, slots)
+        batch = prepare_inputs(works, slots)
         vectors = self._forward.logits(batch, np.cumsum(batch.counts) - 1)
         return Hidden(vectors.float(), None)
 

@@ -52,10 +52,10 @@ def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inp
     types = bytearray()
     for work in works:
         slot = slots[work.slot]
-        if work.start or work.count != len(slot.tokens):
+        if work.start or work.count != len(slot.token_ids):
             raise PlanError(f"slot {work.slot}: an encoder's input is computed whole")
         given = slot.pooling.token_types if slot.pooling is not None else b""
-        tokens += slot.tokens
+        tokens += slot.token_ids
         types += given or bytes(work.count)
     known = np.frombuffer(types, dtype=np.uint8).astype(np.int64)
     most = config.token_types

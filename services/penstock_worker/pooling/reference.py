@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
+from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.machine.memory import free_memory, kv_blocks
 from penstock_worker.metrics.phases import Phases
@@ -15,13 +18,16 @@ from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
-from penstock_worker.pooling.host_runner import PoolingRunner
+from penstock_worker.pooling.host_pooler import HostPooler
+from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
     pooling_slots,
 )
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.threads import ShareThreads
 
 
 def recipe(
@@ -30,7 +36,7 @@ def recipe(
     """Any pooling model. Raises StartupError for settings that no backend can follow."""
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
-    numerics = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
+    fingerprint = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
     if isinstance(prepared.config, EncoderConfig):
 
         def load(phases: Phases) -> PoolingParts:
@@ -39,12 +45,12 @@ def recipe(
             runner = _runner(prepared, setup, threads, phases, EncoderBody(model), head, blocks)
             return PoolingParts(runner, blocks)
 
-        return PoolingRecipe("reference", name, "cpu", numerics, load)
+        return PoolingRecipe("reference", name, "cpu", fingerprint, load)
     return PoolingRecipe(
         "reference",
         name,
         "cpu",
-        f"{numerics} KV {cache_dtype(setup.kv_cache_dtype, dtype)}",
+        f"{fingerprint} KV {cache_dtype(setup.kv_cache_dtype, dtype)}",
         lambda phases: _load_decoder(prepared, setup, threads, phases),
     )
 
@@ -76,14 +82,9 @@ def _runner(
     head: Head | None,
     blocks: int,
     copies: Copies = NO_COPIES,
-) -> PoolingRunner:
+) -> StepRunner[Any]:
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    return PoolingRunner(
-        phases.watch(body, "rows", "forward"),
-        head,
-        setup.pooling,
-        pooling_slots(prepared, setup, blocks),
-        copies=copies,
-        threads=threads,
-    )
+    pooler = HostPooler(phases.watch(body, "rows", "forward"), head, setup.pooling)
+    kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies)
+    return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

@@ -16,6 +16,7 @@ from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, Pre
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rowwise.activation import activate
 from penstock_worker.device.memory import memory_of
+from penstock_worker.device.queue import queue_of
 from penstock_worker.dtype import CUDA, compute_dtype
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
@@ -27,10 +28,11 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
+from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
 from penstock_worker.pooling.encoders import Inputs, build_encoder
 from penstock_worker.pooling.heads import Head, decoder_head
-from penstock_worker.pooling.kind import DevicePoolingRunner
+from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
@@ -38,6 +40,7 @@ from penstock_worker.pooling.recipe import (
     pooling_slots,
 )
 from penstock_worker.quantisation.interface import Product
+from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.weights import Weights
 
 
@@ -97,11 +100,12 @@ def _encoder(
             ) from error
         body = DeviceEncoderBody(model, pooling.mode, device, memory)
         memory.release()  # What loading left behind.
-        _rehearse(body, head, setup)
+        _profile(body, head, setup)
         memory.wait()
         memory.release()
         slots = pooling_slots(prepared, setup, blocks)
-        return PoolingParts(DevicePoolingRunner(body, head, pooling, slots, phases=phases), blocks)
+        kind = Pool(DevicePooler(body, head, pooling), slots)
+        return PoolingParts(StepRunner(queue_of(device), kind, phases=phases), blocks)
 
     name = str(dtype).removeprefix("torch.")
     order = "batch invariant" if setup.batch_invariant else "any order"
@@ -109,7 +113,7 @@ def _encoder(
         backend="triton",
         dtype=name,
         device_name=device_name(device),
-        numerics=(
+        fingerprint=(
             f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
             f"{name} {order} {pooling}"
         ),
@@ -117,7 +121,7 @@ def _encoder(
     )
 
 
-def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
+def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
     """The largest step, so that it is known to fit, and kernels are compiled."""
     longest = setup.max_model_len
     whole, rest = divmod(max(setup.max_num_batched_tokens, longest), longest)
@@ -134,7 +138,7 @@ def _rehearse(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
         ) from error
 
 
-class Vectors:
+class PooledVectors:
     """The Purpose of a decoder whose last norm's rows are wanted. labels: of its classification
     head."""
 
@@ -165,7 +169,7 @@ def _decoder(
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    vectors = Vectors(config, len(pooling.labels), ops)
+    vectors = PooledVectors(config, len(pooling.labels), ops)
     # A sequence decodes nothing, so there is nothing to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless),
@@ -181,19 +185,21 @@ def _decoder(
 
     def load(phases: Phases) -> PoolingParts:
         pool = load_forward(inner, setup, score, ranks)
-        runner = DevicePoolingRunner(
-            DeviceDecoderBody(pool.forward),
-            vectors.head,
-            pooling,
+        kind = Pool(
+            DevicePooler(DeviceDecoderBody(pool.forward), vectors.head, pooling),
             pooling_slots(prepared, setup, pool.blocks),
             copies=pool.copies,
-            phases=phases,
         )
+        runner = StepRunner(queue_of(pool.forward.device), kind, phases=phases)
         copies = pool.copies
         return PoolingParts(
             runner, pool.blocks, copies.host_blocks, copies.device_bytes, copies.seconds()
         )
 
     return PoolingRecipe(
-        inner.backend, inner.dtype, inner.device_name, f"pooling {inner.numerics} {pooling}", load
+        inner.backend,
+        inner.dtype,
+        inner.device_name,
+        f"pooling {inner.fingerprint} {pooling}",
+        load,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock import logs
+from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 from penstock_worker.sampler.cpu import CPUSampler
-from penstock_worker.sampler.interface import Ask, Choice, Sampler
+from penstock_worker.sampler.interface import SampledToken, Sampler, SampleRequest
 from penstock_worker.sampler.reference import ReferenceSampler
-from penstock_worker.sampler.rules import Rules, rules_of
 
 log = logs.get(__name__)
 
@@ -21,12 +21,12 @@ def choose(threads: int) -> Sampler:
 
 
 __all__ = [
-    "Ask",
     "CPUSampler",
-    "Choice",
     "ReferenceSampler",
-    "Rules",
+    "SampleRequest",
+    "SampledToken",
     "Sampler",
+    "SequenceAdjustments",
+    "adjustments_of",
     "choose",
-    "rules_of",
 ]

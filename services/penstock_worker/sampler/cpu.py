@@ -13,8 +13,8 @@ from penstock_kernels.cpu.edits import Edit
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
 class _Own(threading.local):
@@ -27,24 +27,26 @@ class _Own(threading.local):
 class CPUSampler:
     """threads: that one call may use. Raises ImportError without the library."""
 
-    numerics = "cpu"
+    fingerprint = "cpu"
 
     def __init__(self, threads: int) -> None:
         load()
         self._threads = threads
         self._own = _Own()
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         draws = uniform(
-            [ask.sampling.seed for ask in asks],
-            [ask.index for ask in asks],
-            [ask.emitted for ask in asks],
+            [request.sampling.seed for request in requests],
+            [request.index for request in requests],
+            [request.emitted for request in requests],
         )
-        rows = [_row(ask, draw) for ask, draw in zip(asks, draws.tolist(), strict=True)]
+        rows = [_row(request, draw) for request, draw in zip(requests, draws.tolist(), strict=True)]
         sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
         return [
-            ask.judge(_choice(ask.sampling.logprobs, token, sampled, row))
-            for row, (ask, token) in enumerate(zip(asks, sampled.tokens.tolist(), strict=True))
+            request.judge(_choice(request.sampling.logprobs, token, sampled, row))
+            for row, (request, token) in enumerate(
+                zip(requests, sampled.tokens.tolist(), strict=True)
+            )
         ]
 
     def score(
@@ -57,27 +59,27 @@ class CPUSampler:
         return [_logprobs(sampled, row) for row in range(len(rows))]
 
 
-def _row(ask: Ask, draw: float) -> Row:
-    sampling = ask.sampling
+def _row(request: SampleRequest, draw: float) -> Row:
+    sampling = request.sampling
     return Row(
         sampling.temperature,
         sampling.top_k,
         sampling.top_p,
         sampling.min_p,
         draw,
-        ask.held_back(),
+        request.held_back(),
         sampling.logprobs,
-        None if ask.rules is None else _edit(ask.rules),
+        None if request.adjustments is None else _edit(request.adjustments),
     )
 
 
-def _edit(rules: Rules) -> Edit | None:
-    penalties = rules.penalties
+def _edit(adjustments: SequenceAdjustments) -> Edit | None:
+    penalties = adjustments.penalties
     if penalties is None:
-        return Edit(rules.bias_ids, rules.biases) if rules.bias else None
+        return Edit(adjustments.bias_ids, adjustments.biases) if adjustments.bias else None
     return Edit(
-        rules.bias_ids,
-        rules.biases,
+        adjustments.bias_ids,
+        adjustments.biases,
         penalties.ids,
         penalties.counts,
         penalties.presence,
@@ -86,10 +88,10 @@ def _edit(rules: Rules) -> Edit | None:
     )
 
 
-def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> Choice:
+def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
-        return Choice(error=NOT_FINITE)
-    return Choice(token, None if wanted is None else _logprobs(sampled, row))
+        return SampledToken(error=NOT_FINITE)
+    return SampledToken(token, None if wanted is None else _logprobs(sampled, row))
 
 
 def _logprobs(sampled: Sampled, row: int) -> TokenLogprobs:

@@ -1,7 +1,7 @@
 """Choosing tokens by the CUDA kernels, without waiting for them.
 
-Nothing here reads the device before `Launched.choices`: a step is launched with what the host knows
-by then, and the penalties of tokens that it doesn't know yet are counted on the device.
+Nothing here reads the device before `DeviceSamples.sampled`: a step is launched with what the host
+knows by then, and the penalties of tokens that it doesn't know yet are counted on the device.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock_kernels.triton.sampling.argmax import argmax
 from penstock_kernels.triton.sampling.edits import edit_rows
 from penstock_kernels.triton.sampling.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.sample import sample_rows
-from penstock_worker.sampler.device_edits import StepEdits, edited
+from penstock_worker.sampler.adjustments import adjustments_of
+from penstock_worker.sampler.device_adjustments import StepAdjustments, edited
 from penstock_worker.sampler.device_logprobs import top_log_probs
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import rules_of
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
 from penstock_worker.sampler.slot_table import SlotTable
 from penstock_worker.sampler.transfers import Fetched, transfers
 
-_FAILED = Choice(error=NOT_FINITE)
+_FAILED = SampledToken(error=NOT_FINITE)
 
 
-class Launched:
+class DeviceSamples:
     """A step's tokens on their way. tokens: [rows] int64, on the device; -1: a logit of the row
     isn't a finite number."""
 
     def __init__(
-        self, asks: list[Ask], tokens: Tensor, fetched: Fetched, told: dict[int, int]
+        self, requests: list[SampleRequest], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
         """told: of rows whose log-probabilities come too, where they are in them."""
         self.tokens = tokens
-        self._asks = asks
+        self._requests = requests
         self._fetched = fetched
         self._told = told
 
     def done(self) -> bool:
-        """Whether `choices` wouldn't wait."""
+        """Whether `sampled` wouldn't wait."""
         return self._fetched.done()
 
-    def choices(self) -> list[Choice]:
+    def sampled(self) -> list[SampledToken]:
         """Waits for this step's tokens, and for nothing that was queued after them.
 
-        To be called before the asks' rules are told a token that comes after these.
+        To be called before the requests' adjustments are told a token that comes after these.
         """
         tokens, *arrays = self._fetched.arrays()
-        choices = [Choice(token) if token >= 0 else _FAILED for token in tokens.tolist()]
+        choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
             tops = _Tops(*arrays)
             for row, place in self._told.items():
-                token, wanted = choices[row].token, self._asks[row].sampling.logprobs
+                token, wanted = choices[row].token, self._requests[row].sampling.logprobs
                 if token is not None and wanted is not None:
-                    choices[row] = Choice(token, tops.of(place, wanted))
+                    choices[row] = SampledToken(token, tops.of(place, wanted))
         return [
-            choice if ask.rules is None else ask.judge(choice)
-            for ask, choice in zip(self._asks, choices, strict=True)
+            choice if request.adjustments is None else request.judge(choice)
+            for request, choice in zip(self._requests, choices, strict=True)
         ]
 
 
@@ -83,11 +83,12 @@ class DeviceSampler:
     The same tokens as the reference's, as far as the device's exp is the host's.  Keeps
     4 * max_slots * vocab bytes on the device, for the counts of penalties.
 
-    batch_invariant: a row is drawn from by the same compiled code whatever the others ask for; else
-    a step in which none asks for top_k, top_p or min_p takes a shorter way through the same sums.
+    batch_invariant: a row is drawn from by the same compiled code whatever the others ask for;
+    else a step in which none asks for top_k, top_p or min_p takes a shorter way through the
+    same sums.
     """
 
-    numerics = "triton"
+    fingerprint = "triton"
 
     def __init__(
         self, device: torch.device, vocab: int, max_slots: int, *, batch_invariant: bool = False
@@ -103,34 +104,36 @@ class DeviceSampler:
         self._table.forget(slot)
         self._counts.forget(slot)
 
-    def needs_host(self, ask: Ask) -> bool:
+    def needs_host(self, request: SampleRequest) -> bool:
         """Whether it can only be made once the host knows the slot's newest token."""
-        if ask.allowed is not None:
+        if request.allowed is not None:
             return True
-        return ask.rules is not None and ask.rules.ban_follows_output
+        return request.adjustments is not None and request.adjustments.ban_follows_output
 
-    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Launched:
+    def launch(
+        self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
+    ) -> DeviceSamples:
         """Queues the choice of a token for each row.
 
         logits: [rows, vocab] float32 on the device, contiguous; not changed, and not to be before
-        the queue has come here.  asks: `emitted` counts tokens that are still on their way; the
-        `rules` of penalties may lack these.  slots: of the rows, distinct.
+        the queue has come here.  requests: `emitted` counts tokens that are still on their way; the
+        `adjustments` of penalties may lack these.  slots: of the rows, distinct.
         Raises ValueError for a slot with penalties whose counts neither side has.
         """
-        self._table.learn(asks, slots)
+        self._table.learn(requests, slots)
         places = np.array(slots, dtype=np.int64)
-        which = edited(asks)
+        which = edited(requests)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
         told = np.flatnonzero(wanted >= 0)
         arrays: dict[str, np.ndarray] = {}
         if not greedy:
-            arrays["wide"] = self._table.wide(places, [ask.emitted for ask in asks])
+            arrays["wide"] = self._table.wide(places, [request.emitted for request in requests])
             arrays["top_k"] = self._table.top_k(places)
-        step = StepEdits(asks, slots, which, self._counts, self._vocab) if which else None
+        step = StepAdjustments(requests, slots, which, self._counts, self._vocab) if which else None
         if step is not None:
             arrays |= step.arrays()
-        if 0 < len(told) < len(asks):
+        if 0 < len(told) < len(requests):
             arrays["told"] = told
         sent = self._send(arrays)
         draws = None if greedy else _draws(sent)
@@ -144,11 +147,11 @@ class DeviceSampler:
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
         if not len(told):
-            return Launched(asks, tokens, self._transfers.fetch([tokens]), {})
+            return DeviceSamples(requests, tokens, self._transfers.fetch([tokens]), {})
         tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
         fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
-        return Launched(
-            asks, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
+        return DeviceSamples(
+            requests, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
         )
 
     def queue_score(
@@ -177,15 +180,15 @@ class DeviceSampler:
         """
         slots = list(range(len(logits)))
         greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
-        counted = Adjustments(presence=1.0)
+        counted = LogitsAdjustments(presence=1.0)
         changed = TokenSampling(0, top_p=0.5, logprobs=0, adjustments=counted)
         whole = [TokenSampling(0), TokenSampling(0, adjustments=counted)]
         held = TokenSampling(0, temperature=0.0, min_tokens=1, held_back=(0,))
         some = [TokenSampling(0, temperature=0.0, logprobs=count) for count in (1, 20, 64)]
         for sampling in (greedy, drawn, changed, held, *whole, *some):
-            rules = rules_of(sampling, [0], 1, self._vocab)
-            asks = [Ask(sampling, 0, 0, rules=rules) for _ in slots]
-            self.launch(logits, asks, slots).choices()
+            adjustments = adjustments_of(sampling, [0], 1, self._vocab)
+            requests = [SampleRequest(sampling, 0, 0, adjustments=adjustments) for _ in slots]
+            self.launch(logits, requests, slots).sampled()
         for slot in slots:
             self.forget(slot)
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
 
 IMPOSSIBLE = -1e30
 """What is reported for a log-probability of -inf."""
@@ -19,18 +19,15 @@ _NOTHING = np.zeros(0, np.int32)
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """One row's request. index: of the sequence.  emitted: tokens that it has emitted before.
-
-    allowed: [vocab] bool, ids that a grammar allows, at least one; None: all.
-    rules: of the sequence, as they stand now; None: it has none.
-    """
+class SampleRequest(msgspec.Struct, frozen=True):
+    """A token for one row of logits."""
 
     sampling: TokenSampling
-    index: int
-    emitted: int
+    index: int  # Of the sequence in its request.
+    emitted: int  # Tokens that the sequence has emitted before.
     allowed: np.ndarray | None = None
-    rules: Rules | None = None
+    """[vocab] bool, ids that a grammar allows, at least one; None: all."""
+    adjustments: SequenceAdjustments | None = None  # Of the sequence, as they stand now.
 
     def held_back(self) -> Sequence[int] | np.ndarray:
         """Ids that can't be chosen now, unless no other is left.
@@ -39,14 +36,14 @@ class Ask(msgspec.Struct, frozen=True):
         """
         sampling = self.sampling
         early = sampling.held_back if self.emitted < sampling.min_tokens else ()
-        banned = _NOTHING if self.rules is None else self.rules.banned_ids
+        banned = _NOTHING if self.adjustments is None else self.adjustments.banned_ids
         allowed = self._allowed()
         if allowed is None:
             if not len(banned):
                 return early
             return np.concatenate((np.array(early, np.int32), banned)) if early else banned
-        if self.allowed is None and self.rules is not None:
-            disallowed = self.rules.disallowed
+        if self.allowed is None and self.adjustments is not None:
+            disallowed = self.adjustments.disallowed
             if not early and not len(banned):
                 return disallowed
             if len(disallowed) + len(banned) + len(early) < len(allowed):  # Some id is left.
@@ -59,44 +56,41 @@ class Ask(msgspec.Struct, frozen=True):
             kept[[token for token in early if token < len(kept)]] = False
         return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
-    def judge(self, choice: Choice) -> Choice:
+    def judge(self, choice: SampledToken) -> SampledToken:
         """What becomes of the sampler's choice: it is a forbidden id where no other is left."""
-        token, rules, mask = choice.token, self.rules, self.allowed
-        if token is None or rules is None:
+        token, adjustments, mask = choice.token, self.adjustments, self.allowed
+        if token is None or adjustments is None:
             return choice
-        if not rules.forbids(token) and (mask is None or mask[token]):
+        if not adjustments.forbids(token) and (mask is None or mask[token]):
             return choice
-        return Choice(error=NO_TOKEN_LEFT, error_code="no_token_left")
+        return SampledToken(error=NO_TOKEN_LEFT, error_code="no_token_left")
 
     def _allowed(self) -> np.ndarray | None:
-        """By the grammar and by the rules. Not to be changed."""
-        listed = None if self.rules is None else self.rules.allowed
+        """By the grammar and by the adjustments. Not to be changed."""
+        listed = None if self.adjustments is None else self.adjustments.allowed
         if listed is None or self.allowed is None:
             return self.allowed if listed is None else listed
         return self.allowed & listed
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """token, and its log-probabilities if asked for; or error, why there is none.
-
-    deferred: there is none yet, because the mask is late.  error_code: see SlotResult.
-    """
+class SampledToken(msgspec.Struct, frozen=True):
+    """What came of a request: a token, or why there is none."""
 
     token: int | None = None
-    logprobs: TokenLogprobs | None = None
+    logprobs: TokenLogprobs | None = None  # If asked for.
     error: str | None = None
-    deferred: bool = False
-    error_code: ErrorCode | None = None
+    deferred: bool = False  # There is no token yet, because the mask is late.
+    error_code: ErrorCode | None = None  # See SlotResult.
 
 
 class Sampler(Protocol):
     """Chooses next tokens from logits, each row by itself. May be called from several threads."""
 
     @property
-    def numerics(self) -> str:
+    def fingerprint(self) -> str:
         """All that its numbers depend on beside the logits."""
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         """One choice for each row. logits: [rows, vocab] float32, not changed."""
 
     def score(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock_worker.sampler.bits import everything, without, words_of
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.interface import SampleRequest
 
 _NOTHING = np.zeros(0, np.int32)
 
@@ -18,15 +18,15 @@ class Masks:
         self._masks: list[np.ndarray] = []
         self._places: dict[object, int] = {}
 
-    def place(self, ask: Ask) -> int:
-        """Of the mask that holds back what `ask.held_back()` says; -1: nothing is held back, or
+    def place(self, request: SampleRequest) -> int:
+        """Of the mask that holds back what `request.held_back()` says; -1: nothing is held back, or
         no id would be left."""
-        key = _key(ask)
+        key = _key(request)
         if key is None:
             return -1
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = self._added(_mask(ask, self._vocab))
+            place = self._places[key] = self._added(_mask(request, self._vocab))
         return place
 
     def stacked(self) -> np.ndarray:
@@ -40,30 +40,33 @@ class Masks:
         return len(self._masks) - 1
 
 
-def _early(ask: Ask) -> tuple[int, ...]:
-    return ask.sampling.held_back if ask.emitted < ask.sampling.min_tokens else ()
+def _early(request: SampleRequest) -> tuple[int, ...]:
+    return request.sampling.held_back if request.emitted < request.sampling.min_tokens else ()
 
 
-def _key(ask: Ask) -> object | None:
-    """Equal for two asks of one step only if their masks are. None: nothing is held back.
+def _key(request: SampleRequest) -> object | None:
+    """Equal for two requests of one step only if their masks are. None: nothing is held back.
 
-    Arrays are told apart by where they are: a step's asks keep them alive. Sequences of one request
-    share theirs.
+    Arrays are told apart by where they are: a step's requests keep them alive. Sequences of one
+    request share theirs.
     """
-    early, rules = _early(ask), ask.rules
-    if rules is None or not (rules.limited or rules.banned):
-        return early or None if ask.allowed is None else (early, id(ask.allowed), None, None)
-    return early, id(ask.allowed), id(rules.allowed_words), id(rules.banned_ids)
+    early, adjustments = _early(request), request.adjustments
+    if adjustments is None or not (adjustments.limited or adjustments.banned):
+        return (
+            early or None if request.allowed is None else (early, id(request.allowed), None, None)
+        )
+    return early, id(request.allowed), id(adjustments.allowed_words), id(adjustments.banned_ids)
 
 
-def _mask(ask: Ask, vocab: int) -> np.ndarray:
-    """As Ask.held_back has it: where not all ids are allowed, min_tokens gives way to need."""
-    early, rules = _early(ask), ask.rules
-    banned = _NOTHING if rules is None else rules.banned_ids
-    listed = None if rules is None else rules.allowed_words
-    if ask.allowed is None and listed is None:
+def _mask(request: SampleRequest, vocab: int) -> np.ndarray:
+    """As SampleRequest.held_back has it: where not all ids are allowed, min_tokens gives way to
+    need."""
+    early, adjustments = _early(request), request.adjustments
+    banned = _NOTHING if adjustments is None else adjustments.banned_ids
+    listed = None if adjustments is None else adjustments.allowed_words
+    if request.allowed is None and listed is None:
         return without(without(everything(vocab), banned, vocab), early, vocab)
-    rest = everything(vocab) if ask.allowed is None else words_of(ask.allowed)
+    rest = everything(vocab) if request.allowed is None else words_of(request.allowed)
     if listed is not None:
         rest = rest & listed
     rest = without(rest, banned, vocab)

@@ -17,8 +17,8 @@ class PromptIds:
     place: of each among `ids`, which are int32.
     """
 
-    def __init__(self, prompt: Sequence[int]) -> None:
-        distinct = dict.fromkeys(prompt)
+    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
+        distinct = dict.fromkeys(prompt_token_ids)
         self.place = dict(zip(distinct, range(len(distinct)), strict=True))
         self.ids = np.fromiter(distinct, np.int32, len(distinct))
 

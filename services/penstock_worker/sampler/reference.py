@@ -10,32 +10,32 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, Ask, Choice
-from penstock_worker.sampler.rules import Rules
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
 class ReferenceSampler:
     """Needs no library."""
 
-    numerics = "reference"
+    fingerprint = "reference"
 
-    def sample(self, logits: Tensor, asks: list[Ask]) -> list[Choice]:
+    def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         best, finite = _likeliest(logits.numpy())
         draws = ops.uniform(
-            [ask.sampling.seed for ask in asks],
-            [ask.index for ask in asks],
-            [ask.emitted for ask in asks],
+            [request.sampling.seed for request in requests],
+            [request.index for request in requests],
+            [request.emitted for request in requests],
         )
         choices = []
-        for row, ask in enumerate(asks):
+        for row, request in enumerate(requests):
             if not finite[row]:
-                choices.append(Choice(error=NOT_FINITE))
+                choices.append(SampledToken(error=NOT_FINITE))
                 continue
-            token = _choose(logits[row], ask, best[row], draws[row])
+            token = _choose(logits[row], request, best[row], draws[row])
             logprobs = None
-            if ask.sampling.logprobs is not None:
-                logprobs = _logprobs(logits[row], token, ask.sampling.logprobs)
-            choices.append(ask.judge(Choice(token, logprobs)))
+            if request.sampling.logprobs is not None:
+                logprobs = _logprobs(logits[row], token, request.sampling.logprobs)
+            choices.append(request.judge(SampledToken(token, logprobs)))
         return choices
 
     def score(
@@ -58,16 +58,16 @@ def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
     return best.tolist(), finite.tolist()
 
 
-def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
+def _choose(logits: Tensor, request: SampleRequest, likeliest: int, draw: float) -> int:
     """likeliest: of the row as it is, before ids are held back or anything is changed."""
-    sampling = ask.sampling
-    held_back = np.asarray(ask.held_back(), dtype=np.int64)
+    sampling = request.sampling
+    held_back = np.asarray(request.held_back(), dtype=np.int64)
     if len(held_back):
         logits = _without(logits, held_back)
-    if ask.rules is not None:
-        logits = ops.edit_row(logits, _edits(ask.rules))
+    if request.adjustments is not None:
+        logits = ops.edit_row(logits, _edits(request.adjustments))
     if sampling.temperature == 0.0:
-        changed = len(held_back) or ask.rules is not None
+        changed = len(held_back) or request.adjustments is not None
         return int(logits.numpy().argmax()) if changed else likeliest
     cuts = ops.SamplingCuts(
         sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
@@ -75,13 +75,13 @@ def _choose(logits: Tensor, ask: Ask, likeliest: int, draw: float) -> int:
     return ops.sample_row(logits, cuts, draw)
 
 
-def _edits(rules: Rules) -> ops.Edits:
-    penalties = rules.penalties
+def _edits(adjustments: SequenceAdjustments) -> ops.Edits:
+    penalties = adjustments.penalties
     if penalties is None:
-        return ops.Edits(rules.bias)
+        return ops.Edits(adjustments.bias)
     counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
     return ops.Edits(
-        rules.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
+        adjustments.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
     )
 
 

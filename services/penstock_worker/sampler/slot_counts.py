@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.sampling.edits import count_tokens
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.penalties import Penalties
 
 
 @dataclass(frozen=True)
-class Fill:
+class CountsFill:
     """A slot's counts as the host knows them. ids: int64.  seen: int32, as EditRows.seen."""
 
     slot: int
@@ -36,23 +36,23 @@ class SlotCounts:
     def forget(self, slot: int) -> None:
         self._next.pop(slot, None)
 
-    def missing(self, slot: int, ask: Ask, penalties: Penalties) -> Fill | None:
-        """What must be filled in before the ask's token can be chosen; None: nothing.
+    def missing(self, slot: int, request: SampleRequest, penalties: Penalties) -> CountsFill | None:
+        """What must be filled in before the request's token can be chosen; None: nothing.
 
         Raises ValueError where the host doesn't know it, because tokens before are on their way.
         """
-        if self._next.get(slot) == ask.emitted:
+        if self._next.get(slot) == request.emitted:
             return None
         known = int(penalties.counts.sum())
-        if known != ask.emitted:
+        if known != request.emitted:
             raise ValueError(
-                f"slot {slot} asks for token {ask.emitted}, but the host has counted {known}, and "
-                f"the device is at {self._next.get(slot)}"
+                f"slot {slot} asks for token {request.emitted}, but the host has counted {known}, "
+                f"and the device is at {self._next.get(slot)}"
             )
-        return Fill(slot, penalties.ids.astype(np.int64), penalties.counts + np.int32(1))
+        return CountsFill(slot, penalties.ids.astype(np.int64), penalties.counts + np.int32(1))
 
     def fill(self, slot: int, emitted: int, ids: Tensor, seen: Tensor) -> None:
-        """A Fill whose arrays are on the device now."""
+        """A CountsFill whose arrays are on the device now."""
         self.seen[slot].zero_()
         self.seen[slot].scatter_(0, ids, seen)
         self._next[slot] = emitted

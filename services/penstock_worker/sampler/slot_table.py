@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.protocol.common import TokenSampling
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.interface import SampleRequest
 
 _TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
 NO_LOGPROBS = -1
 
 
 class SlotTable:
-    """Learns a slot's numbers from its first Ask. slots: 0 to slots - 1.  vocab: ids."""
+    """Learns a slot's numbers from its first SampleRequest. slots: 0 to slots - 1.  vocab: ids."""
 
     def __init__(self, slots: int, vocab: int) -> None:
         self._vocab = vocab
@@ -25,22 +25,22 @@ class SlotTable:
     def forget(self, slot: int) -> None:
         self._known[slot] = (None, -1)
 
-    def learn(self, asks: list[Ask], slots: list[int]) -> None:
+    def learn(self, requests: list[SampleRequest], slots: list[int]) -> None:
         """Takes in what it doesn't know yet."""
         known = self._known
-        for ask, slot in zip(asks, slots, strict=True):
+        for request, slot in zip(requests, slots, strict=True):
             sampling, index = known[slot]
-            if sampling is not ask.sampling or index != ask.index:
-                self._take(slot, ask)
+            if sampling is not request.sampling or index != request.index:
+                self._take(slot, request)
 
-    def _take(self, slot: int, ask: Ask) -> None:
-        sampling = ask.sampling
-        self._known[slot] = (sampling, ask.index)
+    def _take(self, slot: int, request: SampleRequest) -> None:
+        sampling = request.sampling
+        self._known[slot] = (sampling, request.index)
         self._floats[_TEMPERATURE, slot] = sampling.temperature or 0.0  # Not -0.0.
         self._floats[_TOP_P, slot] = sampling.top_p
         self._floats[_MIN_P, slot] = sampling.min_p
         self._wide.view(np.uint64)[_SEED, slot] = sampling.seed
-        self._wide[_SEQUENCE, slot] = ask.index
+        self._wide[_SEQUENCE, slot] = request.index
         self._top_k[slot] = min(max(sampling.top_k, 0), self._vocab)
         wanted = sampling.logprobs
         self._logprobs[slot] = NO_LOGPROBS if wanted is None else min(wanted, self._vocab)

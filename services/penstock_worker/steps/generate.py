@@ -1,15 +1,11 @@
-"""Executes plans on a device that works behind a queue, which is never left empty.
+"""Steps of a model that generates text, or of its last stage.
 
-`begin` queues a whole step and returns: nothing in it waits for the device, but for the few things
-that the device can't do by itself (below).  A step may be begun while earlier ones are pending: the
-slots go ahead of the device, with a placeholder for each token that it has not chosen yet, and
-`forward.newest` is where it finds that token itself.  `result` brings the slots level with it.
+The slots go ahead of the device, with a placeholder for each token that it has not chosen yet, and
+`NewestTokens` is where the forward pass finds that token itself.  On a host every token is known as
+soon as it is sampled, so there are no placeholders.
 
-What needs the host waits for the steps before, but after the forward pass was queued: rules that
-have to know of the last token (bad words, the masks of grammars).
-
-The charter of `penstock_worker.steps.host_runner` holds here too; how a step is begun and
-collected is in `plan_runner`.
+What needs the host waits for the steps before, but after the forward pass was queued: adjustments
+that have to know of the last token (bad words), and the masks of grammars.
 """
 
 from __future__ import annotations
@@ -25,122 +21,100 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import Copies
-from penstock_worker.batch.prepare_inputs import gather
+from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.device.queue import DeviceQueue, queue_of
-from penstock_worker.forward.interface import DeviceForward
-from penstock_worker.grammar import Grammars
-from penstock_worker.metrics.phases import UNWATCHED, Phases
-from penstock_worker.sampler import Ask, Choice
-from penstock_worker.sampler.queued import DeviceSampler
-from penstock_worker.steps.attempts import attempt, computable, failure
-from penstock_worker.steps.begun import DeviceStep
+from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.forward.interface import Forward
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.sampler import SampledToken, SampleRequest
+from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.steps.errors import StepLost
-from penstock_worker.steps.guard import Value
+from penstock_worker.steps.guard import Guard, Value
+from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.launch import Launch
-from penstock_worker.steps.prompt_logprobs import QueuedPromptLogprobs
-from penstock_worker.steps.runner import DevicePlanRunner
-from penstock_worker.steps.sampling import ask_of, sampling_rows
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.steps.newest import NewestTokens
+from penstock_worker.steps.plans import failure
+from penstock_worker.steps.prompt_logprobs import PromptLogprobs
+from penstock_worker.steps.sampling import sample_request, sampling_rows
 
 log = logs.get(__name__)
 
 
-class DeviceRunner(DevicePlanRunner[Launch]):
-    """forward, sampler and copies work on one queue, and agree on KV blocks and slots.
-
-    together: other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
-    follow: what fails comes out of `begin` or `result`.  And a slot that has failed is computed
-    like any other until it is released: others may hear of its failure a step later.
-    check: raises where what the device has computed means nothing; asked after waiting for it.
-    grammars: as Runner's.  queue: None: the one of torch's calls for the device.
-    """
+class Generate(StepKind[Launch]):
+    """forward, sampler and copies work on one queue, and agree on KV blocks and slots."""
 
     def __init__(
         self,
-        forward: DeviceForward,
-        sampler: DeviceSampler,
+        queue: DeviceQueue,
+        forward: Forward,
+        sampler: QueuedSampler,
         slots: Slots,
         *,
         copies: Copies,
-        grammars: Grammars | None = None,
+        grammars: SlotGrammars | None = None,
+        newest: Tensor | None = None,
         together: bool = False,
         check: Callable[[], None] = lambda: None,
-        queue: DeviceQueue | None = None,
-        phases: Phases = UNWATCHED,
     ) -> None:
-        queue = queue or queue_of(forward.device)
-        super().__init__(forward, slots, grammars or Grammars(), queue, phases)
+        """newest: a DeviceForward's; None: the host knows each token as soon as it is sampled.
+        together, check: see StepKind."""
+        super().__init__(forward, slots, copies, grammars or SlotGrammars())
+        self.together = together
+        self._queue = queue
         self._forward = forward
         self._sampler = sampler
-        self._copies = copies
-        self._together = together
         self._check = check
-        self._prompts = QueuedPromptLogprobs(slots, sampler)
-        self._sent: tuple[list[int], Tensor | None] = ([], None)
+        self._prompts = PromptLogprobs(slots, sampler)
+        self._newest = None if newest is None else NewestTokens(newest, queue)
 
     def reset(self) -> None:
-        for number in self._slots:
+        for number in self.slots:
             self._sampler.forget(number)
         super().reset()
 
-    # ---- queueing
-
-    def _launches(self, plan: Plan, timeline: Timeline) -> list[Launch]:
-        works = computable(plan, self._slots, together=self._together)
-        if not works:
-            return []
-        if self._together:
-            return [self._queue_works(works, timeline)]
-        return attempt(works, lambda part: self._launch(part, timeline), self._slots)
-
-    def _prepare(self, plan: Plan) -> None:
-        self._copies.make(plan.copies)
-        self._slots.apply(plan)
+    def prepare(self, plan: Plan) -> None:
+        super().prepare(plan)
         self.grammars.apply(plan)
         for number in plan.released:
             self._sampler.forget(number)
 
-    def _launch(self, works: list[SlotWork], timeline: Timeline) -> Launch:
-        """Queues these works. Where that fails, all is as if it had not been tried."""
-        try:
-            return self._guarded(lambda: self._queue_works(works, timeline))
-        except StepLost:
-            raise
-        except Exception:
-            self._collect_all()  # The rules know of all tokens then, which the sampler may ask for.
-            for work in works:
-                self._sampler.forget(work.slot)
-            raise
+    def check(self) -> None:
+        self._check()
 
-    def _queue_works(self, works: list[SlotWork], timeline: Timeline) -> Launch:
-        rest, prompts = self._prompts.take(works, self._logits)
-        launch = Launch(works, prompts)
+    # ---- queueing
+
+    def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
+        rest, prompts = self._prompts.take(scheduled, self.logits)
+        launch = Launch(scheduled, prompts)
         if rest:
-            numbers, rows = sampling_rows(self._slots, rest)
-            logits = self._logits(rest, rows)
-            timeline.passed("forward")
-            self._sample(logits, numbers, launch, timeline)
-        launch.advance(self._slots)
+            numbers, rows = sampling_rows(self.slots, rest)
+            logits = self.logits(rest, rows)
+            start.timeline.passed("forward")
+            self._sample(logits, numbers, launch, start)
+        if self._newest is None:
+            launch.know_all(self.slots)
+        launch.advance(self.slots, self.grammars)
         return launch
 
-    def _logits(self, works: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(gather(works, self._slots), rows)
+    def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
+        # The adjustments know of all tokens then, which the sampler may ask for.
+        start.settle_earlier()
+        for work in scheduled:
+            self._sampler.forget(work.slot)
 
-    def _sample(
-        self, logits: Tensor, numbers: list[int], launch: Launch, timeline: Timeline
-    ) -> None:
+    def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
+        """One forward pass over all of these works; [rows, vocab] of some of their rows."""
+        return self._forward.logits(prepare_inputs(scheduled, self.slots), rows)
+
+    def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
         """The next token of each of these slots; logits: [slots, vocab]."""
-        slots = self._slots.at(numbers)
-        asks = [ask_of(slot) for slot in slots]
+        slots = self.slots.at(numbers)
+        requests = [sample_request(slot) for slot in slots]
         bound = self.grammars.bound(numbers)
-        ruled = [row for row, ask in enumerate(asks) if ask.rules is not None]
-        if any(self._slots[number].awaits for number in bound) or any(
-            slots[row].awaits and self._sampler.needs_host(asks[row]) for row in ruled
-        ):
-            self._collect_all()  # A token that the device is to choose must be known first.
+        if self._needs_tokens(bound, slots, requests):
+            start.settle_earlier()
         if bound:
-            self._mask(asks, numbers, launch)
+            self._mask(requests, numbers, launch)
         rows = [
             row
             for row, (number, slot) in enumerate(zip(numbers, slots, strict=True))
@@ -151,73 +125,76 @@ class DeviceRunner(DevicePlanRunner[Launch]):
         if len(rows) < len(numbers):
             logits = logits[self._queue.numbers(rows)]
         launch.asked = [numbers[row] for row in rows]
-        timeline.passed(None)  # The masks' time is the host's.
-        launched = self._sampler.launch(logits, [asks[row] for row in rows], launch.asked)
-        self._forward.newest.index_copy_(0, self._numbers(launch.asked), launched.tokens)
-        timeline.passed("sample")
-        launch.launched = launched
+        start.timeline.passed(None)  # The masks' time is the host's.
+        samples = self._sampler.launch(logits, [requests[row] for row in rows], launch.asked)
+        if self._newest is not None:
+            self._newest.write(launch.asked, samples.tokens)
+        start.timeline.passed("sample")
+        launch.samples = samples
+
+    def _needs_tokens(
+        self, bound: set[int], slots: list[Slot], requests: list[SampleRequest]
+    ) -> bool:
+        """Whether a token that the device is to choose must be known first."""
+        if any(self.slots[number].awaits for number in bound):
+            return True
+        return any(
+            slot.awaits and self._sampler.needs_host(request)
+            for slot, request in zip(slots, requests, strict=True)
+            if request.adjustments is not None
+        )
 
     def _samples(self, slot: Slot) -> bool:
         """Ranks that compute together don't hear of a failure at the same time."""
-        return self._together or slot.failed is None
+        return self.together or slot.failed is None
 
-    def _mask(self, asks: list[Ask], numbers: list[int], launch: Launch) -> None:
-        """Adds what the slots' grammars allow to their asks, or tells why it can't be had."""
+    def _mask(self, requests: list[SampleRequest], numbers: list[int], launch: Launch) -> None:
+        """Adds what the slots' grammars allow to their requests, or tells why it can't be had."""
         masks = self.grammars.masks(numbers)
         for row, number in enumerate(numbers):
             mask = masks.get(number)
             if mask is None:
                 continue
             if mask.allowed is None:
-                launch.known[number] = mask.judge(Choice())
-            elif self._samples(self._slots[number]):
+                launch.known[number] = mask.judge(SampledToken())
+            elif self._samples(self.slots[number]):
                 launch.masks[number] = mask
-                asks[row] = msgspec.structs.replace(asks[row], allowed=mask.allowed)
-
-    def _numbers(self, slots: list[int]) -> Tensor:
-        """The slots on the device; they are those of the step before as a rule."""
-        known, sent = self._sent
-        if sent is None or known != slots:
-            sent = self._queue.numbers(slots)
-            self._sent = (list(slots), sent)
-        return sent
+                requests[row] = msgspec.structs.replace(requests[row], allowed=mask.allowed)
 
     # ---- results
 
-    def _outcomes(self, step: DeviceStep[Launch]) -> dict[int, SlotResult]:
-        self._check()
-        outcomes: dict[int, SlotResult] = {}
-        for launch in step.launches:
-            choices, prompts = self._choices(launch), self._prompts_of(launch)
-            outcomes |= launch.settle(choices, prompts, self._slots, self.grammars)
-        return outcomes
+    def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
+        sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)
+        return queued.settle(sampled, prompts, self.slots, self.grammars)
 
-    def _choices(self, launch: Launch) -> list[Choice]:
-        if launch.launched is None:
+    def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:
+        if launch.samples is None:
             return []
 
-        def failed(error: Exception) -> list[Choice]:
+        def failed(error: Exception) -> list[SampledToken]:
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
-            return [Choice(error=failure(error))] * len(launch.asked)
+            return [SampledToken(error=failure(error))] * len(launch.asked)
 
-        return self._had(launch.launched.choices, failed)
+        return self._had(launch.samples.sampled, failed, guard)
 
-    def _prompts_of(self, launch: Launch) -> dict[int, list[TokenLogprobs]]:
+    def _prompts_of(self, launch: Launch, guard: Guard) -> dict[int, list[TokenLogprobs]]:
         def failed(error: Exception) -> dict[int, list[TokenLogprobs]]:
             log.error("log-probabilities of prompts can't be had", exception=True)
             launch.prompts.fail(failure(error))
             return {}
 
-        return self._had(launch.prompts.settle, failed)
+        return self._had(launch.prompts.settle, failed, guard)
 
-    def _had(self, call: Callable[[], Value], failed: Callable[[Exception], Value]) -> Value:
+    def _had(
+        self, call: Callable[[], Value], failed: Callable[[Exception], Value], guard: Guard
+    ) -> Value:
         """What `call` gives, after waiting for the device; where it fails for the slots alone, what
         `failed` makes of that."""
         try:
-            return self._guarded(call)
+            return guard(call)
         except StepLost:
             raise
         except Exception as error:
-            if self._together:
+            if self.together:
                 raise
             return failed(error)

@@ -16,7 +16,6 @@ from typing import Protocol
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.engine_session import Activity, Heard
-from penstock_worker.steps.errors import Pending
 
 DEPTH = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.002
@@ -28,14 +27,24 @@ Tell = Callable[[int, Plan, Result], None]
 """Of which session; the plan, and what came of it."""
 
 
-class Begins(Protocol):
-    """Any runner."""
+class PendingStep(Protocol):
+    """A step that a runner has begun."""
 
-    def begin(self, plan: Plan) -> Pending: ...
+    def done(self) -> bool:
+        """Whether `result` would return, or raise, without waiting for the device."""
+
+    def result(self) -> Result:
+        """Waits for it. Raises StepLost."""
+
+
+class Begins(Protocol):
+    """A StepRunner."""
+
+    def begin(self, plan: Plan) -> PendingStep: ...
 
 
 class Session(Protocol):
-    """What is needed of EngineSession."""
+    """What is needed of CoreSession."""
 
     inbox: queue.SimpleQueue[Heard]
     activity: Activity
@@ -45,7 +54,7 @@ class Session(Protocol):
 class _Begun:
     session: int
     plan: Plan
-    pending: Pending
+    pending: PendingStep
 
 
 class StepsInFlight:

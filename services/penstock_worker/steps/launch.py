@@ -8,76 +8,90 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
-from penstock_worker.sampler import Choice
-from penstock_worker.sampler.queued import Launched
+from penstock_worker.sampler import SampledToken
+from penstock_worker.sampler.queued import QueuedSamples
 from penstock_worker.steps.prompt_logprobs import PromptScores
-from penstock_worker.steps.sampling import told
+from penstock_worker.steps.sampling import reported
 
 
 @dataclass
 class Launch:
-    """prompts: log-probabilities of prompts.  known: choices that were made without the
-    device, by slot.  asked: slots whose tokens the device chooses, in the order of its rows.
-    masks: of those that have a grammar."""
+    """What a forward pass and the sampler will give, or have given already."""
 
-    works: list[SlotWork]
-    prompts: PromptScores
-    known: dict[int, Choice] = field(default_factory=dict)
+    scheduled: list[SlotWork]
+    prompts: PromptScores  # Log-probabilities of prompts.
+    known: dict[int, SampledToken] = field(default_factory=dict)
+    """By slot, what the host knows already: deferrals and errors, and every token of a host."""
     asked: list[int] = field(default_factory=list)
-    masks: dict[int, Mask] = field(default_factory=dict)
-    launched: Launched | None = None
+    """Slots whose tokens are on their way, in the order of the sampler's rows."""
+    masks: dict[int, Mask] = field(default_factory=dict)  # Of asked slots that have a grammar.
+    samples: QueuedSamples | None = None  # Of `asked`.
 
     def __post_init__(self) -> None:
         self._places: dict[int, int] = {}
         self._slots: list[Slot] = []
 
-    def advance(self, slots: Slots) -> None:
+    def know_all(self, slots: Slots) -> None:
+        """The device is the host: all is known at once. Slots whose prompt has failed have no
+        token."""
+        self.prompts.settle()
+        sampled = [] if self.samples is None else self.samples.sampled()
+        everything = self._judged(sampled)
+        self.known = {n: each for n, each in everything.items() if slots[n].failed is None}
+        self.asked, self.masks, self.samples = [], {}, None
+
+    def advance(self, slots: Slots, grammars: SlotGrammars) -> None:
         """All of it is queued: the slots get ahead of the device."""
-        self._slots = slots.of(self.works)
-        for work, slot in zip(self.works, self._slots, strict=True):
+        self._slots = slots.of(self.scheduled)
+        for work, slot in zip(self.scheduled, self._slots, strict=True):
             slot.computed = work.start + work.count
-        for number, choice in self.known.items():
+        for number, sampled in self.known.items():
             slot = slots[number]
-            if choice.deferred and slot.computed is not None:
+            if sampled.token is not None:
+                slot.append(sampled.token)
+                grammars.advance(number, sampled.token)
+            elif sampled.deferred and slot.computed is not None:
                 slot.computed -= 1  # Its logits are wanted again.
-            slot.failed = slot.failed or choice.error
+            slot.failed = slot.failed or sampled.error
         for number, slot in zip(self.asked, slots.at(self.asked), strict=True):
             self._places[number] = slot.expect(number)
 
     def settle(
         self,
-        choices: list[Choice],
+        sampled: list[SampledToken],
         prompts: dict[int, list[TokenLogprobs]],
         slots: Slots,
-        grammars: Grammars,
+        grammars: SlotGrammars,
     ) -> dict[int, SlotResult]:
-        """Brings the slots level with the device. choices: of `asked`.  prompts: what `prompts`
-        gave.  What each work gave, but for those of slots that have failed before, be it in an
-        earlier step or in their prompt."""
-        chosen = self._judged(choices)
+        """Brings the slots level with the device.
+
+        sampled: of `asked`.  prompts: what `prompts` gave.  Returns what each work gave, but for
+        those of slots that have failed before, be it in an earlier step or in their prompt.
+        """
+        chosen = self._judged(sampled)
         bound = grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
-        for work, slot in zip(self.works, self._slots, strict=True):
+        for work, slot in zip(self.scheduled, self._slots, strict=True):
             number = work.slot
             if slot.failed is not None and number not in self.known:
                 continue
-            choice = chosen.get(number)
-            results[number] = told(work, choice, prompts.get(number))
+            own = chosen.get(number)
+            results[number] = reported(work, own, prompts.get(number))
             place = self._places.get(number)
-            if place is None or choice is None:
+            if place is None or own is None:
                 continue
-            if choice.token is None:
-                slot.failed = choice.error
+            if own.token is None:
+                slot.failed = own.error
                 continue
-            slot.fill(place, choice.token)
+            slot.fill(place, own.token)
             if number in bound and slots.holds(number, slot):
-                grammars.advance(number, choice.token)
+                grammars.advance(number, own.token)
         return results
 
-    def _judged(self, choices: list[Choice]) -> dict[int, Choice]:
-        chosen = dict(zip(self.asked, choices, strict=True))
+    def _judged(self, sampled: list[SampledToken]) -> dict[int, SampledToken]:
+        chosen = dict(zip(self.asked, sampled, strict=True))
         if not self.masks and not self.known:
             return chosen
         judged = {number: mask.judge(chosen[number]) for number, mask in self.masks.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -18,21 +17,13 @@ ROWS = 128
 """Rows whose logits are there at once, whatever a step computes: 128 of 150,000 are 77 MB."""
 
 
-class Scorer(Protocol):
-    """The part of a Sampler that is needed here."""
-
-    def score(
-        self, logits: Tensor, tokens: Sequence[int], count: int
-    ) -> list[TokenLogprobs] | None: ...
-
-
 class QueuedScorer(Protocol):
-    """The part of a DeviceSampler that is needed here."""
+    """The part of a QueuedSampler that is needed here."""
 
-    def queue_score(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told: ...
+    def queue_score(self, logits: Tensor, tokens: Sequence[int], count: int) -> Scores: ...
 
 
-Told = Callable[[], list[TokenLogprobs] | None]
+Scores = Callable[[], list[TokenLogprobs] | None]
 """Waits for what was queued. None: a logit isn't a finite number."""
 
 Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
@@ -43,7 +34,7 @@ class PromptScores:
     """Log-probabilities of a step's prompts, which may be on their way."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[Slot, list[Told]]] = {}
+        self._found: dict[int, tuple[Slot, list[Scores]]] = {}
 
     def __contains__(self, number: int) -> bool:
         return number in self._found
@@ -52,8 +43,8 @@ class PromptScores:
         """There will be some of this slot, or none."""
         self._found[number] = (slot, [])
 
-    def add(self, number: int, told: Told) -> None:
-        self._found[number][1].append(told)
+    def add(self, number: int, scores: Scores) -> None:
+        self._found[number][1].append(scores)
 
     def fail(self, reason: str) -> None:
         """They can't be had."""
@@ -66,8 +57,8 @@ class PromptScores:
         found: dict[int, list[TokenLogprobs]] = {}
         for number, (slot, parts) in self._found.items():
             found[number] = []
-            for told in parts:
-                own = told()
+            for scores in parts:
+                own = scores()
                 if own is None:
                     slot.failed = NOT_FINITE
                 else:
@@ -75,7 +66,7 @@ class PromptScores:
         return found
 
 
-class _Prompts(ABC):
+class PromptLogprobs:
     """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
 
     The row of a token says how likely the next one was.  That works are cut changes no bit: no
@@ -83,28 +74,27 @@ class _Prompts(ABC):
     in the next all the same: where a model is spread over stages, only the last one knows.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, scorer: QueuedScorer) -> None:
         self._slots = slots
+        self._scorer = scorer
 
-    @abstractmethod
-    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
-        """The log-probabilities of these tokens, which may be on their way."""
-
-    def _taken(self, works: list[SlotWork], logits: Logits) -> tuple[list[SlotWork], PromptScores]:
-        """(what is left to compute, what is found)."""
+    def take(
+        self, scheduled: list[SlotWork], logits: Logits
+    ) -> tuple[list[SlotWork], PromptScores]:
+        """(what is left to compute, what will be found), without waiting for the device."""
         found = PromptScores()
-        told = [
+        telling = [
             work
-            for work, slot in zip(works, self._slots.of(works), strict=True)
+            for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True)
             if slot.prompt_from is not None and self._tells(work)
         ]
-        if not told:
-            return works, found
-        for work in told:
+        if not telling:
+            return scheduled, found
+        for work in telling:
             found.expect(work.slot, self._slots[work.slot])
-        for pieces in self._passes(told):
+        for pieces in self._passes(telling):
             self._score(pieces, logits, found)
-        rest = [self._after(work) if work.slot in found else work for work in works]
+        rest = [self._after(work) if work.slot in found else work for work in scheduled]
         return [work for work in rest if work.count], found
 
     def _tells(self, work: SlotWork) -> bool:
@@ -148,44 +138,9 @@ class _Prompts(ABC):
         for piece, (low, high) in zip(pieces, spans, strict=True):
             slot, end = self._slots[piece.slot], begin + high - low
             count = slot.sampling.prompt_logprobs or 0
-            given = slot.tokens[low + 1 : high + 1]
-            found.add(piece.slot, self._told(values[begin:end], given, count))
+            given = slot.token_ids[low + 1 : high + 1]
+            found.add(piece.slot, self._scorer.queue_score(values[begin:end], given, count))
             begin = end
-
-
-class PromptLogprobs(_Prompts):
-    """Of a host."""
-
-    def __init__(self, slots: Slots, sampler: Scorer) -> None:
-        super().__init__(slots)
-        self._sampler = sampler
-
-    def take(
-        self, works: list[SlotWork], logits: Logits
-    ) -> tuple[list[SlotWork], dict[int, list[TokenLogprobs]]]:
-        """(what is left to compute, by slot what was found). A slot whose logits aren't finite has
-        failed."""
-        rest, found = self._taken(works, logits)
-        return rest, found.settle()
-
-    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
-        own = self._sampler.score(logits, tokens, count)
-        return lambda: own
-
-
-class QueuedPromptLogprobs(_Prompts):
-    """Of a device that works behind a queue."""
-
-    def __init__(self, slots: Slots, sampler: QueuedScorer) -> None:
-        super().__init__(slots)
-        self._sampler = sampler
-
-    def take(self, works: list[SlotWork], logits: Logits) -> tuple[list[SlotWork], PromptScores]:
-        """(what is left to compute, what will be found), without waiting."""
-        return self._taken(works, logits)
-
-    def _told(self, logits: Tensor, tokens: Sequence[int], count: int) -> Told:
-        return self._sampler.queue_score(logits, tokens, count)
 
 
 def _wanted(slot: Slot, piece: SlotWork) -> tuple[int, int]:

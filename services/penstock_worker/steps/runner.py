@@ -1,80 +1,96 @@
-"""What runners of a device that works behind a queue have in common: how a step is begun, collected
-and lost, whatever it computes.
+"""Executes plans: the hottest file of the worker, and the whole of its interface.
 
-Nothing in `begin` waits for the device, unless the kind has to; a step may be begun while earlier
-ones are pending.  `result` settles the steps up to its own, in the order in which they were begun.
+Charter.  A step is: copy blocks, change the slots, one forward pass over all scheduled tokens,
+logits of the rows that end their slot's tokens, one sampler call.  Kinds of work are not told
+apart: a prefill, a chunk, a decode and a resumed sequence are all "compute tokens [start, start +
+count)".  What may not be added here: branches per feature or per model, I/O, clocks, knowledge of
+requests, stopping rules, anything that makes one slot's numbers depend on another's.  Features come
+as objects: kinds of steps, models, attention backends, the sampler with its adjustments, the
+prompt's log-probabilities.
+
+A device works behind a queue, which is never left empty: `begin` queues a whole step and returns,
+and a step may be begun while earlier ones are pending.  `result` settles the steps up to its own,
+in the order in which they were begun.  A CPU is a device whose queue is done at once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from itertools import chain
 from typing import Generic
 
-import msgspec
 import torch
 
+from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import Plan
-from penstock_worker.batch.slots import Slots
+from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.grammar import Grammars
-from penstock_worker.metrics.phases import Phases
-from penstock_worker.steps.attempts import Order, answer
-from penstock_worker.steps.begun import DeviceStep, Works
-from penstock_worker.steps.guard import Value, guarded
-from penstock_worker.steps.host_plan_runner import Computer
-from penstock_worker.steps.timeline import Timeline
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.metrics.phases import UNWATCHED, Phases
+from penstock_worker.steps.begun import BegunStep
+from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.guard import Guard
+from penstock_worker.steps.kinds import Queued, StepKind, StepStart
+from penstock_worker.steps.plans import StepOrder, answer, computable, failure
+from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.steps.timeline import StepTimeline
+
+log = logs.get(__name__)
 
 
-class DevicePlanRunner(ABC, Generic[Works]):
-    """A kind says what comes before a step's computing, what is queued, and what came of it.
-
-    Works: what a kind keeps of works that it has queued together.
-    computer, grammars: as PlanRunner's.  phases: are told the device's own seconds.
-    """
+class StepRunner(Generic[Queued]):
+    """The steps of one kind, on one queue."""
 
     def __init__(
         self,
-        computer: Computer,
-        slots: Slots,
-        grammars: Grammars,
         queue: DeviceQueue,
-        phases: Phases,
+        kind: StepKind[Queued],
+        *,
+        threads: ShareThreads | None = None,
+        phases: Phases = UNWATCHED,
     ) -> None:
-        self._computer = computer
-        self._slots = slots
-        self.grammars = grammars
+        """threads: among which a step's works are dealt out; None: the caller queues them all.
+        phases: are told the seconds of the queue's own clock."""
         self._queue = queue
+        self._kind = kind
+        self._threads = threads
         self._phases = phases
-        self._order = Order()
-        self._in_flight: deque[DeviceStep[Works]] = deque()
+        self._order = StepOrder()
+        self._in_flight: deque[BegunStep[Queued]] = deque()
+        self._guard = Guard(queue, self._in_flight.clear)
+
+    @property
+    def grammars(self) -> SlotGrammars:
+        """Of structured output: the session compiles there, the kind follows."""
+        return self._kind.grammars
 
     @property
     def layers_done(self) -> int:
-        """Layers queued since the start; readable from another thread."""
-        return self._computer.layers_done
+        """Layers computed, or queued, since the start; readable from another thread."""
+        return self._kind.layers_done
 
     def close(self) -> None:
-        """Nobody asks for the results of steps in flight any more."""
-        self._computer.cancel()
+        """Nobody asks for results any more: give up the step that is being computed."""
+        self._kind.cancel()
+        if self._threads is not None:
+            self._threads.close()
         self._in_flight.clear()
         self.grammars.close()
 
     def reset(self) -> None:
         """Forget every sequence, and what is in flight: a new session with the engine begins."""
         self._in_flight.clear()
-        self._slots.clear()
-        self.grammars.reset()
+        self._kind.reset()
         self._order.reset()
 
     def execute(self, plan: Plan) -> Result:
-        """As PlanRunner.execute; waits for the device."""
+        """`begin`, and its result."""
         return self.begin(plan).result()
 
-    def begin(self, plan: Plan) -> DeviceStep[Works]:
-        """Queues the step.
+    def begin(self, plan: Plan) -> BegunStep[Queued]:
+        """Queues the step, without waiting for the device unless the kind has to.
+
+        Its result has one SlotResult for each SlotWork, in order.
 
         Raises PlanError for a plan that doesn't fit what came before; StepLost where no slot is to
         blame, and nothing is in flight any more then; any other failure becomes errors of the slots
@@ -82,42 +98,59 @@ class DevicePlanRunner(ABC, Generic[Works]):
         """
         self._order.check(plan)
         with torch.inference_mode():
-            step = self._guarded(lambda: self._queue_step(plan))
+            step = self._guard(self._queue_step, plan)
         self._in_flight.append(step)
         return step
 
-    # ---- what a kind says
+    # ---- queueing
 
-    @abstractmethod
-    def _prepare(self, plan: Plan) -> None:
-        """Queues copies of blocks, and changes the slots and what follows them. Raises
-        PlanError."""
-
-    @abstractmethod
-    def _launches(self, plan: Plan, timeline: Timeline) -> list[Works]:
-        """Queues the step's works, and tells the timeline of what has passed."""
-
-    @abstractmethod
-    def _outcomes(self, step: DeviceStep[Works]) -> dict[int, SlotResult]:
-        """What the step's launches gave, by slot, after the device is through with them; slots
-        that are missing have failed."""
-
-    # ---- how a step goes
-
-    def _queue_step(self, plan: Plan) -> DeviceStep[Works]:
-        timeline = Timeline(self._queue, self._phases)
-        self._prepare(plan)
+    def _queue_step(self, plan: Plan) -> BegunStep[Queued]:
+        timeline = StepTimeline(self._queue, self._phases)
+        self._kind.prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
-        launches = self._launches(plan, timeline)
+        queued = self._launch(plan, StepStart(timeline, self._collect_all))
         timeline.close()
-        return DeviceStep(plan, self._slots.of(plan.work), launches, timeline, self._collect)
+        return BegunStep(plan, self._kind.slots.of(plan.work), queued, timeline, self._collect)
+
+    def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
+        kind = self._kind
+        scheduled = computable(plan, kind.slots, together=kind.together)
+        if not scheduled:
+            return []
+        if kind.together:
+            # As the plan has them: rows go from rank to rank without a name.
+            return [kind.launch(scheduled, start)]
+        if self._threads is None:
+            return self._attempt(scheduled, start)
+        shares = self._threads.map(lambda share: self._attempt(share, start), scheduled)
+        return list(chain.from_iterable(shares))
+
+    def _attempt(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
+        """Queues these works; if that fails as one batch, one by one, so that only the guilty fail.
+
+        That is sound because computing a token again writes the same bits.  Raises StepLost.
+        """
+        try:
+            with torch.inference_mode():  # Threads don't inherit it.
+                return [self._guard(self._kind.launch, scheduled, start)]
+        except StepLost:
+            raise
+        except Exception as error:
+            self._kind.undo(scheduled, start)
+            log.error("a step failed", exception=True, slots=len(scheduled))
+            if len(scheduled) == 1:
+                self._kind.slots[scheduled[0].slot].failed = failure(error)
+                return []
+        return [part for work in scheduled for part in self._attempt([work], start)]
+
+    # ---- results
 
     def _collect_all(self) -> None:
         if self._in_flight:
             self._collect(self._in_flight[-1])
 
-    def _collect(self, last: DeviceStep[Works]) -> None:
+    def _collect(self, last: BegunStep[Queued]) -> None:
         """Results of the steps in flight up to this one. Raises StepLost."""
         if last not in self._in_flight:
             return
@@ -125,11 +158,10 @@ class DevicePlanRunner(ABC, Generic[Works]):
             self._settle(self._in_flight[0])
             self._in_flight.popleft()
 
-    def _settle(self, step: DeviceStep[Works]) -> None:
-        seconds = self._guarded(step.timeline.seconds)
-        result = answer(step.plan, self._outcomes(step), step.slots)
-        step.outcome = msgspec.structs.replace(result, compute_seconds=seconds)
-
-    def _guarded(self, call: Callable[[], Value]) -> Value:
-        """Makes StepLost of what is no slot's fault, and drops what is in flight then."""
-        return guarded(call, self._queue, self._in_flight.clear)
+    def _settle(self, step: BegunStep[Queued]) -> None:
+        seconds = self._guard(step.timeline.seconds)
+        self._kind.check()
+        outcomes: dict[int, SlotResult] = {}
+        for queued in step.queued:
+            outcomes |= self._kind.settle(queued, self._guard)
+        step.outcome = answer(step.plan, outcomes, step.slots, seconds)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock_worker.device.queue import DeviceQueue, Mark
+from penstock_worker.device.queue import DeviceQueue, QueueMark
 from penstock_worker.metrics.phases import Phase, Phases
 
 
-class Timeline:
+class StepTimeline:
     """Marks in the queue, from a step's beginning to its end.
 
     The first stands behind the step before, so a step's time begins when it is both queued and the
@@ -17,8 +17,8 @@ class Timeline:
         self._queue = queue
         self._phases = phases
         self._begin = queue.mark()
-        self._passed: list[tuple[Phase | None, Mark]] = [(None, self._begin)]
-        self._end: Mark | None = None
+        self._passed: list[tuple[Phase | None, QueueMark]] = [(None, self._begin)]
+        self._end: QueueMark | None = None
 
     def passed(self, phase: Phase | None) -> None:
         """All that was queued since the last call is of this phase; None: of no phase."""

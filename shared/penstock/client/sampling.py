@@ -6,7 +6,7 @@ import secrets
 
 from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Adjustments, Stopping, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, Stopping, TokenSampling
 from penstock.protocol.to_frontend import Limits
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
@@ -31,13 +31,15 @@ def token_sampling(
     )
 
 
-def adjustments(params: SamplingParams, tokenizer: Tokenizer, limits: Limits) -> Adjustments | None:
+def adjustments(
+    params: SamplingParams, tokenizer: Tokenizer, limits: Limits
+) -> LogitsAdjustments | None:
     """Biases, penalties, allowed and banned ids; None where there are none. Raises
     InvalidRequest."""
     bias, allowed = params.logit_bias or {}, params.allowed_token_ids
     _check_count("logit_bias", len(bias), limits.max_logit_bias)
     _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
-    made = Adjustments(
+    made = LogitsAdjustments(
         presence=float(params.presence_penalty),
         frequency=float(params.frequency_penalty),
         repetition=float(params.repetition_penalty),
@@ -98,4 +100,4 @@ def stopping(params: SamplingParams, prompt_tokens: int, limits: Limits) -> Stop
     )
 
 
-_NONE = Adjustments()
+_NONE = LogitsAdjustments()

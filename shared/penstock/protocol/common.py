@@ -55,7 +55,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
 
 
-class Adjustments(msgspec.Struct, frozen=True, array_like=True):
+class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     """What changes a row's logits, and depends on the request or its tokens. See SamplingParams.
 
     presence, frequency, repetition: penalties; 0, 0 and 1 are off.
@@ -91,7 +91,7 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int | None = None
     min_tokens: int = 0
     held_back: tuple[int, ...] = ()
-    adjustments: Adjustments | None = None
+    adjustments: LogitsAdjustments | None = None
     prompt_logprobs: int | None = None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocol.common import Adjustments, Stopping, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import EOS, VOCAB
@@ -139,7 +139,7 @@ def test_prompt_logprobs_go_on_from_the_delivered_mark() -> None:
 
 
 def adjusted(**fields: object) -> dict[str, object]:
-    return {"sampling": TokenSampling(seed=1, adjustments=Adjustments(**fields))}
+    return {"sampling": TokenSampling(seed=1, adjustments=LogitsAdjustments(**fields))}
 
 
 @pytest.mark.parametrize(

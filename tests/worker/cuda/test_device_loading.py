@@ -22,7 +22,7 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Ask
+from penstock_worker.sampler import SampleRequest
 from tests.interpreted_triton import DEVICE
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.small_models import GROUPED, batch
@@ -99,7 +99,7 @@ def test_heads_that_the_kernels_have_no_tile_for() -> None:
 
 
 def test_numerics_name_all_that_bits_depend_on() -> None:
-    plain = choose(prepared(), setup_of(), 1).numerics
+    plain = choose(prepared(), setup_of(), 1).fingerprint
     assert plain.startswith("triton ")
     for change in (
         {"dtype": "bfloat16"},
@@ -107,8 +107,8 @@ def test_numerics_name_all_that_bits_depend_on() -> None:
         {"batch_invariant": True},
         {"quantization": "int4"},
     ):
-        assert choose(prepared(), setup_of(**change), 1).numerics != plain
-    assert "float8_e4m3fn" in choose(prepared(), setup_of(kv_cache_dtype="fp8"), 1).numerics
+        assert choose(prepared(), setup_of(**change), 1).fingerprint != plain
+    assert "float8_e4m3fn" in choose(prepared(), setup_of(kv_cache_dtype="fp8"), 1).fingerprint
 
 
 @dataclass
@@ -122,12 +122,12 @@ class Sampler:
     rows: list[tuple[int, ...]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
-    def launch(self, logits: Tensor, asks: list[Ask], slots: list[int]) -> Sampler:
+    def launch(self, logits: Tensor, asks: list[SampleRequest], slots: list[int]) -> Sampler:
         assert len(asks) == len(slots) == self.max_slots
         self.rows.append(tuple(logits.shape))
         return self
 
-    def choices(self) -> list[Any]:
+    def sampled(self) -> list[Any]:
         return []
 
     def forget(self, slot: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock.errors import StartupError
-from penstock_worker.device.memory import Usage, device_kv_blocks, measure
+from penstock_worker.device.memory import MemoryUsage, device_kv_blocks, measure
 
 GIB = 1 << 30
 
@@ -54,7 +54,7 @@ class MadeUp:
         self.others += GIB // 2
 
 
-def measured(device: MadeUp, graphs: int = 4) -> Usage:
+def measured(device: MadeUp, graphs: int = 4) -> MemoryUsage:
     return measure(
         device,
         lambda: device.step(5 * GIB),
@@ -67,7 +67,7 @@ def measured(device: MadeUp, graphs: int = 4) -> Usage:
 def test_a_rehearsal_says_what_steps_take() -> None:
     device = MadeUp()
     usage = measured(device)
-    assert usage == Usage(
+    assert usage == MemoryUsage(
         total=80 * GIB, others=4 * GIB, weights=16 * GIB, steps=5 * GIB, graphs=3 * GIB
     )
     assert device.calls == ["wait", "wait"]

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.model_config import WeightFiles
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward.captures import CUDACaptures
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.errors import OutOfDeviceMemory
 from tests.worker.checkpoints import load_model, tiny_files
@@ -26,7 +26,7 @@ from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED, NORMED, prompt
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job, make_runner
-from tests.worker.grammar_tools import EVEN, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, compile_now
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -42,14 +42,16 @@ DRAWN = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, logpr
 COUNTED = TokenSampling(
     3,
     temperature=0.9,
-    adjustments=Adjustments(presence=1.5, frequency=0.7, repetition=1.3, bias={7: 2.0, 9: -1.0}),
+    adjustments=LogitsAdjustments(
+        presence=1.5, frequency=0.7, repetition=1.3, bias={7: 2.0, 9: -1.0}
+    ),
 )
 BANNED = TokenSampling(
     9,
     temperature=1.8,
-    adjustments=Adjustments(bad_words=((11,), *((a, 12) for a in range(97)))),
+    adjustments=LogitsAdjustments(bad_words=((11,), *((a, 12) for a in range(97)))),
 )
-LISTED = TokenSampling(4, adjustments=Adjustments(allowed=tuple(range(0, 97, 5))))
+LISTED = TokenSampling(4, adjustments=LogitsAdjustments(allowed=tuple(range(0, 97, 5))))
 TELLING = TokenSampling(5, temperature=1.1, prompt_logprobs=2)
 ENDING = TokenSampling(8, temperature=1.4, min_tokens=3, held_back=(1, 2, 3))
 ODD = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, prompt_logprobs=2)
@@ -174,7 +176,7 @@ def test_numbers_are_the_references(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         told = runs.told_of(found[2])
         made.runner.close()
     assert device.captures
-    grammars = Grammars(Even(97), budget=20.0)
+    grammars = SlotGrammars(Even(97), budget=20.0)
     compile_now(grammars, 1, EVEN)
     plain = make_runner(
         load_model(GROUPED, files, torch.float32),
@@ -250,7 +252,7 @@ LLAMA = msgspec.structs.replace(
 @pytest.mark.parametrize(("utilization", "eager"), [(0.6, True), (0.9, False)])
 def test_the_largest_steps_fit_beside_the_pool(utilization: float, eager: bool) -> None:
     """Of a long context alone, with prompts, with many short pieces, and decodes of all."""
-    told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=Adjustments(presence=1.0))
+    told = TokenSampling(0, top_p=0.9, logprobs=20, adjustments=LogitsAdjustments(presence=1.0))
     table = list(range(2048))
 
     def admitted(slots: range, tokens: int) -> list[NewSequence]:

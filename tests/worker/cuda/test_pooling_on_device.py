@@ -22,9 +22,9 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.loading.load import Loaded
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.pooling import triton
-from penstock_worker.pooling.kind import DevicePoolingRunner
+from penstock_worker.pooling.device_pooler import DevicePooler
 from tests.interpreted_triton import DEVICE
-from tests.worker.pooling_models import (
+from tests.worker.pooling.pooling_models import (
     cosine_distance,
     facts_of,
     load_pooling,
@@ -47,7 +47,7 @@ def on_device(model: str, cache: Path, *, invariant: bool = False, **settings: A
         worker["device"] = "cpu"
     settings = {"budget": 34, "sequences": 3} | settings
     loaded = load_pooling(model, cache, worker=worker, **settings)
-    assert isinstance(loaded.runner, DevicePoolingRunner)
+    assert isinstance(loaded.runner._kind._pooler, DevicePooler)
     return loaded
 
 
@@ -178,7 +178,7 @@ def test_auto_takes_a_gpu_where_there_is_one(bert: tuple[PreparedModel, Setup]) 
     prepared, setup = bert
     recipe = choose_pooling(prepared, setup, 1)
     assert (recipe.backend, recipe.device_name) == ("triton", "cuda: NVIDIA H200")
-    assert "sm_90" in recipe.numerics
+    assert "sm_90" in recipe.fingerprint
     replace = msgspec.structs.replace
     assert choose_pooling(prepared, replace(setup, device="cpu"), 1).backend == "reference"
     wanted = replace(setup, device="cuda", attention_backend="reference")
@@ -222,7 +222,7 @@ def test_numerics_name_all_that_bits_depend_on(bert: tuple[PreparedModel, Setup]
     prepared, setup = bert
     assert setup.pooling is not None
     setup = msgspec.structs.replace(setup, attention_backend="triton")
-    plain = choose_pooling(prepared, setup, 1).numerics
+    plain = choose_pooling(prepared, setup, 1).fingerprint
     changes: list[dict[str, Any]] = [
         {"dtype": "bfloat16"},
         {"batch_invariant": True},
@@ -230,7 +230,7 @@ def test_numerics_name_all_that_bits_depend_on(bert: tuple[PreparedModel, Setup]
         {"pooling": msgspec.structs.replace(setup.pooling, mode="max")},
     ]
     others = {
-        choose_pooling(prepared, msgspec.structs.replace(setup, **change), 1).numerics
+        choose_pooling(prepared, msgspec.structs.replace(setup, **change), 1).fingerprint
         for change in changes
     }
     assert len(others | {plain}) == len(changes) + 1

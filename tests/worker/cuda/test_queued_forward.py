@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.forward.captures import EagerCaptures, EagerRecording, Recording, Work
+from penstock_worker.forward.captures import CapturedWork, EagerCaptures, EagerRecording, Work
 from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.interface import Batch, Forward, StepCancelled
 from penstock_worker.forward.queued import TritonForward
@@ -125,7 +125,7 @@ class Recorded(EagerCaptures):
     captured: int = 0
     replayed: int = 0
 
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         self.captured += 1
 
         def replay() -> None:
@@ -160,7 +160,7 @@ def test_a_step_of_nothing_wanted_writes_its_keys() -> None:
 
 
 class Broken(EagerCaptures):
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         raise RuntimeError("operation not permitted when stream is capturing")
 
 

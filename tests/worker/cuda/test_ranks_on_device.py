@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward import choose, triton
-from penstock_worker.forward.captures import EagerRecording, Recording, Work
+from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
@@ -77,7 +77,7 @@ class Counted:
         self.able = able
         self.launches = 0
 
-    def capture(self, work: Work) -> Recording:
+    def capture(self, work: Work) -> CapturedWork:
         if not self.able:
             raise RuntimeError("operation not permitted when stream is capturing")
 

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from penstock.model_config import WeightFiles
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading import load as loading
-from penstock_worker.loading.device import Rehearsal
+from penstock_worker.loading.device import ProfileRun
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.device import DeviceSampler
@@ -30,7 +30,7 @@ from tests.worker.cuda.simulated.torch_cuda import simulated_ranks
 from tests.worker.cuda.small_models import GROUPED, prompt
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job, make_runner
-from tests.worker.grammar_tools import EVEN, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, compile_now
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -44,9 +44,11 @@ DEEP = msgspec.structs.replace(GROUPED, num_layers=3)
 
 DRAWN = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, logprobs=2)
 COUNTED = TokenSampling(
-    3, temperature=0.9, adjustments=Adjustments(presence=1.5, repetition=1.3, bias={7: 2.0})
+    3, temperature=0.9, adjustments=LogitsAdjustments(presence=1.5, repetition=1.3, bias={7: 2.0})
 )
-BANNED = TokenSampling(9, temperature=1.8, adjustments=Adjustments(bad_words=((11,), (3, 12))))
+BANNED = TokenSampling(
+    9, temperature=1.8, adjustments=LogitsAdjustments(bad_words=((11,), (3, 12)))
+)
 TELLING = TokenSampling(5, temperature=1.1, prompt_logprobs=2)
 
 
@@ -75,8 +77,8 @@ def pipeline(
 def even_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammar 1 allows even ids."""
 
-    def made(prepared: object, setup: Setup, ranks: Ranks) -> Grammars:
-        grammars = Grammars(Even(97), budget=20.0, agree=ranks.any)
+    def made(prepared: object, setup: Setup, ranks: Ranks) -> SlotGrammars:
+        grammars = SlotGrammars(Even(97), budget=20.0, agree=ranks.any)
         compile_now(grammars, 1, EVEN)
         return grammars
 
@@ -161,7 +163,7 @@ def by_one_process(files: WeightFiles, jobs: list[Job]) -> Ahead:
 def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted, it takes long."""
     monkeypatch.setattr(DeviceSampler, "warm_up", lambda *_: None)
-    monkeypatch.setattr(Rehearsal, "sample", lambda *_: None)
+    monkeypatch.setattr(ProfileRun, "sample", lambda *_: None)
 
 
 @pytest.mark.slow

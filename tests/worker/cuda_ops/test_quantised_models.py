@@ -19,7 +19,7 @@ from penstock_worker.forward import Forward, choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models import model_class
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.gguf import gguf_tensors
@@ -114,7 +114,7 @@ def test_how_it_is_computed_is_said(default_model: PreparedModel) -> None:
     def recipe(dtype: str, **changes: str) -> str:
         setup = CPUModel(default_model.config, default_model.weights, dtype, backend="triton")
         changed = msgspec.structs.replace(setup.setup(), **changes)
-        return choose(default_model, changed, 1).numerics
+        return choose(default_model, changed, 1).fingerprint
 
     assert " Q4_1 x bfloat16 KV bfloat16 " in recipe("auto")
     assert " float32 KV float32 " in recipe("float32")
@@ -170,7 +170,7 @@ def test_ranks_parts_of_the_default_model(
     for name, shape in names.items():
         parts = []
         for rank in range(tensor):
-            shard = shard_of(config, Place(tensor, 1, rank))
+            shard = shard_of(config, RankPlace(tensor, 1, rank))
             weights = open_weights(
                 files, config, torch.bfloat16, device=device, keep_quantised=True
             )

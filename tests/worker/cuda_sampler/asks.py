@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.protocol.common import Adjustments, TokenSampling
-from penstock_worker.sampler import Ask, Rules, rules_of
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
+from penstock_worker.sampler import SampleRequest, SequenceAdjustments, adjustments_of
 
 
 @dataclass
@@ -19,20 +19,22 @@ class Sequence:
     prompt: list[int]
     vocab: int
     output: list[int] = field(default_factory=list)
-    rules: Rules | None = None
+    rules: SequenceAdjustments | None = None
 
     def __post_init__(self) -> None:
         tokens = [*self.prompt, *self.output]
-        self.rules = rules_of(self.sampling, tokens, len(self.prompt), self.vocab)
+        self.adjustments = adjustments_of(self.sampling, tokens, len(self.prompt), self.vocab)
 
-    def ask(self, ahead: int = 0, allowed: np.ndarray | None = None) -> Ask:
+    def ask(self, ahead: int = 0, allowed: np.ndarray | None = None) -> SampleRequest:
         """ahead: tokens on their way."""
-        return Ask(self.sampling, self.index, len(self.output) + ahead, allowed, self.rules)
+        return SampleRequest(
+            self.sampling, self.index, len(self.output) + ahead, allowed, self.adjustments
+        )
 
     def append(self, token: int) -> None:
         self.output.append(token)
-        if self.rules is not None:
-            self.rules.advance(token)
+        if self.adjustments is not None:
+            self.adjustments.advance(token)
 
 
 def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
@@ -44,7 +46,7 @@ def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
     def ids(most: int) -> list[int]:
         return rng.choice(vocab, int(rng.integers(1, most)), replace=False).tolist()
 
-    adjustments = Adjustments(
+    adjustments = LogitsAdjustments(
         presence=maybe(float(rng.normal()), 0.0),
         frequency=maybe(float(rng.normal()), 0.0),
         repetition=maybe(float(rng.uniform(0.5, 2)), 1.0),
@@ -54,7 +56,7 @@ def drawn_sampling(rng: np.random.Generator, vocab: int) -> TokenSampling:
     )
     if rng.random() < 0.2:
         first, second = ids(9), ids(9)
-        adjustments = Adjustments(bad_words=tuple((a, b) for a in first for b in second))
+        adjustments = LogitsAdjustments(bad_words=tuple((a, b) for a in first for b in second))
     return TokenSampling(
         seed=int(rng.integers(0, 2**64, dtype=np.uint64)),
         temperature=float(rng.choice([0.0, 0.0, 0.7, 1.0, 2.0])),

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock_kernels.triton.sampling.sample import sample_rows
-from penstock_worker.sampler import Ask, Choice, ReferenceSampler
+from penstock_worker.sampler import ReferenceSampler, SampledToken, SampleRequest
 from penstock_worker.sampler import device as module
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.sampler.interface import NOT_FINITE
@@ -29,7 +29,7 @@ def logits_of(rng: np.random.Generator, rows: int, vocab: int) -> Tensor:
     return torch.from_numpy(logits)
 
 
-def check(ours: Choice, wanted: Choice) -> None:
+def check(ours: SampledToken, wanted: SampledToken) -> None:
     assert (ours.token, ours.error, ours.error_code) == (
         wanted.token,
         wanted.error,
@@ -70,7 +70,7 @@ def test_launched_ahead(vocab: int, rows: int, steps: int, seed: int, device: to
     alive = list(range(rows))
     sampler = DeviceSampler(device, vocab, rows + 3)
     slot_of = rng.permutation(rows + 3).tolist()
-    flying: dict[int, Choice] = {}
+    flying: dict[int, SampledToken] = {}
     for _ in range(steps):
         grammars = {row: grammar(rng, vocab) for row in alive if rng.random() < 0.15}
         for row in list(flying):
@@ -84,7 +84,7 @@ def test_launched_ahead(vocab: int, rows: int, steps: int, seed: int, device: to
         wanted = REFERENCE.sample(
             logits, [truth[row].ask(allowed=grammars.get(row)) for row in alive]
         )
-        ours = launched.choices()
+        ours = launched.sampled()
         assert [token for token in launched.tokens.tolist() if token < 0] == []
         for mine, right in zip(ours, wanted, strict=True):
             check(mine, right)
@@ -101,10 +101,10 @@ def test_a_slot_alone_has_its_tokens(device: torch.device) -> None:
     logits = logits_of(rng, 9, 257)
     asks = [Sequence(drawn_sampling(rng, 257), row, [1, 2], 257).ask() for row in range(9)]
     together = DeviceSampler(device, 257, 9).launch(logits.to(device), asks, list(range(9)))
-    for row, choice in enumerate(together.choices()):
+    for row, choice in enumerate(together.sampled()):
         alone = DeviceSampler(device, 257, 9)
         launched = alone.launch(logits[row : row + 1].to(device), asks[row : row + 1], [8 - row])
-        check(launched.choices()[0], choice)
+        check(launched.sampled()[0], choice)
 
 
 @pytest.mark.parametrize("invariant", [False, True])
@@ -122,8 +122,8 @@ def test_batch_invariant_draws_go_one_way(
     free, cut = TokenSampling(3), TokenSampling(4, top_p=0.5)
     asks = [Sequence(wish, row, [1], 257).ask() for row, wish in enumerate((free, cut))]
     sampler = DeviceSampler(device, 257, 2, batch_invariant=invariant)
-    (alone,) = sampler.launch(logits[:1].to(device), asks[:1], [0]).choices()
-    beside, _ = sampler.launch(logits.to(device), asks, [0, 1]).choices()
+    (alone,) = sampler.launch(logits[:1].to(device), asks[:1], [0]).sampled()
+    beside, _ = sampler.launch(logits.to(device), asks, [0, 1]).sampled()
     assert ways == [invariant, True]
     check(alone, beside)
 
@@ -136,12 +136,14 @@ def test_what_is_not_finite(temperature: float, device: torch.device) -> None:
         logits[row, 7] = logits[row + 3, 299] = value
     told = None if temperature else 2
     plain = TokenSampling(1, temperature, logprobs=told)
-    edited = TokenSampling(1, temperature, logprobs=told, adjustments=Adjustments(bias={299: -3.0}))
+    edited = TokenSampling(
+        1, temperature, logprobs=told, adjustments=LogitsAdjustments(bias={299: -3.0})
+    )
     asks = [
         Sequence(plain if row < 3 or row == 6 else edited, row, [1], 300).ask() for row in range(8)
     ]
     launched = DeviceSampler(device, 300, 8).launch(logits.to(device), asks, list(range(8)))
-    ours = launched.choices()
+    ours = launched.sampled()
     assert launched.tokens[:6].tolist() == [-1] * 6
     assert [choice.error for choice in ours] == [NOT_FINITE] * 6 + [None] * 2
     for mine, right in zip(ours, REFERENCE.sample(logits, asks), strict=True):
@@ -156,7 +158,7 @@ def test_what_is_not_finite_where_nothing_is_edited(
     for row, value in enumerate((float("nan"), float("inf"), float("-inf"))):
         logits[row, 7] = value
     asks = [Sequence(TokenSampling(1, temperature), row, [1], 300).ask() for row in range(4)]
-    ours = DeviceSampler(device, 300, 4).launch(logits.to(device), asks, list(range(4))).choices()
+    ours = DeviceSampler(device, 300, 4).launch(logits.to(device), asks, list(range(4))).sampled()
     assert [choice.error for choice in ours] == [NOT_FINITE] * 3 + [None]
     check(ours[3], REFERENCE.sample(logits, asks)[3])
 
@@ -164,12 +166,12 @@ def test_what_is_not_finite_where_nothing_is_edited(
 def test_all_greedy(device: torch.device) -> None:
     """The way without a copy to the device."""
     logits = logits_of(np.random.default_rng(1), 6, 500)
-    asks = [Ask(TokenSampling(seed=row, temperature=0.0), row, row) for row in range(6)]
+    asks = [SampleRequest(TokenSampling(seed=row, temperature=0.0), row, row) for row in range(6)]
     sampler = DeviceSampler(device, 500, 6)
     launched = sampler.launch(logits.to(device), asks, list(range(6)))
-    assert launched.choices() == REFERENCE.sample(logits, asks)
+    assert launched.sampled() == REFERENCE.sample(logits, asks)
     assert launched.done()
-    assert sampler.launch(logits[:0].to(device), [], []).choices() == []
+    assert sampler.launch(logits[:0].to(device), [], []).sampled() == []
 
 
 def test_a_slot_has_another_sequence(device: torch.device) -> None:
@@ -177,12 +179,12 @@ def test_a_slot_has_another_sequence(device: torch.device) -> None:
     rng = np.random.default_rng(3)
     sampler = DeviceSampler(device, 60, 2)
     for index in range(3):
-        sampling = TokenSampling(5, adjustments=Adjustments(presence=4.0, repetition=1.5))
+        sampling = TokenSampling(5, adjustments=LogitsAdjustments(presence=4.0, repetition=1.5))
         sequence = Sequence(sampling, index, [index, 9], 60, output=[3, index])
         for _ in range(3):
             logits = logits_of(rng, 1, 60)
             (wanted,) = REFERENCE.sample(logits, [sequence.ask()])
-            check(sampler.launch(logits.to(device), [sequence.ask()], [1]).choices()[0], wanted)
+            check(sampler.launch(logits.to(device), [sequence.ask()], [1]).sampled()[0], wanted)
             assert wanted.token is not None
             sequence.append(wanted.token)
         sampler.forget(1)
@@ -190,13 +192,13 @@ def test_a_slot_has_another_sequence(device: torch.device) -> None:
 
 def test_a_step_that_came_to_nothing_is_launched_again(device: torch.device) -> None:
     rng = np.random.default_rng(4)
-    sampling = TokenSampling(5, adjustments=Adjustments(frequency=3.0))
+    sampling = TokenSampling(5, adjustments=LogitsAdjustments(frequency=3.0))
     sequence = Sequence(sampling, 0, [1], 60, output=[3])
     sampler = DeviceSampler(device, 60, 2)
     for _ in range(3):
         for _again in range(2):
             logits = logits_of(rng, 1, 60)
-            (ours,) = sampler.launch(logits.to(device), [sequence.ask()], [0]).choices()
+            (ours,) = sampler.launch(logits.to(device), [sequence.ask()], [0]).sampled()
         (wanted,) = REFERENCE.sample(logits, [sequence.ask()])
         check(ours, wanted)
         assert ours.token is not None
@@ -204,7 +206,7 @@ def test_a_step_that_came_to_nothing_is_launched_again(device: torch.device) -> 
 
 
 def test_counts_that_nobody_has_are_an_error(device: torch.device) -> None:
-    sequence = Sequence(TokenSampling(5, adjustments=Adjustments(frequency=3.0)), 0, [1], 60)
+    sequence = Sequence(TokenSampling(5, adjustments=LogitsAdjustments(frequency=3.0)), 0, [1], 60)
     sampler = DeviceSampler(device, 60, 2)
     with pytest.raises(ValueError, match="slot 1 asks for token 1, but the host has counted 0"):
         sampler.launch(torch.zeros(1, 60, device=device), [sequence.ask(1)], [1])
@@ -214,7 +216,7 @@ def test_who_needs_the_host(device: torch.device) -> None:
     sampler = DeviceSampler(device, 60, 2)
 
     def needs(allowed: np.ndarray | None = None, **adjustments: object) -> bool:
-        sampling = TokenSampling(5, adjustments=Adjustments(**adjustments))
+        sampling = TokenSampling(5, adjustments=LogitsAdjustments(**adjustments))
         return sampler.needs_host(Sequence(sampling, 0, [1], 60).ask(allowed=allowed))
 
     assert needs(bad_words=((1, 2),))
@@ -242,10 +244,10 @@ def test_scores(count: int, device: torch.device) -> None:
 def test_warm_up_leaves_nothing(device: torch.device) -> None:
     sampler = DeviceSampler(device, 300, 2)
     sampler.warm_up(torch.zeros(1, 300, device=device))
-    sampling = TokenSampling(5, adjustments=Adjustments(presence=4.0))
+    sampling = TokenSampling(5, adjustments=LogitsAdjustments(presence=4.0))
     sequence = Sequence(sampling, 0, [1], 300, output=[3, 3])
     logits = logits_of(np.random.default_rng(7), 1, 300)
-    (ours,) = sampler.launch(logits.to(device), [sequence.ask()], [0]).choices()
+    (ours,) = sampler.launch(logits.to(device), [sequence.ask()], [0]).sampled()
     check(ours, REFERENCE.sample(logits, [sequence.ask()])[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,15 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
-from penstock_worker.steps.generate import DeviceRunner
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.device.fake_device import FakeCopies, FakeDevice, FakeForward, FakeSampler
+from tests.worker.runners import host_runner
 
 BOUNDS = SlotBounds(slots=8, blocks=256, block_size=4, vocab=TINY.vocab_size, tokens=512)
 
@@ -32,7 +34,7 @@ class Machine:
     device: FakeDevice
     forward: FakeForward
     sampler: FakeSampler
-    runner: DeviceRunner
+    runner: StepRunner[Any]
 
 
 @pytest.fixture
@@ -57,21 +59,22 @@ def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
 
     def make(
-        grammars: Grammars | None = None, phases: Phases | None = None, **options: bool
+        grammars: SlotGrammars | None = None, phases: Phases | None = None, **options: bool
     ) -> Machine:
         device, host = FakeDevice(), host_forward(model)
         forward = FakeForward(device, host, BOUNDS.slots)
         sampler = FakeSampler(device)
-        runner = DeviceRunner(
+        kind = Generate(
+            device,
             forward,
             sampler,
             Slots(BOUNDS),
             copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 4)),
             grammars=grammars,
-            queue=device,
-            phases=phases or Unwatched(),
+            newest=forward.newest,
             **options,
         )
+        runner = StepRunner(device, kind, phases=phases or Unwatched())
         made.append(Machine(device, forward, sampler, runner))
         return made[-1]
 
@@ -86,11 +89,11 @@ def machine(make_machine: Callable[..., Machine]) -> Machine:
 
 
 @pytest.fixture
-def make_plain(model: DecoderModel) -> Iterator[Callable[..., Runner]]:
+def make_plain(model: DecoderModel) -> Iterator[Callable[..., StepRunner]]:
     """The runner that computes at once."""
-    made: list[Runner] = []
+    made: list[StepRunner] = []
 
-    def make(grammars: Grammars | None = None) -> Runner:
+    def make(grammars: SlotGrammars | None = None) -> StepRunner:
         made.append(plain_runner(model, grammars))
         return made[-1]
 
@@ -99,7 +102,7 @@ def make_plain(model: DecoderModel) -> Iterator[Callable[..., Runner]]:
         runner.close()
 
 
-def plain_runner(model: DecoderModel, grammars: Grammars | None = None) -> Runner:
+def plain_runner(model: DecoderModel, grammars: SlotGrammars | None = None) -> StepRunner:
     forward = host_forward(model)
     copies = BlockCopies(forward.kv_blocks(), 4)
-    return Runner(forward, ReferenceSampler(), Slots(BOUNDS), copies=copies, grammars=grammars)
+    return host_runner(forward, ReferenceSampler(), Slots(BOUNDS), copies=copies, grammars=grammars)

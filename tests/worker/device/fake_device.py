@@ -19,7 +19,12 @@ from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.sampler import Ask, Choice, ReferenceSampler, Rules
+from penstock_worker.sampler import (
+    ReferenceSampler,
+    SampledToken,
+    SampleRequest,
+    SequenceAdjustments,
+)
 
 
 class FakeDevice:
@@ -168,36 +173,36 @@ class FakeForward:
 class FakeSampler:
     """A DeviceSampler: the reference, with each slot's penalties kept on the device.
 
-    obstacle: called when a launch is queued; may raise.  lost: raised once by `choices`;
+    obstacle: called when a launch is queued; may raise.  lost: raised once by `sampled`;
     lost_scores: by what tells of a prompt.
     """
 
-    numerics = "reference"
+    fingerprint = "reference"
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
         self._reference = ReferenceSampler()
-        self._kept: dict[int, Rules] = {}
+        self._kept: dict[int, SequenceAdjustments] = {}
         self.obstacle: Callable[[], None] = lambda: None
         self.lost: Exception | None = None
         self.lost_scores: Exception | None = None
 
-    def launch(self, logits: Later, asks: list[Ask], slots: list[int]) -> FakeLaunched:
+    def launch(self, logits: Later, asks: list[SampleRequest], slots: list[int]) -> FakeLaunched:
         rows = [self._keep(ask, slot) for ask, slot in zip(asks, slots, strict=True)]
 
-        def choose() -> list[Choice]:
+        def choose() -> list[SampledToken]:
             choices = self._reference.sample(logits.now, rows)
             for ask, choice in zip(rows, choices, strict=True):
-                if ask.rules is not None and choice.token is not None:
-                    ask.rules.advance(choice.token)
+                if ask.adjustments is not None and choice.token is not None:
+                    ask.adjustments.advance(choice.token)
             return choices
 
         launched = FakeLaunched(self._device, Later(self._device, choose), self)
         self.obstacle()
         return launched
 
-    def needs_host(self, ask: Ask) -> bool:
-        rules = ask.rules
+    def needs_host(self, ask: SampleRequest) -> bool:
+        rules = ask.adjustments
         return ask.allowed is not None or (rules is not None and rules._bad_words is not None)
 
     def forget(self, slot: int) -> None:
@@ -216,13 +221,13 @@ class FakeSampler:
 
         return told
 
-    def _keep(self, ask: Ask, slot: int) -> Ask:
+    def _keep(self, ask: SampleRequest, slot: int) -> SampleRequest:
         """The ask with the device's rules, which know of tokens that the host's don't."""
-        if ask.rules is None:
+        if ask.adjustments is None:
             return ask
         if slot not in self._kept or self.needs_host(ask):
-            self._kept[slot] = copy.deepcopy(ask.rules)
-        return Ask(ask.sampling, ask.index, ask.emitted, ask.allowed, self._kept[slot])
+            self._kept[slot] = copy.deepcopy(ask.adjustments)
+        return SampleRequest(ask.sampling, ask.index, ask.emitted, ask.allowed, self._kept[slot])
 
 
 class FakeLaunched:
@@ -234,7 +239,7 @@ class FakeLaunched:
             lambda: torch.tensor([-1 if c.token is None else c.token for c in choices.now]),
         )
 
-    def choices(self) -> list[Choice]:
+    def sampled(self) -> list[SampledToken]:
         lost, self._sampler.lost = self._sampler.lost, None
         if lost is not None:
             raise lost

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.steps.errors import Pending
-from penstock_worker.steps.in_flight import Begins
+from penstock_worker.steps.in_flight import Begins, PendingStep
 from tests.worker.driver import Job
 
 
@@ -57,7 +56,7 @@ class Ahead:
         """By the job's identity."""
         self.released: list[int] = []
         self._told: dict[int, list[TokenLogprobs]] = {}
-        self.flight: deque[tuple[Pending, list[tuple[Place, SlotWork]]]] = deque()
+        self.flight: deque[tuple[PendingStep, list[tuple[Place, SlotWork]]]] = deque()
         self.step = 0
         self.most_in_flight = 0
 

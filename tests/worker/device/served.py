@@ -18,7 +18,8 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.loading.load import Loaded
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY, load_model
 from tests.worker.device.conftest import BOUNDS, host_forward
 from tests.worker.device.fake_device import (
@@ -100,13 +101,15 @@ def load(setup: Setup, phases: Phases, *more: object) -> Loaded:
     folder = Path(setup.model_dir)
     host = host_forward(load_model(TINY, load_manifest(folder).weights, torch.float32))
     device = SteadyDevice()
-    runner = DeviceRunner(
-        ServedForward(device, host, folder),
+    forward = ServedForward(device, host, folder)
+    kind = Generate(
+        device,
+        forward,
         FakeSampler(device),
         Slots(SlotBounds(8, BOUNDS.blocks, setup.block_size, TINY.vocab_size, 512)),
         copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 0)),
-        queue=device,
-        phases=phases,
+        newest=forward.newest,
     )
+    runner = StepRunner(device, kind, phases=phases)
     ready = Ready(num_kv_blocks=256, device="fake", fingerprint="0" * 64, load_seconds=0.0)
     return Loaded(setup, runner, ready, 0)

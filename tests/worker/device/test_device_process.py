@@ -12,7 +12,7 @@ import pytest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker import test_process
 from tests.worker.device.served import LARGE, POISON, gate
 from tests.worker.test_process import START, Also, Engine
@@ -64,7 +64,7 @@ def written(folder: Path, expected: list[str]) -> None:
 
 
 def test_two_plans_in_flight(
-    engine: Engine, setup: Setup, tmp_path: Path, make_plain: Callable[..., Runner]
+    engine: Engine, setup: Setup, tmp_path: Path, make_plain: Callable[..., StepRunner]
 ) -> None:
     """The second is queued while the first is computed, and each is told of as soon as it is done,
     before the next is computed; so on for as long as the engine core keeps two in flight; Stop

@@ -7,33 +7,35 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from penstock.protocol.common import Adjustments, TokenLogprobs, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.device.conftest import Machine, plain_runner
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(240)
 
 Make = Callable[..., Machine]
-MakePlain = Callable[..., Runner]
+MakePlain = Callable[..., StepRunner]
 
 PROMPT = [5, 6, 7, 8, 9]
 HOT = TokenSampling(7, temperature=1.3, top_p=0.9, logprobs=2)
 COUNTED = TokenSampling(
-    3, temperature=0.9, adjustments=Adjustments(presence=1.5, frequency=0.7, repetition=1.3)
+    3, temperature=0.9, adjustments=LogitsAdjustments(presence=1.5, frequency=0.7, repetition=1.3)
 )
 BANNED = TokenSampling(
     9,
     temperature=1.8,
-    adjustments=Adjustments(bad_words=tuple((a, b) for a in range(0, 301, 2) for b in (11, 12))),
+    adjustments=LogitsAdjustments(
+        bad_words=tuple((a, b) for a in range(0, 301, 2) for b in (11, 12))
+    ),
 )
 TELLING = TokenSampling(5, temperature=1.1, prompt_logprobs=2)
 ENDING = TokenSampling(8, temperature=1.4, min_tokens=3, held_back=tuple(range(0, 301, 3)))
@@ -56,8 +58,8 @@ def jobs() -> list[Job]:
     ]
 
 
-def evens() -> Grammars:
-    grammars = Grammars(Evens(TINY.vocab_size), budget=20.0)
+def evens() -> SlotGrammars:
+    grammars = SlotGrammars(Evens(TINY.vocab_size), budget=20.0)
     assert compile_now(grammars, 1, EVEN) is None
     return grammars
 
@@ -163,7 +165,7 @@ def test_late_masks_defer_their_slots_and_no_others(
     make_machine: Make, make_plain: MakePlain
 ) -> None:
     masks = Evens(TINY.vocab_size)
-    grammars = Grammars(masks, budget=0.0)
+    grammars = SlotGrammars(masks, budget=0.0)
     assert compile_now(grammars, 1, EVEN) is None
     prompts = [PROMPT, [1, 2, 3]]
     bound, free = (Job(prompt, 6, HOT) for prompt in prompts)
@@ -188,7 +190,7 @@ def test_late_masks_defer_their_slots_and_no_others(
 
 
 def test_a_grammar_that_meets_a_limit_fails_its_slot_only(make_machine: Make) -> None:
-    grammars = Grammars(Evens(TINY.vocab_size, last=4), budget=20.0)
+    grammars = SlotGrammars(Evens(TINY.vocab_size, last=4), budget=20.0)
     assert compile_now(grammars, 1, EVEN) is None
     bound, free = Job(PROMPT, 9, HOT, grammar=1), Job(PROMPT, 9, HOT)
     Ahead(make_machine(grammars).runner).run([bound, free])

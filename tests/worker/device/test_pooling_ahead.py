@@ -15,8 +15,10 @@ from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.pooling.device_body import Hidden
-from penstock_worker.pooling.kind import DevicePoolingRunner
+from penstock_worker.pooling.device_pooler import DevicePooler
+from penstock_worker.pooling.kind import Pool
 from penstock_worker.steps.errors import DeviceLost, OutOfDeviceMemory
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.device.fake_device import FakeDevice
 
 SIZE = 3
@@ -60,7 +62,7 @@ class Body:
         self.cancelled = False
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        inputs = [slots[work.slot].tokens for work in works]
+        inputs = [slots[work.slot].token_ids for work in works]
         self.obstacle([token for tokens in inputs for token in tokens])
         rows = [torch.tensor(tokens)[:, None] * torch.arange(1.0, SIZE + 1) for tokens in inputs]
         whole = torch.cat(rows)
@@ -74,14 +76,14 @@ class Body:
 class Machine:
     def __init__(self) -> None:
         self.device, self.body = FakeDevice(), Body()
-        self.runner = DevicePoolingRunner(
+        pooler = DevicePooler(
             self.body,
             None,
             PoolingConfig(mode="mean", normalize=False, size=SIZE),
-            Slots(SlotBounds(slots=4, blocks=12, block_size=9, vocab=99, tokens=8)),
-            queue=self.device,
-            ways=Ways(self.device),  # type: ignore[arg-type]
+            Ways(self.device),  # type: ignore[arg-type]
         )
+        slots = Slots(SlotBounds(slots=4, blocks=12, block_size=9, vocab=99, tokens=8))
+        self.runner = StepRunner(self.device, Pool(pooler, slots))
         self._step = 0
 
     def begin(self, *inputs: tuple[list[int], Pooling | None], released: int = 0, **more: Any):

@@ -10,10 +10,11 @@ import pytest
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.device.queue import DeviceQueue, HostQueue, Mark
+from penstock_worker.device.queue import DeviceQueue, HostQueue, QueueMark, ReportedWhenQueued
 from penstock_worker.parallel.errors import GroupLost
-from penstock_worker.steps.device_stage import DeviceStageRunner
 from penstock_worker.steps.errors import DeviceLost
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.stage import EarlierStage
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -44,7 +45,7 @@ class Failing:
 class BrokenQueue(HostQueue):
     """Of a device whose error stays: every call that comes to it raises."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> QueueMark:
         raise RuntimeError("an illegal memory access was encountered")
 
     def usable(self) -> bool:
@@ -53,7 +54,8 @@ class BrokenQueue(HostQueue):
 
 def begin(part: Failing, queue: DeviceQueue) -> None:
     bounds = SlotBounds(slots=4, blocks=8, block_size=16, vocab=100, tokens=64)
-    runner = DeviceStageRunner(part, Slots(bounds, told=True), part, queue)
+    stage = EarlierStage(part, Slots(bounds, tokens_from_plans=True), part)
+    runner = StepRunner(ReportedWhenQueued(queue), stage)
     new = NewSequence(
         slot=0, tokens=[1, 2], num_prompt=2, index=0, sampling=TokenSampling(0), blocks=[0]
     )

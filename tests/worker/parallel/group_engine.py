@@ -22,7 +22,8 @@ from penstock.protocol.to_worker import Plan, RankGroup, Setup, Stop
 from penstock.transport.events import Ended, Opened, Received
 from penstock.transport.session_server import SessionServer
 from penstock_worker.forward.interface import Batch
-from penstock_worker.process import FINAL, main
+from penstock_worker.process import main
+from penstock_worker.worker import FINAL
 
 SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 SMALL = 3

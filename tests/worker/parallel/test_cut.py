@@ -12,7 +12,7 @@ import torch
 from penstock_worker.parallel import membership as module
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.membership import Membership
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 
 
@@ -44,7 +44,7 @@ class OnDevice(Group):
         meeting = threading.Barrier(3)
         made = [Communicator(meeting) for _ in range(3)]
         self.communicators = made
-        self.place = Place(2, 3, 2)
+        self.place = RankPlace(2, 3, 2)
         self._device = torch.device("cuda")
         self._tensor, self._before, self._after = made
         self._flags = None
@@ -87,7 +87,7 @@ def member(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Ranks], Member
 def test_the_watchdog_frees_a_device_and_leaving_drops_the_graphs_first(
     member: Callable[[Ranks], Membership],
 ) -> None:
-    ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
+    ranks, group = Ranks(RankPlace(2, 3, 2)), OnDevice()
     ranks.join(group)
     graphs = Graphs(group)
     ranks.records(graphs)
@@ -103,7 +103,7 @@ def test_the_watchdog_frees_a_device_and_leaving_drops_the_graphs_first(
 
 
 def test_nobody_is_cut_off_who_does_not_wait(member: Callable[[Ranks], Membership]) -> None:
-    ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
+    ranks, group = Ranks(RankPlace(2, 3, 2)), OnDevice()
     ranks.join(group)
     membership = member(ranks)
     membership.over()
@@ -118,7 +118,7 @@ def test_nobody_is_cut_off_who_does_not_wait(member: Callable[[Ranks], Membershi
 def test_who_waits_for_a_device_while_it_loads_is_cut_off(
     member: Callable[[Ranks], Membership],
 ) -> None:
-    ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
+    ranks, group = Ranks(RankPlace(2, 3, 2)), OnDevice()
     ranks.join(group)
     membership = member(ranks)
     with ranks.waiting():
@@ -134,7 +134,7 @@ def test_who_hangs_while_hanging_up_is_ended(
     member: Callable[[Ranks], Membership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_SECONDS", 0.5)
-    ranks, group = Ranks(Place(2, 3, 2)), OnDevice()
+    ranks, group = Ranks(RankPlace(2, 3, 2)), OnDevice()
     ranks.join(group)
     membership = member(ranks)
     membership.over()

@@ -12,7 +12,7 @@ from penstock_worker.grammar import Compile
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import Driver, Job, make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 from tests.worker.parallel.together import Formed, Together
 
 pytestmark = pytest.mark.timeout(300)
@@ -30,9 +30,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
 
 @pytest.fixture(scope="module")
 def alone(files: WeightFiles) -> list[list[int]]:
-    from penstock_worker.grammar import Grammars
+    from penstock_worker.grammar import SlotGrammars
 
-    grammars = Grammars(Evens(TINY.vocab_size), budget=20.0)
+    grammars = SlotGrammars(Evens(TINY.vocab_size), budget=20.0)
     assert compile_now(grammars, 1, EVEN) is None
     runner = make_runner(load_model(TINY, files, torch.float32), grammars=grammars)
     return [job.tokens for job in Driver(runner).run(jobs())]

@@ -51,7 +51,7 @@ def outcomes(together: Together) -> Iterator[type[Exception] | None]:
 def test_it_is_told_from_a_lost_rank_in_every_stage(files: WeightFiles, rank: int) -> None:
     with Formed(2, 2) as formed:
         together = Together(formed, TINY, files, num_blocks=8)
-        together.runners[formed.ranks[rank]]._forward._model.hidden = full
+        together.runners[formed.ranks[rank]]._kind._forward._model.hidden = full
         found = list(outcomes(together))
         together.close()
     assert found[rank] is OutOfDeviceMemory
@@ -74,7 +74,7 @@ def test_no_room_for_what_ranks_send_is_nobody_elses_loss(files: WeightFiles, wh
 def test_block_copies_may_be_what_there_is_no_room_for(tmp_path: Path) -> None:
     with Formed(1, 2) as formed:
         together = Together(formed, TINY, tiny_files(tmp_path), num_blocks=8)
-        together.runners[formed.ranks[0]]._copies.make = full
+        together.runners[formed.ranks[0]]._kind._copies.make = full
         assert next(outcomes(together)) is OutOfDeviceMemory
         formed.ranks[0].leave()
         together.close()

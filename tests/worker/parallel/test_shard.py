@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import RankGroup
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
 from tests.worker.checkpoints import TINY
 
@@ -22,7 +22,9 @@ def sized(**sizes: int) -> ModelConfig:
 
 
 def shards(config: ModelConfig, tensor: int, pipeline: int = 1) -> list[Shard]:
-    return [shard_of(config, Place(tensor, pipeline, rank)) for rank in range(tensor * pipeline)]
+    return [
+        shard_of(config, RankPlace(tensor, pipeline, rank)) for rank in range(tensor * pipeline)
+    ]
 
 
 @st.composite
@@ -116,15 +118,15 @@ def test_one_kv_head_is_kept_by_all() -> None:
 
 def test_places() -> None:
     named = RankGroup(tensor=2, pipeline=3, rank=4, rendezvous="", number=1)
-    place = Place.of(named)
+    place = RankPlace.of(named)
     assert (place.stage, place.tensor_rank, place.first, place.last) == (2, 0, False, True)
     assert place.lead
     assert place.layout == "tensor 2 pipeline 3"
-    assert Place.of(None).layout == "1 rank"
-    assert Place().first
-    assert Place().lead
+    assert RankPlace.of(None).layout == "1 rank"
+    assert RankPlace().first
+    assert RankPlace().lead
     with pytest.raises(ValueError, match="no rank"):
-        Place(2, 2, 4)
+        RankPlace(2, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_places() -> None:
 )
 def test_what_can_not_be_dealt_out_is_named(tensor: int, pipeline: int, said: str) -> None:
     with pytest.raises(StartupError, match=said):
-        shard_of(TINY, Place(tensor, pipeline, 0))
+        shard_of(TINY, RankPlace(tensor, pipeline, 0))

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock_worker.models.decoder import EMBEDDING, HEAD
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.registry import FORMATS
@@ -47,7 +47,9 @@ def compare(files: WeightFiles, config: ModelConfig, tensor: int, layer: int) ->
     def opened() -> Weights:
         return open_weights(files, config, torch.float32)
 
-    parts = [opened().cut_to(shard_of(config, Place(tensor, 1, rank))) for rank in range(tensor)]
+    parts = [
+        opened().cut_to(shard_of(config, RankPlace(tensor, 1, rank))) for rank in range(tensor)
+    ]
     for name, shape in whole_shapes(config, layer).items():
         whole = opened().take(name, shape)
         pieces = [part.take(name, shape) for part in parts]
@@ -70,7 +72,7 @@ def test_parts_of_the_default_model(default_model: PreparedModel, tensor: int) -
     config = default_model.config
     weights = [
         open_weights(default_model.weights, config, torch.float32).cut_to(
-            shard_of(config, Place(tensor, 1, rank))
+            shard_of(config, RankPlace(tensor, 1, rank))
         )
         for rank in range(tensor)
     ]
@@ -118,7 +120,7 @@ def test_temporary_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ranks_at(tensor: int, pipeline: int, rank: int) -> Ranks:
-    return Ranks(Place(tensor, pipeline, rank))
+    return Ranks(RankPlace(tensor, pipeline, rank))
 
 
 def load(config: ModelConfig, files: WeightFiles, ranks: Ranks) -> object:

@@ -14,7 +14,7 @@ from penstock.protocol.to_worker import NewSequence, Plan, RankGroup, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.group import Group
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous, split_address
 from penstock_worker.parallel.report import report, sampled_hash
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def slots(*, told: bool) -> Slots:
-    made = Slots(SlotBounds(slots=2, blocks=8, block_size=4, vocab=100, tokens=16), told=told)
+    made = Slots(
+        SlotBounds(slots=2, blocks=8, block_size=4, vocab=100, tokens=16), tokens_from_plans=told
+    )
     new = NewSequence(0, [1, 2, 3], 3, 0, TokenSampling(0), [0, 1, 2, 3])
     made.apply(Plan(1, 0, [], [new], [SlotWork(0, 0, 3)]))
     made[0].computed = 3
@@ -38,14 +40,14 @@ def work(made: Slots, start: int, count: int, sampled: list[int]) -> None:
 def test_sampled_tokens_are_appended_where_they_are_new() -> None:
     made = slots(told=True)
     work(made, 3, 1, [9])
-    assert made[0].tokens == [1, 2, 3, 9]
+    assert made[0].token_ids == [1, 2, 3, 9]
 
 
 def test_sampled_tokens_that_are_there_must_be_equal() -> None:
     made = slots(told=False)
     made[0].append(9)
     work(made, 3, 1, [9])
-    assert made[0].tokens == [1, 2, 3, 9]
+    assert made[0].token_ids == [1, 2, 3, 9]
     with pytest.raises(PlanError, match=r"\[9\] were sampled here, \[8\] elsewhere"):
         work(made, 3, 1, [8])
 
@@ -76,14 +78,14 @@ def test_a_token_that_was_deferred_elsewhere_is_computed_again() -> None:
 
 def test_only_the_lead_tells_slots_and_the_last_stage_a_hash() -> None:
     known = Result(4, [SlotResult(0, 17), SlotResult(3)])
-    told = {rank: report(known, Place(2, 2, rank), 0.5) for rank in (2, 3)}
+    told = {rank: report(known, RankPlace(2, 2, rank), 0.5) for rank in (2, 3)}
     assert told[2].slots == known.slots
     assert told[3].slots == []
     assert told[2].sampled == told[3].sampled > 0
     assert told[2].sampled < 2**63
-    silent = report(Result(4, [SlotResult(0), SlotResult(3)]), Place(2, 2, 0), 0.5)
+    silent = report(Result(4, [SlotResult(0), SlotResult(3)]), RankPlace(2, 2, 0), 0.5)
     assert (silent.slots, silent.sampled) == ([], 0)
-    assert report(known, Place(), 0.5) == Result(4, known.slots, 0.5)
+    assert report(known, RankPlace(), 0.5) == Result(4, known.slots, 0.5)
 
 
 def test_the_hash_tells_outcomes_apart() -> None:
@@ -125,7 +127,7 @@ def test_alone_there_is_nobody_to_ask() -> None:
     assert ALONE.any([True, False]) == [True, False]
     assert ALONE.least([4, 5]) == [4, 5]
     with pytest.raises(GroupLost, match="in no group"):
-        Ranks(Place(2, 1, 0)).sum(x)
+        Ranks(RankPlace(2, 1, 0)).sum(x)
 
 
 def test_sums_are_in_rank_order_in_float32_and_rounded_once() -> None:

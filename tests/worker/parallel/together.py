@@ -16,19 +16,21 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Compile, Grammars
+from penstock_worker.grammar import Compile, SlotGrammars
 from penstock_worker.models import model_class
 from penstock_worker.parallel.group import Group
-from penstock_worker.parallel.place import Place
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.rendezvous import Rendezvous
 from penstock_worker.parallel.report import report
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler import choose
-from penstock_worker.steps.host_runner import Observer, Runner
-from penstock_worker.steps.stage import StageRunner
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.stage import EarlierStage
 from penstock_worker.weights.opening import open_weights
+from tests.worker.runners import Observer, host_runner
 
 CPU = torch.device("cpu")
 
@@ -38,7 +40,7 @@ class Formed:
     wanted: whether their session stands."""
 
     def __init__(self, tensor: int, pipeline: int = 1) -> None:
-        places = [Place(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
+        places = [RankPlace(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
         self.ranks = [Ranks(place) for place in places]
         self.pool = ThreadPoolExecutor(len(places))
         self.rendezvous = [Rendezvous("127.0.0.1") for _ in places]
@@ -51,7 +53,7 @@ class Formed:
         first = self.rendezvous[0].address()
         self.each(lambda ranks: self._join(ranks, first))
 
-    def _named(self, place: Place, first: str) -> RankGroup:
+    def _named(self, place: RankPlace, first: str) -> RankGroup:
         return RankGroup(
             tensor=place.tensor,
             pipeline=place.pipeline,
@@ -83,7 +85,7 @@ class Formed:
 
 
 class Together:
-    """A model over formed ranks; drives like one Runner.
+    """A model over formed ranks; drives like one StepRunner.
 
     Checks of every step that the ranks of the last stage have sampled alike.  compiles: each rank's
     grammar library.  observer: of the last stage's lead.
@@ -107,7 +109,7 @@ class Together:
         self._told: dict[int, list[int]] = {}
         self._last_stage = [one for one in formed.ranks if one.place.last]
 
-        def build(ranks: Ranks) -> Runner | StageRunner:
+        def build(ranks: Ranks) -> StepRunner[Any]:
             torch.set_num_threads(1)
             with torch.inference_mode():
                 weights = open_weights(files, config, dtype)
@@ -125,13 +127,14 @@ class Together:
             bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, 2048)
             if not ranks.place.last:
                 copies = BlockCopies(forward.kv_blocks(), 0)
-                return StageRunner(forward, Slots(bounds, told=True), copies)
+                stage = EarlierStage(forward, Slots(bounds, tokens_from_plans=True), copies)
+                return StepRunner(HostQueue(), stage)
             grammars = None
             if compiles is not None:
-                grammars = Grammars(compiles(ranks), budget=budget, agree=ranks.any)
+                grammars = SlotGrammars(compiles(ranks), budget=budget, agree=ranks.any)
             # Every row's logits are joined, so all ranks of the stage must want them.
             watching = observer if ranks.place.lead else (lambda *row: None)
-            return Runner(
+            return host_runner(
                 forward,
                 choose(1),
                 Slots(bounds),

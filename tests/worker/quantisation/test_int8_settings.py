@@ -13,8 +13,8 @@ from penstock.model_config import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
-from tests.worker.parity import run_with_logits
-from tests.worker.test_cpu_forward import BASE, prompts, variant
+from tests.worker.forward.test_cpu_forward import BASE, prompts, variant
+from tests.worker.models.parity import run_with_logits
 from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(240)
@@ -39,20 +39,22 @@ def test_memory_of_a_block(files: WeightFiles, backend: str, cache: str, per_hea
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_fingerprints_tell_caches_apart(files: WeightFiles, backend: str) -> None:
     caches = ("float32", "bfloat16", "int8")
-    numerics = [
-        CPUModel(BASE, files, "bfloat16", kv_cache_dtype=cache, backend=backend).recipe().numerics
+    fingerprint = [
+        CPUModel(BASE, files, "bfloat16", kv_cache_dtype=cache, backend=backend)
+        .recipe()
+        .fingerprint
         for cache in caches
     ]
-    assert all(f"KV {cache}" in said for cache, said in zip(caches, numerics, strict=True))
-    auto = CPUModel(BASE, files, "bfloat16", backend=backend).recipe().numerics
-    assert auto == numerics[1]
+    assert all(f"KV {cache}" in said for cache, said in zip(caches, fingerprint, strict=True))
+    auto = CPUModel(BASE, files, "bfloat16", backend=backend).recipe().fingerprint
+    assert auto == fingerprint[1]
 
 
 def test_quantising_is_in_the_fingerprint(files: WeightFiles) -> None:
     recipe = CPUModel(BASE, files, "auto", quantization="int8").recipe()
     assert recipe.dtype == "int8"
-    assert recipe.numerics != CPUModel(BASE, files, "auto").recipe().numerics
-    assert "int8 KV bfloat16" in recipe.numerics
+    assert recipe.fingerprint != CPUModel(BASE, files, "auto").recipe().fingerprint
+    assert "int8 KV bfloat16" in recipe.fingerprint
 
 
 @pytest.mark.parametrize("tied", [True, False])

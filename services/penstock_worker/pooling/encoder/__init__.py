@@ -1,9 +1,4 @@
-"""Bidirectional encoders: BERT, RoBERTa, DistilBERT and MPNet.
-
-names   their checkpoints' names for tensors, made one
-model   embedding and layers
-ops     what layers are written in; reference_ops, triton_ops: whose kernels
-"""
+"""Bidirectional encoders: BERT, RoBERTa, DistilBERT and MPNet."""
 
 from penstock_worker.pooling.encoder.model import EncoderModel
 

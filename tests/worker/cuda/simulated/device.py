@@ -43,7 +43,7 @@ class Memory:
 
 
 @dataclass
-class Recording:
+class CapturedWork:
     """Work of a CUDA graph. outside: memory of others that it reads or writes at each replay."""
 
     works: list[Work] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Device:
         self.highest = 0
         self.captures = 0
         self.stream = STREAM
-        self.recording: Recording | None = None
+        self.recording: CapturedWork | None = None
         self._pinned: dict[int, tuple[int, Tensor | None]] = {}
         self.main = Stream()
         self.streams = [self.main]
@@ -179,10 +179,10 @@ class Device:
 
     def begin_capture(self) -> None:
         self.wait()
-        self.recording = Recording()
+        self.recording = CapturedWork()
         self.captures += 1
 
-    def end_capture(self) -> Recording:
+    def end_capture(self) -> CapturedWork:
         recording, self.recording = self.recording, None
         if recording is None:
             raise Misuse("nothing is captured")
@@ -191,7 +191,7 @@ class Device:
             raise Misuse(f"memory of the graphs' pool is held beyond the capture: {sizes}")
         return recording
 
-    def replay(self, recording: Recording) -> None:
+    def replay(self, recording: CapturedWork) -> None:
         if any(memory() is None for memory in recording.outside.values()):
             raise Misuse("a graph reaches memory that was given back")
         for work in recording.works:

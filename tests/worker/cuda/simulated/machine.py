@@ -12,16 +12,18 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.device.queue import queue_of
 from penstock_worker.forward import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.steps.begun import DeviceStep
-from penstock_worker.steps.generate import DeviceRunner
+from penstock_worker.steps.begun import BegunStep
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device, Misuse
-from tests.worker.grammar_tools import EVEN, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, compile_now
 
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="bfloat16")
 
@@ -61,7 +63,7 @@ class Machine:
         with torch.inference_mode():
             self.parts: DeviceParts = load_on_device(recipe, self.setup, config.vocab_size)
         setup = self.setup
-        self.grammars = Grammars(Even(config.vocab_size), budget=20.0)
+        self.grammars = SlotGrammars(Even(config.vocab_size), budget=20.0)
         compile_now(self.grammars, 1, EVEN)
         bounds = SlotBounds(
             setup.max_num_seqs,
@@ -70,17 +72,20 @@ class Machine:
             config.vocab_size,
             setup.max_model_len,
         )
-        self.runner = DeviceRunner(
+        queue = queue_of(recipe.device)
+        kind = Generate(
+            queue,
             self.parts.forward,
             self.parts.sampler,
             Slots(bounds),
             copies=self.parts.copies,
             grammars=self.grammars,
-            phases=Phases(),
+            newest=self.parts.forward.newest,
         )
+        self.runner = StepRunner(queue, kind, phases=Phases())
         self.waited: set[str] = set()
 
-    def begin(self, plan: Plan) -> DeviceStep:
+    def begin(self, plan: Plan) -> BegunStep:
         """Fails where it waits for anything but what is stated."""
         before = len(self.device.waits)
         step = self.runner.begin(plan)

@@ -15,7 +15,7 @@ from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
-from penstock_worker.steps.errors import Pending
+from penstock_worker.steps.in_flight import PendingStep
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.machine import MAY_WAIT, small_setup
@@ -102,7 +102,7 @@ class Pipeline(Together):
         begun = self.formed.computing(lambda ranks: self._begin(ranks, plans[ranks]))
         return PipelineStep(self, dict(zip(self.formed.ranks, begun, strict=True)))
 
-    def _begin(self, ranks: Ranks, plan: Plan) -> Pending:
+    def _begin(self, ranks: Ranks, plan: Plan) -> PendingStep:
         """Fails where it waits for anything but what is stated."""
         device = self.formed.devices[ranks]
         before = len(device.waits)
@@ -140,9 +140,9 @@ class Pipeline(Together):
 
 
 class PipelineStep:
-    """A Pending of all ranks."""
+    """A PendingStep of all ranks."""
 
-    def __init__(self, pipeline: Pipeline, begun: dict[Ranks, Pending]) -> None:
+    def __init__(self, pipeline: Pipeline, begun: dict[Ranks, PendingStep]) -> None:
         self._pipeline = pipeline
         self._begun = begun
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from tests.worker.cuda.simulated.device import Device, Misuse, Recording
+from tests.worker.cuda.simulated.device import CapturedWork, Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.launches import launching
 from tests.worker.cuda.simulated.nccl import Communicator
@@ -54,7 +54,7 @@ class Event:
 
 class CUDAGraph:
     def __init__(self) -> None:
-        self.recording: Recording | None = None
+        self.recording: CapturedWork | None = None
         self.device: Device | None = None
 
     def replay(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from loadtest.gpu.shapes import LLAMA_8B
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from tests.kernels.triton.compile_for_hopper import Compiler
 from tests.worker.cuda.simulated.device import Device
@@ -29,7 +29,7 @@ ALL = TokenSampling(
     min_p=0.05,
     logprobs=20,
     prompt_logprobs=5,
-    adjustments=Adjustments(presence=1.0, bias={1: 1.0}, bad_words=((5,),)),
+    adjustments=LogitsAdjustments(presence=1.0, bias={1: 1.0}, bad_words=((5,),)),
 )
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},

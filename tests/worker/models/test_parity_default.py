@@ -12,7 +12,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_worker.models.decoder import DecoderModel
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
-from tests.worker.parity import compare
+from tests.worker.models.parity import compare
 from tests.worker.prompts import LONG, TEXTS
 
 WANTED = 64

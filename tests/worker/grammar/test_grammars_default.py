@@ -16,11 +16,11 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.text.tokenizer import Tokenizer
-from penstock_worker.grammar import GrammarError, Grammars
+from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
-from tests.worker.grammar_tools import compile_now
+from tests.worker.grammar.grammar_tools import compile_now
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -108,7 +108,7 @@ def jobs(tokenizer: Tokenizer, eos: tuple[int, ...]) -> list[Job]:
 def run(
     compiler: Compiler, model: CPUModel, work: list[Job], patience: float, **options: int
 ) -> list[Job]:
-    grammars = Grammars(compiler, budget=patience)
+    grammars = SlotGrammars(compiler, budget=patience)
     for number, definition in GRAMMARS.items():
         assert compile_now(grammars, number, definition) is None
     runner = make_runner(model, grammars=grammars, threads=2)
@@ -151,7 +151,7 @@ def test_any_json_object(compiler: Compiler, model: CPUModel, default_tokenizer:
 
 @pytest.mark.parametrize("words", BAD)
 def test_what_cannot_be_compiled_is_explained(compiler: Compiler, words: str) -> None:
-    grammars = Grammars(compiler, budget=1.0)
+    grammars = SlotGrammars(compiler, budget=1.0)
     reason = compile_now(grammars, 1, BAD[words])
     assert reason is not None
     assert words in reason
@@ -159,7 +159,7 @@ def test_what_cannot_be_compiled_is_explained(compiler: Compiler, words: str) ->
 
 
 def test_a_schema_that_admits_everything(compiler: Compiler) -> None:
-    grammars = Grammars(compiler, budget=1.0)
+    grammars = SlotGrammars(compiler, budget=1.0)
     assert compile_now(grammars, 1, Grammar("json_schema", "true")) is None
 
 
@@ -202,7 +202,7 @@ def test_what_takes_long_to_compile_is_refused_and_holds_nobody_up(
     compiler: Compiler, name: str
 ) -> None:
     """llguidance would take 40 s, or gigabytes. By this process's clock of the processor."""
-    grammars = Grammars(compiler, budget=1.0)
+    grammars = SlotGrammars(compiler, budget=1.0)
     assert compile_now(grammars, 1, GRAMMARS[2]) is None
     before = time.process_time()
     answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
@@ -328,7 +328,7 @@ def test_other_dialects(
 
 
 def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:
-    grammars = Grammars(Compiler(default_folder / "tokenizer.json", 49152, ()), budget=1.0)
+    grammars = SlotGrammars(Compiler(default_folder / "tokenizer.json", 49152, ()), budget=1.0)
     assert "EOS" in compile_now(grammars, 1, GRAMMARS[2])
 
 
@@ -338,7 +338,7 @@ def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(
     """Every step gives the plain request its token; the other misses more and more of them."""
     ids = default_tokenizer.encode(PROMPT)
     [undisturbed] = run(compiler, model, [Job(ids, 300, TokenSampling(0, temperature=0.0))], 0.0)
-    grammars = Grammars(compiler, budget=0.002)
+    grammars = SlotGrammars(compiler, budget=0.002)
     assert compile_now(grammars, 1, AMBIGUOUS) is None
     driver = Driver(make_runner(model, grammars=grammars, threads=2))
     plain = Job(ids, 300, TokenSampling(0, temperature=0.0))

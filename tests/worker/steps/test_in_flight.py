@@ -8,14 +8,21 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, Stop
+from penstock_worker.batch.block_copies import NO_COPIES
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.device.queue import HostQueue
 from penstock_worker.engine_session import Activity, Heard
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.steps import in_flight as module
-from penstock_worker.steps.errors import Executed
+from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight
+from penstock_worker.steps.kinds import StepKind
+from penstock_worker.steps.runner import StepRunner
 
 
 class Session:
@@ -25,7 +32,7 @@ class Session:
 
 
 class Step:
-    """A Pending that is done when the test says so. looks: how often it was asked."""
+    """A PendingStep that is done when the test says so. looks: how often it was asked."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -52,20 +59,44 @@ class Device:
         return self.steps[-1]
 
 
-class Immediate:
-    """A runner that computes at once, and looks at what is said of it meanwhile."""
+class Watching(StepKind[None]):
+    """Computes at once, and looks at what is said of it meanwhile."""
 
     def __init__(self, activity: Activity) -> None:
+        slots = Slots(SlotBounds(slots=1, blocks=1, block_size=1, vocab=1, tokens=1))
+        super().__init__(SimpleNamespace(layers_done=0), slots, NO_COPIES, SlotGrammars())
         self.activity = activity
         self.seen: list[int | None] = []
 
-    def begin(self, plan: Plan) -> Executed:
-        return Executed(self._execute, plan)
-
-    def _execute(self, plan: Plan) -> Result:
+    def prepare(self, plan: Plan) -> None:
+        super().prepare(plan)
         self.seen.append(self.activity.step)
         time.sleep(0.01)
-        return Result(plan.step, [], sampled=plan.step)
+
+    def launch(self, *ignored: object) -> None:
+        raise AssertionError("there is no work")
+
+    settle = launch
+
+
+class Immediate:
+    """A StepRunner of a host, whose results bear their step's number."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.kind = Watching(activity)
+        self._runner = StepRunner(HostQueue(), self.kind)
+
+    def begin(self, plan: Plan) -> Numbered:
+        return Numbered(self._runner.begin(plan))
+
+
+class Numbered:
+    def __init__(self, step: BegunStep[None]) -> None:
+        self._step = step
+        self.done = step.done
+
+    def result(self) -> Result:
+        return msgspec.structs.replace(self._step.result(), sampled=self._step.plan.step)
 
 
 def plan(step: int) -> Plan:
@@ -177,7 +208,7 @@ def test_who_computes_at_once_is_told_of_at_once(session: Session) -> None:
     for step in (1, 2, 3):
         steps.begin(7, plan(step), runner)
         assert len(steps) == 0
-    assert runner.seen == [1, 2, 3]
+    assert runner.kind.seen == [1, 2, 3]
     assert [(result.step, result.sampled) for result in results] == [(1, 1), (2, 2), (3, 3)]
     assert all(result.compute_seconds >= 0.01 for result in results)
     assert session.activity.step is None

@@ -12,9 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock_kernels import reference
-from penstock_worker.sampler import Ask, CPUSampler, ReferenceSampler, Sampler, rules_of
+from penstock_worker.sampler import (
+    CPUSampler,
+    ReferenceSampler,
+    Sampler,
+    SampleRequest,
+    adjustments_of,
+)
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,13 +37,13 @@ def make_sampler(name: str) -> Sampler:
     return CPUSampler(threads=1) if name == "cpu" else ReferenceSampler()
 
 
-def ask(sampling: TokenSampling, prompt: list[int], output: list[int], vocab: int) -> Ask:
-    rules = rules_of(sampling, prompt + output, len(prompt), vocab)
-    return Ask(sampling, 0, len(output), None, rules)
+def ask(sampling: TokenSampling, prompt: list[int], output: list[int], vocab: int) -> SampleRequest:
+    rules = adjustments_of(sampling, prompt + output, len(prompt), vocab)
+    return SampleRequest(sampling, 0, len(output), None, rules)
 
 
 def slow_logits(
-    logits: np.ndarray, wanted: Adjustments, prompt: list[int], output: list[int]
+    logits: np.ndarray, wanted: LogitsAdjustments, prompt: list[int], output: list[int]
 ) -> dict[int, float]:
     """What may be chosen, by id, and its logit: every rule as its definition reads."""
     kept: dict[int, float] = {}
@@ -86,7 +92,7 @@ penalties = st.sampled_from([-2.0, -0.5, 0.0, 0.0, 0.7, 2.0])
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[np.ndarray, TokenSampling, list[int], list[int]]:
-    wanted = Adjustments(
+    wanted = LogitsAdjustments(
         presence=draw(penalties),
         frequency=draw(penalties),
         repetition=draw(st.sampled_from([1.0, 1.0, 0.5, 1.3, 5.0])),
@@ -157,12 +163,12 @@ def test_rules_that_followed_the_output_are_those_that_replayed_it(
     case: tuple[np.ndarray, TokenSampling, list[int], list[int]],
 ) -> None:
     _, sampling, prompt, output = case
-    followed = rules_of(sampling, prompt, len(prompt), VOCAB)
+    followed = adjustments_of(sampling, prompt, len(prompt), VOCAB)
     if followed is None:
         return
     for at, token in enumerate(output):
         followed.advance(token)
-        replayed = rules_of(sampling, prompt + output[: at + 1], len(prompt), VOCAB)
+        replayed = adjustments_of(sampling, prompt + output[: at + 1], len(prompt), VOCAB)
         assert replayed is not None
         assert replayed.banned == followed.banned
         if followed.penalties is not None:
@@ -173,9 +179,9 @@ def test_rules_that_followed_the_output_are_those_that_replayed_it(
 
 def test_many_distinct_tokens_are_counted() -> None:
     """More than the arrays begin with room for."""
-    sampling = TokenSampling(seed=1, adjustments=Adjustments(frequency=0.1, repetition=1.1))
+    sampling = TokenSampling(seed=1, adjustments=LogitsAdjustments(frequency=0.1, repetition=1.1))
     tokens = np.random.default_rng(1).integers(0, 700, 3000).tolist()
-    rules = rules_of(sampling, tokens[:500], 500, 700)
+    rules = adjustments_of(sampling, tokens[:500], 500, 700)
     assert rules is not None
     for token in tokens[500:]:
         rules.advance(token)
@@ -197,7 +203,7 @@ DISTRIBUTIONS: list[dict[str, Any]] = [
 def test_distribution_with_penalties(sampler: Sampler, fields: dict[str, Any]) -> None:
     """Chi-square of 6,000 draws over the tokens that are expected 5 times or more."""
     count, vocab, prompt, output = 6000, 40, [1, 2, 3, 3], [5, 5, 5, 6, 7]
-    wanted = Adjustments(
+    wanted = LogitsAdjustments(
         presence=0.4,
         frequency=0.3,
         repetition=1.3,
@@ -210,8 +216,8 @@ def test_distribution_with_penalties(sampler: Sampler, fields: dict[str, Any]) -
     weights = slow_weights(slow_logits(logits.numpy(), wanted, prompt, output), sampling)
     probabilities = np.array([weights.get(token, 0.0) for token in range(vocab)])
     probabilities /= probabilities.sum()
-    rules = rules_of(sampling, prompt + output, len(prompt), vocab)
-    asks = [Ask(sampling, 0, at, None, rules) for at in range(count)]
+    rules = adjustments_of(sampling, prompt + output, len(prompt), vocab)
+    asks = [SampleRequest(sampling, 0, at, None, rules) for at in range(count)]
     chosen = sampler.sample(logits.expand(count, vocab).contiguous(), asks)
     seen = np.bincount([choice.token or 0 for choice in chosen], minlength=vocab)
     assert not seen[probabilities == 0].any()
@@ -230,7 +236,7 @@ def test_greedy_obeys_them_all(sampler: Sampler) -> None:
     logits = torch.tensor([[0.0, 5.0, 4.0, 3.0, 2.0, 1.0]])
 
     def greedy(output: list[int], **fields: Any) -> int | None:
-        sampling = TokenSampling(seed=1, temperature=0.0, adjustments=Adjustments(**fields))
+        sampling = TokenSampling(seed=1, temperature=0.0, adjustments=LogitsAdjustments(**fields))
         return sampler.sample(logits, [ask(sampling, [2], output, 6)])[0].token
 
     assert greedy([], allowed=(0, 4, 5)) == 4
@@ -246,14 +252,14 @@ def test_greedy_obeys_them_all(sampler: Sampler) -> None:
 def test_a_grammar_min_tokens_and_rules_cut_together(sampler: Sampler) -> None:
     logits = torch.tensor([[9.0, 8.0, 7.0, 6.0, 5.0]])
     grammar = np.array([True, True, False, True, True])
-    wanted = Adjustments(allowed=(0, 1, 2, 3), bad_words=((1,),))
+    wanted = LogitsAdjustments(allowed=(0, 1, 2, 3), bad_words=((1,),))
     sampling = TokenSampling(
         seed=1, temperature=0.0, min_tokens=1, held_back=(0,), adjustments=wanted
     )
 
     def choice(mask: np.ndarray, emitted: int) -> Any:
-        rules = rules_of(sampling, [2] + [4] * emitted, 1, 5)
-        return sampler.sample(logits, [Ask(sampling, 0, emitted, mask, rules)])[0]
+        rules = adjustments_of(sampling, [2] + [4] * emitted, 1, 5)
+        return sampler.sample(logits, [SampleRequest(sampling, 0, emitted, mask, rules)])[0]
 
     assert choice(grammar, 0).token == 3
     assert choice(grammar, 1).token == 0
@@ -283,11 +289,11 @@ def test_what_is_held_back(
         seed=1,
         min_tokens=10,
         held_back=early,
-        adjustments=Adjustments(allowed=allowed, bad_words=bad_words),
+        adjustments=LogitsAdjustments(allowed=allowed, bad_words=bad_words),
     )
     mask = None if grammar is None else np.isin(np.arange(VOCAB), sorted(grammar))
-    rules = rules_of(sampling, [1, *output], 1, VOCAB)
-    held = Ask(sampling, 0, len(output), mask, rules).held_back()
+    rules = adjustments_of(sampling, [1, *output], 1, VOCAB)
+    held = SampleRequest(sampling, 0, len(output), mask, rules).held_back()
     fit = {
         token
         for token in range(VOCAB)
@@ -303,7 +309,7 @@ def test_what_is_held_back(
 def test_scores_are_those_of_sampled_tokens(sampler: Sampler) -> None:
     """What is said of a prompt's token is, to the bit, what is said of an emitted one."""
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 3
-    asked = [Ask(TokenSampling(seed=seed, logprobs=4), 0, 0) for seed in range(3)]
+    asked = [SampleRequest(TokenSampling(seed=seed, logprobs=4), 0, 0) for seed in range(3)]
     chosen = sampler.sample(logits, asked)
     tokens = [choice.token or 0 for choice in chosen]
     assert sampler.score(logits, tokens, 4) == [choice.logprobs for choice in chosen]

@@ -1,4 +1,9 @@
-"""Inputs of a step that were queued together, from then until the host has their vectors."""
+"""Pooling on a device that works behind a queue.
+
+A whole step is queued, down to the copies of its vectors to pinned memory.  Its result waits for
+those, and does on the host what differs from request to request: cutting, normalising,
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +17,56 @@ from penstock.model_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots
-from penstock_worker.pooling.device_body import Hidden
+from penstock_worker.pooling.device_body import DeviceBody, Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, finished, scored
-from penstock_worker.sampler.transfers import Fetched, Transfers
-from penstock_worker.steps.attempts import failure
+from penstock_worker.sampler.transfers import Fetched, Transfers, transfers
+from penstock_worker.steps.plans import failure
 
 log = logs.get(__name__)
 
 
+class DevicePooler:
+    """body and head work on one queue. ways: between host and device; None: torch's own."""
+
+    def __init__(
+        self,
+        body: DeviceBody,
+        head: Head | None,
+        config: PoolingConfig,
+        ways: Transfers | None = None,
+    ) -> None:
+        self.body = body
+        self._head = head
+        self._config = config
+        self._transfers = ways or transfers(body.device)
+
+    def launch(self, scheduled: list[SlotWork], slots: Slots) -> DevicePoolingLaunch:
+        launch = DevicePoolingLaunch.of(scheduled, slots, self._config)
+        launch.fetch(self.body.hidden(scheduled, slots), self._head, self._transfers)
+        launch.advance()
+        return launch
+
+
 @dataclass
-class PoolingLaunch:
-    """slots: whose works they are, as they were then."""
+class DevicePoolingLaunch:
+    """Inputs of a step that were queued together, until the host has their vectors."""
 
     works: list[SlotWork]
-    slots: dict[int, Slot]
+    slots: dict[int, Slot]  # Whose works they are, as they were then.
+    config: PoolingConfig
     _fetched: Fetched | None = None
     _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """By slot: which of the fetched tensors has its numbers, and in which row; None: all of it."""
 
     @staticmethod
-    def of(works: list[SlotWork], slots: Slots) -> PoolingLaunch:
+    def of(works: list[SlotWork], slots: Slots, config: PoolingConfig) -> DevicePoolingLaunch:
         """Raises PlanError for a slot that asks for text."""
         for work in works:
             if slots[work.slot].pooling is None:
                 raise PlanError(f"slot {work.slot} asks a pooling model for text")
-        return PoolingLaunch(works, {work.slot: slots[work.slot] for work in works})
+        held = {work.slot: slots[work.slot] for work in works}
+        return DevicePoolingLaunch(works, held, config)
 
     def fetch(self, hidden: Hidden, head: Head | None, transfers: Transfers) -> None:
         """Queues what inputs that end here are asked for, and its way to the host."""
@@ -67,7 +96,7 @@ class PoolingLaunch:
         for work in self.works:
             self.slots[work.slot].computed = work.start + work.count
 
-    def settle(self, config: PoolingConfig) -> dict[int, SlotResult]:
+    def settle(self) -> dict[int, SlotResult]:
         """What each work gave, but for those of slots that have failed. Waits for the device."""
         arrays = [] if self._fetched is None else self._fetched.arrays()
         values = [torch.from_numpy(array) for array in arrays]
@@ -77,24 +106,24 @@ class PoolingLaunch:
             if slot.failed is not None:
                 continue
             try:
-                results[work.slot] = self._settled(work, slot, values, config)
+                results[work.slot] = self._settled(work, slot, values)
             except Exception as error:
                 log.error("an input's vectors can't be had", exception=True, slot=work.slot)
                 slot.failed = failure(error)
         return results
 
-    def _settled(
-        self, work: SlotWork, slot: Slot, values: list[Tensor], config: PoolingConfig
-    ) -> SlotResult:
+    def _settled(self, work: SlotWork, slot: Slot, values: list[Tensor]) -> SlotResult:
         place = self._places.get(work.slot)
         if place is None or slot.pooling is None:
             return SlotResult(work.slot)
         tensor, row = place
         own = values[tensor] if row is None else values[tensor][row].clone()
-        return SlotResult(work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, config)))
+        return SlotResult(
+            work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, self.config))
+        )
 
     def _ends(self, work: SlotWork) -> bool:
-        return work.start + work.count == len(self.slots[work.slot].tokens)
+        return work.start + work.count == len(self.slots[work.slot].token_ids)
 
 
 def _all(hidden: Hidden) -> Tensor:

@@ -1,4 +1,4 @@
-"""What one sequence's sampling demands beyond the numbers in its TokenSampling."""
+"""How the logits of a sequence are changed before a token is chosen."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.protocol.common import Adjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.bits import words_of
 from penstock_worker.sampler.penalties import Penalties, PromptIds
 
 
-class Demands:
-    """What the sequences of one request have in common: made once, and not changed.
+class RequestAdjustments:
+    """What the sequences of one request have in common: made once, and not changed."""
 
-    prompt: its ids.  vocab: ids.
-    """
-
-    def __init__(self, wanted: Adjustments, prompt: Sequence[int], vocab: int) -> None:
+    def __init__(
+        self, wanted: LogitsAdjustments, prompt_token_ids: Sequence[int], vocab: int
+    ) -> None:
         self.wanted = wanted
         self._vocab = vocab
-        self._prompt = PromptIds(prompt if wanted.repetition != 1.0 else ())
+        self._prompt = PromptIds(prompt_token_ids if wanted.repetition != 1.0 else ())
         self.bad_words = BadWords(wanted.bad_words) if wanted.bad_words else None
 
     def penalties(self, output: Sequence[int]) -> Penalties | None:
@@ -70,56 +69,54 @@ class Demands:
         return np.flatnonzero(~self.allowed).astype(np.int32)
 
 
-class Rules:
-    """Allowed ids, bad words, biases and penalties of one sequence.
+class SequenceAdjustments:
+    """Allowed ids, bad words, biases and penalties of one sequence."""
 
-    demands: of its request.  output: what it has emitted; `advance` is told each new token.
-    """
-
-    def __init__(self, demands: Demands, output: Sequence[int]) -> None:
-        self._demands = demands
-        self._bad_words = demands.bad_words
+    def __init__(self, request: RequestAdjustments, output: Sequence[int]) -> None:
+        """output: ids that it has emitted; `advance` is told each new one."""
+        self._request = request
+        self._bad_words = request.bad_words
         self._state = 0 if self._bad_words is None else self._bad_words.after(output)
-        self.penalties = demands.penalties(output)
+        self.penalties = request.penalties(output)
 
-    def beside(self, output: Sequence[int]) -> Rules:
+    def beside(self, output: Sequence[int]) -> SequenceAdjustments:
         """Of another sequence of the same request, which has emitted `output`."""
-        return Rules(self._demands, output)
+        return SequenceAdjustments(self._request, output)
 
     @property
     def bias(self) -> dict[int, float]:
         """What is added to the logits of ids."""
-        return self._demands.wanted.bias
+        return self._request.wanted.bias
 
     @property
     def bias_ids(self) -> np.ndarray:
         """int32, in the order of `bias`."""
-        return self._demands.bias_ids
+        return self._request.bias_ids
 
     @property
     def biases(self) -> np.ndarray:
         """float64, in the order of `bias`."""
-        return self._demands.biases
+        return self._request.biases
 
     @property
     def allowed(self) -> np.ndarray | None:
         """[vocab] bool, not to be changed; None: all."""
-        return self._demands.allowed
+        return self._request.allowed
 
     @property
     def limited(self) -> bool:
         """Whether only some ids are allowed."""
-        return self._demands.wanted.allowed is not None
+        return self._request.wanted.allowed is not None
 
     @property
     def allowed_words(self) -> np.ndarray | None:
         """`allowed`, a bit each (see bits.py), not to be changed; None: all."""
-        return self._demands.allowed_words
+        return self._request.allowed_words
 
     @property
     def disallowed(self) -> np.ndarray:
         """The ids that aren't `allowed`, int32: most steps need no more."""
-        return self._demands.disallowed
+        return self._request.disallowed
 
     @property
     def banned(self) -> frozenset[int]:
@@ -153,10 +150,13 @@ class Rules:
         return token in self.banned or (self.allowed is not None and not self.allowed[token])
 
 
-def rules_of(
-    sampling: TokenSampling, tokens: Sequence[int], prompt: int, vocab: int
-) -> Rules | None:
-    """Of a sequence whose first `prompt` tokens are its prompt; None where it has none."""
+def adjustments_of(
+    sampling: TokenSampling, token_ids: Sequence[int], num_prompt: int, vocab: int
+) -> SequenceAdjustments | None:
+    """Of a sequence whose first `num_prompt` tokens are its prompt; None where it has none."""
     if sampling.adjustments is None:
         return None
-    return Rules(Demands(sampling.adjustments, tokens[:prompt], vocab), tokens[prompt:])
+    prompt_token_ids, output = token_ids[:num_prompt], token_ids[num_prompt:]
+    return SequenceAdjustments(
+        RequestAdjustments(sampling.adjustments, prompt_token_ids, vocab), output
+    )

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.protocol.common import Adjustments, Pooling, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, Pooling, TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,7 +23,7 @@ RULED = TokenSampling(
     11,
     temperature=1.3,
     logprobs=2,
-    adjustments=Adjustments(
+    adjustments=LogitsAdjustments(
         presence=0.5, repetition=1.2, bias={3: 2.0}, bad_words=((9, 3), (3,), (4, 5, 6))
     ),
 )
@@ -49,7 +49,7 @@ def admit(slots: Slots, *admitted: NewSequence, released: list[int] | None = Non
     slots.apply(Plan(1, 0, released or [], list(admitted), []))
 
 
-def steps(runner: Runner, admitted: list[NewSequence]) -> list[Result]:
+def steps(runner: StepRunner, admitted: list[NewSequence]) -> list[Result]:
     """The prompt and five tokens more of each of three sequences."""
     results = [
         runner.execute(
@@ -83,10 +83,10 @@ def test_they_say_what_they_say_in_full(tiny_models: dict[torch.dtype, DecoderMo
 def test_what_the_request_brought_is_made_once() -> None:
     slots = bounded()
     admit(slots, in_full(0, 0, [3], [0, 1]), beside(1, 1, [], [2, 3]))
-    first, second = slots[0].rules, slots[1].rules
+    first, second = slots[0].adjustments, slots[1].adjustments
     assert first is not None
     assert second is not None
-    assert second._demands is first._demands
+    assert second._request is first._request
     assert second.penalties is not None
     assert second.penalties.ids.tolist() == PROMPT, "what its sibling has emitted is not its own"
     assert not second.penalties.counts.any()
@@ -99,8 +99,8 @@ def test_the_tokens_are_its_own() -> None:
     admit(slots, in_full(0, 0, [], [0, 1]), beside(1, 1, [4], [2, 3]))
     slots[1].append(8)
     slots[0].append(2)
-    assert slots[0].tokens == [*PROMPT, 2]
-    assert slots[1].tokens == [*PROMPT, 4, 8]
+    assert slots[0].token_ids == [*PROMPT, 2]
+    assert slots[1].token_ids == [*PROMPT, 4, 8]
     assert slots[1].num_prompt == len(PROMPT)
     assert slots[1].sampling is RULED
 
@@ -136,7 +136,7 @@ def test_misfits_are_named(message: str) -> None:
 
 
 def test_the_grammar_is_its_siblings_even_after_it_was_dropped() -> None:
-    grammars = Grammars(Evens(8), budget=60.0)
+    grammars = SlotGrammars(Evens(8), budget=60.0)
     try:
         compile_now(grammars, 1, EVEN)
         first = NewSequence(0, PROMPT, len(PROMPT), 0, NOTHING, [0], grammar=1)

@@ -11,12 +11,12 @@ import torch
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.grammar import Grammars
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
-from tests.worker.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
 
 pytestmark = pytest.mark.timeout(300)
 HOT = TokenSampling(7, temperature=1.3, top_p=0.9, logprobs=2)
@@ -28,8 +28,8 @@ def model(tiny_models: dict[torch.dtype, DecoderModel]) -> DecoderModel:
     return tiny_models[torch.float32]
 
 
-def make(model: DecoderModel, evens: Evens, *, budget: float = 20.0, **options: int) -> Runner:
-    grammars = Grammars(evens, budget=budget)
+def make(model: DecoderModel, evens: Evens, *, budget: float = 20.0, **options: int) -> StepRunner:
+    grammars = SlotGrammars(evens, budget=budget)
     assert compile_now(grammars, 1, EVEN) is None
     return make_runner(model, grammars=grammars, **options)
 
@@ -96,7 +96,9 @@ def test_a_late_mask_defers_its_slot_and_no_other(model: DecoderModel) -> None:
 def test_a_slow_matcher_is_not_behind_a_quick_one(model: DecoderModel) -> None:
     """One that was slow has a lane of its own, so that the other's masks are never late."""
     slow, quick = Evens(TINY.vocab_size), Evens(TINY.vocab_size)
-    grammars = Grammars(lambda definition: slow if definition.text == "slow" else quick, budget=0.0)
+    grammars = SlotGrammars(
+        lambda definition: slow if definition.text == "slow" else quick, budget=0.0
+    )
     assert compile_now(grammars, 1, Grammar("lark", "slow")) is None
     assert compile_now(grammars, 2, Grammar("lark", "quick")) is None
     runner = make_runner(model, grammars=grammars)
@@ -175,7 +177,7 @@ def test_what_ends_a_sequence_is_held_back_unless_nothing_else_is_allowed(
 def test_grammars_that_fail_say_why_and_numbers_end_with_their_session(
     model: DecoderModel,
 ) -> None:
-    grammars = Grammars(Evens(TINY.vocab_size), budget=60.0)
+    grammars = SlotGrammars(Evens(TINY.vocab_size), budget=60.0)
     assert compile_now(grammars, 1, Grammar("lark", "bad")) == "it is bad"
     assert "panic" in compile_now(grammars, 2, Grammar("lark", "panic"))
     assert compile_now(grammars, 3, EVEN) is None

@@ -12,8 +12,8 @@ from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import StepCancelled
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.steps.attempts import deal
-from penstock_worker.steps.host_runner import Runner
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.threads import deal
 from tests.worker.driver import GREEDY, make_runner
 
 pytestmark = pytest.mark.timeout(240)
@@ -27,7 +27,7 @@ def model(tiny_models: dict[torch.dtype, DecoderModel]) -> DecoderModel:
 
 
 @pytest.fixture
-def runner(model: DecoderModel) -> Runner:
+def runner(model: DecoderModel) -> StepRunner:
     """4 slots, 8 blocks of 4 tokens, at most 20 tokens; slot 0 has computed 5 and sampled one."""
     runner = make_runner(model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
     first = runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
@@ -42,7 +42,7 @@ def admit(
 
 
 def step(
-    runner: Runner,
+    runner: StepRunner,
     work: list[SlotWork] = (),
     admitted: list[NewSequence] = (),
     released: list[int] = (),
@@ -71,18 +71,18 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("message", MISFITS)
-def test_misfits_are_named(runner: Runner, message: str) -> None:
+def test_misfits_are_named(runner: StepRunner, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         step(runner, **MISFITS[message])
 
 
 @pytest.mark.parametrize(("number", "follows"), [(3, 2), (2, 0), (1, 1)])
-def test_steps_follow_one_another(runner: Runner, number: int, follows: int) -> None:
+def test_steps_follow_one_another(runner: StepRunner, number: int, follows: int) -> None:
     with pytest.raises(PlanError, match="the last step here is 1"):
         runner.execute(Plan(number, follows, [], [], []))
 
 
-def test_release_makes_room_and_reset_forgets(runner: Runner) -> None:
+def test_release_makes_room_and_reset_forgets(runner: StepRunner) -> None:
     result = step(runner, [SlotWork(0, 0, 5)], [admit(0, [4, 5])], released=[0])
     assert result.slots[0].error is None
     runner.reset()
@@ -90,12 +90,12 @@ def test_release_makes_room_and_reset_forgets(runner: Runner) -> None:
     assert first.slots == result.slots
 
 
-def test_a_chunk_gives_no_token(runner: Runner) -> None:
+def test_a_chunk_gives_no_token(runner: StepRunner) -> None:
     assert step(runner, [SlotWork(1, 0, 3)], [admit(1, [2, 3])]).slots[0].token is None
     assert step(runner, [SlotWork(1, 3, 2)], number=3).slots[0].token is not None
 
 
-def test_a_prefix_found_in_the_cache(runner: Runner) -> None:
+def test_a_prefix_found_in_the_cache(runner: StepRunner) -> None:
     """A new sequence may start past blocks that an equal one has filled."""
     whole = step(runner, [SlotWork(1, 0, 5)], [admit(1, [2, 3])])
     shared = step(runner, [SlotWork(2, 4, 1)], [admit(2, [0, 4])], number=3)
@@ -103,11 +103,11 @@ def test_a_prefix_found_in_the_cache(runner: Runner) -> None:
     assert shared.slots[0].logprobs == whole.slots[0].logprobs
 
 
-def test_poisoned_cache_fails_its_slot_only(runner: Runner) -> None:
-    model = runner._forward._model
+def test_poisoned_cache_fails_its_slot_only(runner: StepRunner) -> None:
+    model = runner._kind._forward._model
     undisturbed = make_runner(model, block_size=4, num_blocks=8, slots=4, max_tokens=20)
     alone = undisturbed.execute(Plan(1, 0, [], [admit(1, [2, 3])], [SlotWork(1, 0, 5)]))
-    for values in runner._forward._attention.values:
+    for values in runner._kind._forward._attention.values:
         values[:, 0] = float("nan")  # Slot 0 of the cache: the first token of our sequence 0.
     result = step(runner, [SlotWork(0, 5, 1), SlotWork(1, 0, 5)], [admit(1, [2, 3])])
     assert "not finite" in result.slots[0].error
@@ -148,7 +148,7 @@ def test_out_of_memory_fails_the_guilty_slot_only(
 
 def test_closing_gives_up_the_step(model: DecoderModel) -> None:
     runner = make_runner(model, block_size=4, num_blocks=8, slots=4)
-    forward = runner._forward
+    forward = runner._kind._forward
     forward._model = CancelsItself(model, forward)
     with pytest.raises(StepCancelled):
         runner.execute(Plan(1, 0, [], [admit(0, [0, 1])], [SlotWork(0, 0, 5)]))
@@ -164,7 +164,7 @@ class CancelsItself:
         return self._model.hidden(*arguments)
 
 
-def test_layers_are_counted(runner: Runner, model: DecoderModel) -> None:
+def test_layers_are_counted(runner: StepRunner, model: DecoderModel) -> None:
     assert runner.layers_done == model.config.num_layers
 
 

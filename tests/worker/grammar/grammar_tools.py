@@ -10,12 +10,12 @@ import numpy as np
 
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock_worker.grammar import GrammarError, Grammars
+from penstock_worker.grammar import GrammarError, SlotGrammars
 
 EVEN = Grammar("lark", "even")
 
 
-def compile_now(grammars: Grammars, number: int, definition: Grammar) -> str | None:
+def compile_now(grammars: SlotGrammars, number: int, definition: Grammar) -> str | None:
     """Why it failed, or None."""
     answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
     grammars.compile(number, definition, answers.put)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.machine.numa import NODES, Placement, describe, nodes, parse_cpulist
+from penstock_worker.machine.numa import NODES, NUMAPlacement, describe, nodes, parse_cpulist
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,7 +32,7 @@ if refuse:
 done = threading.Event()
 before = threading.Thread(target=done.wait)
 before.start()
-placement = numa.Placement(root)
+placement = numa.NUMAPlacement(root)
 placement.keep_to(node)
 later = []
 after = threading.Thread(target=lambda: later.append(sorted(os.sched_getaffinity(0))))
@@ -102,20 +102,20 @@ def test_nodes(tmp_path: Path) -> None:
 def test_a_node_that_does_not_exist(tmp_path: Path) -> None:
     root = sysfs(tmp_path, {0: f"{ALLOWED[0]}", 3: NONE_OF_OURS})
     with pytest.raises(StartupError) as error:
-        Placement(root).keep_to(1)
+        NUMAPlacement(root).keep_to(1)
     assert str(error.value) == (
         "numa_node is 1, which doesn't exist; the nodes are: "
         "0 (1 of 1 CPUs usable), 3 (0 of 4 CPUs usable)"
     )
     with pytest.raises(StartupError, match="the nodes are: none shown by this system"):
-        Placement(tmp_path / "nothing").keep_to(0)
+        NUMAPlacement(tmp_path / "nothing").keep_to(0)
 
 
 @pytest.mark.parametrize("cpus", [NONE_OF_OURS, ""])
 def test_a_node_without_a_usable_cpu(tmp_path: Path, cpus: str) -> None:
     root = sysfs(tmp_path, {0: f"{ALLOWED[0]}", 1: cpus})
     with pytest.raises(StartupError, match=r"numa_node is 1, none of whose CPUs .*: 0 \(1 of 1"):
-        Placement(root).keep_to(1)
+        NUMAPlacement(root).keep_to(1)
     assert sorted(os.sched_getaffinity(0)) == ALLOWED
 
 

@@ -15,7 +15,14 @@ from penstock_kernels import reference
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from penstock_kernels.reference import SamplingCuts, sample_row, top_ids
-from penstock_worker.sampler import Ask, Choice, CPUSampler, ReferenceSampler, Sampler, choose
+from penstock_worker.sampler import (
+    CPUSampler,
+    ReferenceSampler,
+    SampledToken,
+    Sampler,
+    SampleRequest,
+    choose,
+)
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -25,8 +32,8 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
     return CPUSampler(threads=2) if request.param == "cpu" else ReferenceSampler()
 
 
-def ask(emitted: int = 0, index: int = 0, **fields: object) -> Ask:
-    return Ask(TokenSampling(**{"seed": 1, **fields}), index, emitted)
+def ask(emitted: int = 0, index: int = 0, **fields: object) -> SampleRequest:
+    return SampleRequest(TokenSampling(**{"seed": 1, **fields}), index, emitted)
 
 
 def slow_distribution(logits: np.ndarray, cuts: SamplingCuts) -> np.ndarray:
@@ -187,7 +194,7 @@ def test_a_row_that_is_not_finite_fails_alone(sampler: Sampler, bad: float) -> N
     choices = sampler.sample(logits, [ask()] * 3)
     assert choices[0] == clean[0]
     assert choices[2] == clean[2]
-    assert choices[1] == Choice(error="the model gave logits that are not finite numbers")
+    assert choices[1] == SampledToken(error="the model gave logits that are not finite numbers")
 
 
 ALL_CUTS = [

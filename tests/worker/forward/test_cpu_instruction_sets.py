@@ -11,9 +11,9 @@ from penstock.model_config import PreparedModel
 from penstock.text.tokenizer import Tokenizer
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
-from tests.worker.parity import compare
+from tests.worker.forward.test_cpu_bit_identity import WAYS, check, each_alone, make_model
+from tests.worker.models.parity import compare
 from tests.worker.prompts import TEXTS
-from tests.worker.test_cpu_bit_identity import WAYS, check, each_alone, make_model
 
 FEW_WAYS = [(1, 64, 48, 7, 1), (7, 512, 32, 0, 2)]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.worker.checkpoints import hub_model
-from tests.worker.parity import compare
+from tests.worker.models.parity import compare
 
 SIZES = {
     "vocab_size": 199,

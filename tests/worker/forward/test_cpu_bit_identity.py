@@ -9,8 +9,8 @@ from penstock.model_config import PreparedModel
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import GREEDY, Driver, Job, make_runner
-from tests.worker.test_bit_identity import SAMPLED, company, prompt
-from tests.worker.test_cpu_forward import BASE
+from tests.worker.forward.test_bit_identity import SAMPLED, company, prompt
+from tests.worker.forward.test_cpu_forward import BASE
 
 WAYS = [
     # batch, budget, block size, preempted every so many steps, threads
@@ -99,7 +99,7 @@ def check(
     others = company(model, batch - len(ours), 40)
     runner = make_runner(model, block_size=block_size, threads=threads, num_blocks=300)
     cache = "bfloat16" if model.kv_cache_dtype == "auto" else model.kv_cache_dtype
-    assert runner._forward._decoder.cache == cache
+    assert runner._kind._forward._decoder.cache == cache
     driver = Driver(
         runner,
         block_size=block_size,

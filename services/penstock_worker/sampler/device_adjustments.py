@@ -1,4 +1,4 @@
-"""What a step's rows ask for beyond numbers, as arrays for the device."""
+"""How a step's logits are to be changed, as arrays for the device."""
 
 from __future__ import annotations
 
@@ -8,71 +8,80 @@ import numpy as np
 from torch import Tensor
 
 from penstock_kernels.triton.sampling.edits import EditRows
-from penstock_worker.sampler.interface import Ask
+from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.masks import Masks
-from penstock_worker.sampler.rules import Rules
-from penstock_worker.sampler.slot_counts import Fill, SlotCounts
+from penstock_worker.sampler.slot_counts import CountsFill, SlotCounts
 
 
-def edited(asks: list[Ask]) -> list[int]:
+def edited(requests: list[SampleRequest]) -> list[int]:
     """The rows whose logits may be changed before a token is chosen."""
     return [
         row
-        for row, ask in enumerate(asks)
-        if ask.rules is not None or ask.allowed is not None or ask.emitted < ask.sampling.min_tokens
+        for row, request in enumerate(requests)
+        if request.adjustments is not None
+        or request.allowed is not None
+        or request.emitted < request.sampling.min_tokens
     ]
 
 
-def masked(ask: Ask) -> bool:
+def masked(request: SampleRequest) -> bool:
     """Whether some ids may be held back: only then is its mask looked for."""
-    rules = ask.rules
+    adjustments = request.adjustments
     return (
-        ask.allowed is not None
-        or ask.emitted < ask.sampling.min_tokens
-        or (rules is not None and (rules.limited or bool(rules.banned)))
+        request.allowed is not None
+        or request.emitted < request.sampling.min_tokens
+        or (adjustments is not None and (adjustments.limited or bool(adjustments.banned)))
     )
 
 
-class StepEdits:
-    """The edits of one step. asks: of its rows.  slots: theirs.  which: rows that have any."""
+class StepAdjustments:
+    """The edits of one step. requests: of its rows.  slots: theirs.  which: rows that have any."""
 
     def __init__(
-        self, asks: list[Ask], slots: list[int], which: list[int], counts: SlotCounts, vocab: int
+        self,
+        requests: list[SampleRequest],
+        slots: list[int],
+        which: list[int],
+        counts: SlotCounts,
+        vocab: int,
     ) -> None:
         self._counts = counts
         self._masks = Masks(vocab)
-        self._mask_rows = np.full(len(asks), -1, np.int32)
-        self._seen_rows = np.full(len(asks), -1, np.int32)
+        self._mask_rows = np.full(len(requests), -1, np.int32)
+        self._seen_rows = np.full(len(requests), -1, np.int32)
         # Rounded up to an even number: each of the three begins at 16 bytes.
-        self._numbers = np.zeros((3, len(asks) + len(asks) % 2))
+        self._numbers = np.zeros((3, len(requests) + len(requests) % 2))
         self._penalties: list[tuple[float, float, float]] = []
-        self._bias_counts = np.zeros(len(asks) + 1, np.int32)
+        self._bias_counts = np.zeros(len(requests) + 1, np.int32)
         self._bias_ids: list[np.ndarray] = [np.zeros(1, np.int32)]
         self._biases: list[np.ndarray] = [np.zeros(1)]
-        self._fills: list[Fill] = []
+        self._fills: list[CountsFill] = []
         self._counted: dict[int, int] = {}
         for row in which:
-            ask = asks[row]
-            if masked(ask):
-                self._mask_rows[row] = self._masks.place(ask)
-            if ask.rules is not None:
-                self._rule(row, slots[row], ask, ask.rules)
+            request = requests[row]
+            if masked(request):
+                self._mask_rows[row] = self._masks.place(request)
+            if request.adjustments is not None:
+                self._rule(row, slots[row], request, request.adjustments)
         punished = np.flatnonzero(self._seen_rows >= 0)
         if len(punished):
             self._numbers[:, punished] = np.array(self._penalties).T
 
-    def _rule(self, row: int, slot: int, ask: Ask, rules: Rules) -> None:
-        if rules.bias:
-            self._bias_counts[row + 1] = len(rules.bias)
-            self._bias_ids.append(rules.bias_ids)
-            self._biases.append(rules.biases)
-        penalties = rules.penalties
+    def _rule(
+        self, row: int, slot: int, request: SampleRequest, adjustments: SequenceAdjustments
+    ) -> None:
+        if adjustments.bias:
+            self._bias_counts[row + 1] = len(adjustments.bias)
+            self._bias_ids.append(adjustments.bias_ids)
+            self._biases.append(adjustments.biases)
+        penalties = adjustments.penalties
         if penalties is None:
             return
         self._seen_rows[row] = slot
-        self._counted[slot] = ask.emitted
+        self._counted[slot] = request.emitted
         self._penalties.append((penalties.presence, penalties.frequency, penalties.repetition))
-        fill = self._counts.missing(slot, ask, penalties)
+        fill = self._counts.missing(slot, request, penalties)
         if fill is not None:
             self._fills.append(fill)
 

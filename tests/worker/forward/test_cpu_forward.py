@@ -14,7 +14,7 @@ from penstock_worker.forward.cpu import config_obstacle
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
-from tests.worker.parity import run_with_logits
+from tests.worker.models.parity import run_with_logits
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 

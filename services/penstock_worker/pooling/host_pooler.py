@@ -1,0 +1,46 @@
+"""Pooling on a host, which has done a step when it was told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from penstock.model_config import PoolingConfig
+from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.slots import PlanError, Slots
+from penstock_worker.pooling.body import Body
+from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.pool import as_vectors, pooled
+
+
+@dataclass(frozen=True)
+class HostPoolingLaunch:
+    results: dict[int, SlotResult]
+
+    def settle(self) -> dict[int, SlotResult]:
+        return self.results
+
+
+@dataclass(frozen=True)
+class HostPooler:
+    body: Body
+    head: Head | None
+    config: PoolingConfig
+
+    def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
+        rows = self.body.rows(scheduled, slots)
+        pairs = zip(scheduled, rows, strict=True)
+        return HostPoolingLaunch({work.slot: self._pool(work, own, slots) for work, own in pairs})
+
+    def _pool(self, work: SlotWork, rows: Tensor, slots: Slots) -> SlotResult:
+        slot, end = slots[work.slot], work.start + work.count
+        if slot.pooling is None:
+            raise PlanError(f"slot {work.slot} asks a pooling model for text")
+        if end < len(slot.token_ids):
+            slot.computed = end
+            return SlotResult(work.slot)
+        vectors = as_vectors(pooled(rows, slot.pooling, self.config, self.head))
+        slot.computed = end
+        return SlotResult(work.slot, 0, vectors=vectors)

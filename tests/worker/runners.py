@@ -1,0 +1,67 @@
+"""A StepRunner over parts of a host, and one that shows every position's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.block_copies import BlockCopies, Copies
+from penstock_worker.batch.prepare_inputs import prepare_inputs
+from penstock_worker.batch.slots import Slots
+from penstock_worker.device.queue import HostQueue
+from penstock_worker.forward.interface import Forward
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.host import HostSampler
+from penstock_worker.steps.generate import Generate
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.steps.threads import ShareThreads
+
+Observer = Callable[[int, int, Tensor], None]
+"""(slot, start, logits [count, vocab]) of every position that a step computes."""
+
+
+class Observed(Generate):
+    """Costs an output head for each position."""
+
+    def __init__(self, observer: Observer, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self._observer = observer
+
+    def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
+        batch = prepare_inputs(scheduled, self.slots)
+        everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
+        row = 0
+        for work in scheduled:
+            self._observer(work.slot, work.start, everything[row : row + work.count])
+            row += work.count
+        return everything[torch.from_numpy(rows)]
+
+
+def host_runner(
+    forward: Forward,
+    sampler: Sampler,
+    slots: Slots,
+    *,
+    copies: Copies | None = None,
+    grammars: SlotGrammars | None = None,
+    threads: int = 1,
+    together: bool = False,
+    observer: Observer | None = None,
+) -> StepRunner[Any]:
+    queue, sampling = HostQueue(), HostSampler(sampler)
+    options: dict[str, Any] = {
+        "copies": copies or BlockCopies(forward.kv_blocks(), 0),
+        "grammars": grammars,
+        "together": together,
+    }
+    if observer is None:
+        kind = Generate(queue, forward, sampling, slots, **options)
+    else:
+        kind = Observed(observer, queue, forward, sampling, slots, **options)
+    return StepRunner(queue, kind, threads=ShareThreads(threads))
