@@ -13,8 +13,8 @@ from torch import Tensor
 
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward import Forward, choose
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, Forward
 
 TEXT = Path(__file__).with_name("quality_text.txt")
 BLOCK = 16

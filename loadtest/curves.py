@@ -15,8 +15,8 @@ import numpy as np
 from loadtest.report.files import say
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward import Recipe, choose
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, Forward, Recipe
 
 BLOCK = 16
 CHUNK = 2048

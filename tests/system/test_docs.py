@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.pooling.pooling_models import save
 
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import endpoints_page, metrics_page
 from penstock.cli.serve import curl_line
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
+from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -8,7 +8,8 @@ import torch
 
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward import Forward, Recipe, choose
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Forward, Recipe
 
 POSITIONS = 2048
 

@@ -19,7 +19,8 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
-from penstock_worker.forward import DeviceRecipe, Forward, Recipe, choose
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.device import load_on_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
-from penstock_worker.forward import choose_among
+from penstock_worker.forward.backends import choose_among
 from penstock_worker.pooling.recipe import PoolingRecipe
 
 _MODULES = {

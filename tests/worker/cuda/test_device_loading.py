@@ -17,8 +17,9 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_worker.forward import DeviceRecipe, choose, triton
-from penstock_worker.forward.interface import Unable
+from penstock_worker.forward import triton
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import DeviceRecipe, Unable
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.parallel.ranks import Ranks

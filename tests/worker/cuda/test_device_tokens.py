@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.protocol.common import TokenSampling
-from penstock_worker.forward import choose
+from penstock_worker.forward.backends import choose
 from penstock_worker.metrics.phases import Unwatched
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel

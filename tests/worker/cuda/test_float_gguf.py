@@ -17,7 +17,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model_config import WeightFiles
 from penstock.prepare.from_gguf import _dtype
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
-from penstock_worker.forward import choose
+from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.triton_ops import JoinedProduct, LibraryProduct, TritonOps
 from penstock_worker.models import model_class

@@ -13,7 +13,8 @@ from triton.runtime import interpreter
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock_worker.forward import choose, triton
+from penstock_worker.forward import triton
+from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks

@@ -15,8 +15,8 @@ from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.dtype import stays_quantised
-from penstock_worker.forward import Forward, choose
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models import model_class
 from penstock_worker.parallel.place import RankPlace

@@ -13,7 +13,7 @@ from penstock.protocol.common import Grammar
 from penstock.protocol.to_worker import Plan, Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import queue_of
-from penstock_worker.forward import choose
+from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device

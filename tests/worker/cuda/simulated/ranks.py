@@ -9,7 +9,7 @@ from typing import Any
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock_worker.forward import choose
+from penstock_worker.forward.backends import choose
 from penstock_worker.loading.load import _load_on_device
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.group import Group

@@ -1,0 +1,85 @@
+"""Ways to compute a step, by name. Imported when chosen: a missing library breaks only its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock.model_config import PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_worker.forward.device import compute_device
+from penstock_worker.forward.interface import Recipe, Unable
+from penstock_worker.parallel.ranks import ALONE, Ranks
+
+log = logs.get(__name__)
+
+_MODULES = {
+    "triton": "penstock_worker.forward.triton",
+    "cpu": "penstock_worker.forward.cpu",
+    "reference": "penstock_worker.forward.reference",
+}
+"""Fastest first: `auto` takes the first that can serve the model here.  Each module has
+`recipe(prepared, setup, threads, ranks) -> Recipe`, which raises ImportError where its kernels are
+missing and Unable where they can't run this model."""
+
+_ON_DEVICE = ("triton",)
+"""Of these, the ones that compute on a GPU."""
+
+
+def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
+    """The recipe that `setup` asks for. Raises StartupError when it can't be."""
+    found: Recipe = choose_among(_MODULES, prepared, setup, threads, ranks)
+    return found
+
+
+def choose_among(
+    modules: Mapping[str, str],
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    ranks: Ranks = ALONE,
+) -> Any:
+    """As `choose`, of modules by the backends' names, the fastest first; whatever their `recipe`
+    gives."""
+    name, device = setup.attention_backend, compute_device(setup)
+    if name == "auto":
+        found = {each: modules[each] for each in _candidates(modules, setup, device)}
+        return _fastest(found, prepared, setup, threads, ranks)
+    if name not in modules:
+        raise StartupError(f"attention_backend is {name!r}; allowed are auto, {', '.join(modules)}")
+    if setup.device == "cuda" and name not in _ON_DEVICE:
+        raise StartupError(
+            f"attention_backend {name} computes on the CPU, and device is 'cuda'; allowed are "
+            f"auto, {', '.join(_ON_DEVICE)}"
+        )
+    try:
+        return import_module(modules[name]).recipe(prepared, setup, threads, ranks)
+    except (ImportError, Unable) as error:
+        raise StartupError(f"attention backend {name} can't be used: {error}") from error
+
+
+def _candidates(modules: Mapping[str, str], setup: Setup, device: torch.device) -> list[str]:
+    if device.type == "cpu":
+        return [name for name in modules if name not in _ON_DEVICE]
+    return list(_ON_DEVICE if setup.device == "cuda" else modules)
+
+
+def _fastest(
+    modules: Mapping[str, str], prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks
+) -> Any:
+    reasons = []
+    for name, module in modules.items():
+        try:
+            recipe = import_module(module).recipe(prepared, setup, threads, ranks)
+        except (ImportError, Unable) as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        if reasons:
+            log.warning("a slower backend is used", backend=name, reason="; ".join(reasons))
+        return recipe
+    raise StartupError(f"no attention backend can be used ({'; '.join(reasons)})")
