@@ -23,8 +23,10 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
     eos = frozenset() if stopping.ignore_eos else frozenset(EOS)
     ends = eos | frozenset(stopping.stop_token_ids)
     emitted: list[int] = []
-    while len(emitted) < stopping.max_tokens and len(submit.prompt) + len(emitted) < max_len:
-        token = next_token(submit.prompt, emitted, index, sampling, ends, submit.grammar)
+    while (
+        len(emitted) < stopping.max_tokens and len(submit.prompt_token_ids) + len(emitted) < max_len
+    ):
+        token = next_token(submit.prompt_token_ids, emitted, index, sampling, ends, submit.grammar)
         emitted.append(token)
         if submit.grammar is not None and token in eos:
             return emitted, "stop", None
@@ -103,7 +105,7 @@ class RequestScore:
     def _take_prompt(self, score: SequenceScore, output: SequenceOutput) -> None:
         """Each once, in order, with the first sequence alone, and before any token."""
         score.prompt_logprobs += output.prompt_logprobs or []
-        prompt = self.submit.prompt
+        prompt = self.submit.prompt_token_ids
         asked = self.submit.sampling.prompt_logprobs is not None and output.sequence == 0
         expected = [told_of(prompt, at) for at in range(1, len(prompt))] if asked else []
         told = score.prompt_logprobs
@@ -123,7 +125,7 @@ class RequestScore:
             # The pool was so small that the context ended before.
             assert output.finish == "length"
             assert capacity is not None
-            assert len(self.submit.prompt) + len(score.tokens) == capacity
+            assert len(self.submit.prompt_token_ids) + len(score.tokens) == capacity
             return
         assert (output.finish, output.stop_token) == expected[1:]
 

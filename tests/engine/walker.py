@@ -168,7 +168,7 @@ class Walker:
         stopping = old.submit.stopping
         self.h.submit(
             front,
-            old.submit.prompt,
+            old.submit.prompt_token_ids,
             emitted={i: s.tokens for i, s in old.sequences.items() if s.terminal is None},
             deaths=self.choose.whole(0, 4) // 2,
             seed=old.submit.sampling.seed,
@@ -299,7 +299,7 @@ class Walker:
             error = score.terminal.error
             if score.terminal.finish == "error":
                 assert error is not None
-                fails = tuple(request.submit.prompt) in self.h.fail_prompts
+                fails = tuple(request.submit.prompt_token_ids) in self.h.fail_prompts
                 poison = "died" in error and score.deaths >= 2
                 assert fails or poison or "KV pool" in error or self._grammars_fault(request, score)
 
@@ -332,4 +332,4 @@ def _in_prompt(request: RequestScore) -> bool:
     first = request.sequences.get(0)
     if request.submit.sampling.prompt_logprobs is None or first is None:
         return False
-    return 0 < len(first.prompt_logprobs) < len(request.submit.prompt) - 1
+    return 0 < len(first.prompt_logprobs) < len(request.submit.prompt_token_ids) - 1

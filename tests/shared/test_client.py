@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio]
 async def test_a_request_runs_to_its_end(engine, client):
     generation = await client.submit(list(b"hi"), SamplingParams(seed=7), name="one")
     [submit] = engine.submits
-    assert (submit.prompt, submit.sampling.seed, submit.name) == (list(b"hi"), 7, "one")
+    assert (submit.prompt_token_ids, submit.sampling.seed, submit.name) == (list(b"hi"), 7, "one")
     engine.text(submit, "Grüß")
     engine.text(submit, "e")
     engine.send(Outputs([SequenceOutput(submit.request, 0, [0], finish="stop")]))

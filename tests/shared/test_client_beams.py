@@ -79,7 +79,7 @@ class Model:
     def take(self, message: Submit | Advance) -> None:
         if isinstance(message, Submit):
             self.candidates = message.sampling.logprobs or 0
-            self.prompt = message.prompt
+            self.prompt = message.prompt_token_ids
         self.steps += 1
         self.open = max(self.open, len(message.sequences))
         hold = 0

@@ -185,7 +185,7 @@ async def test_prompts_that_begin_alike_meet(scene):
             generation.abort()
             first.tell(), second.tell()
             await until(lambda: all(session.load == 0 for session in client._fleet))
-    got = [{bytes(s.prompt[:20]) for s in engine.submits} for engine in (first, second)]
+    got = [{bytes(s.prompt_token_ids[:20]) for s in engine.submits} for engine in (first, second)]
     assert got[0].isdisjoint(got[1])
     assert len(first.submits) + len(second.submits) == 18
     assert sum(client.routed.values()) == client.routed[0, "prefix"] + client.routed[1, "prefix"]

@@ -74,7 +74,7 @@ class Admission:
         queue = self._scheduling.queue
         count = max(len(submit.sequences), submit.beams)
         full = self._bounds.refusal(
-            queue, submit.tenant, self.weight_of(submit), count, len(submit.prompt)
+            queue, submit.tenant, self.weight_of(submit), count, len(submit.prompt_token_ids)
         )
         if full is None:
             return None
@@ -86,10 +86,10 @@ class Admission:
         if not submit.time_left_ms:
             return None  # None, or over already: that ends as any deadline that passes.
         left = submit.time_left_ms / 1000
-        if self._expected(submit, len(submit.prompt), now)[0] <= left:
+        if self._expected(submit, len(submit.prompt_token_ids), now)[0] <= left:
             return None
         # Only now, as it costs a hash for each block: what of its prompt needn't be computed.
-        fresh = len(submit.prompt) - self._found(submit)
+        fresh = len(submit.prompt_token_ids) - self._found(submit)
         expected, alone = self._expected(submit, fresh, now)
         if expected <= left:
             return None
@@ -113,7 +113,7 @@ class Admission:
         if cache is None or not self._shares_prefixes:
             return 0
         root = prefix_root(submit.tenant, submit.cache_salt)
-        keys = prompt_keys(root, submit.prompt, cache.block_size)
+        keys = prompt_keys(root, submit.prompt_token_ids, cache.block_size)
         return cache.match(keys).blocks * cache.block_size
 
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:

@@ -193,7 +193,9 @@ class FromFrontends:
             now=now,
         )
         self._state.frontends.opened(request)
-        self._state.counts.accepted(submit.tenant, len(submit.prompt), resumed=submit.resumed)
+        self._state.counts.accepted(
+            submit.tenant, len(submit.prompt_token_ids), resumed=submit.resumed
+        )
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
         if submit.grammar is not None:

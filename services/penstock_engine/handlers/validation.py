@@ -58,16 +58,16 @@ def check_submit(
         check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
     _check_stopping(submit.stopping, vocab_size)
     check_sampling(submit.sampling, vocab_size, limits)
-    if not submit.prompt:
+    if not submit.prompt_token_ids:
         raise InvalidRequest("the prompt is empty; it must hold at least one token", param="prompt")
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
-    check_ids("prompt", submit.prompt, vocab_size)
+    check_ids("prompt", submit.prompt_token_ids, vocab_size)
     _check_sequences(submit, vocab_size)
     _check_beams(submit)
     _check_together(submit, max_len, limits.max_request_tokens)
     _check_grammar(submit, max_grammar_bytes)
-    check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt))
+    check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt_token_ids))
 
 
 def _check_length(submit: Submit, max_len: int, room: str) -> None:
@@ -75,16 +75,16 @@ def _check_length(submit: Submit, max_len: int, room: str) -> None:
     runs = submit.stopping.max_tokens > 0 or submit.sampling.prompt_logprobs is not None
     longest = max_len - 1 if runs else max_len
     emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
-    if emitted == 0 and len(submit.prompt) > longest:
+    if emitted == 0 and len(submit.prompt_token_ids) > longest:
         raise InvalidRequest(
-            f"the prompt has {len(submit.prompt)} tokens; it may have {longest}, as {room} "
+            f"the prompt has {len(submit.prompt_token_ids)} tokens; it may have {longest}, as {room} "
             f"{max_len} tokens, output included",
             param="prompt",
             code="context_length_exceeded",
         )
-    if len(submit.prompt) + emitted > max_len:
+    if len(submit.prompt_token_ids) + emitted > max_len:
         raise InvalidRequest(
-            f"prompt and emitted tokens are {len(submit.prompt) + emitted}; {room} {max_len}",
+            f"prompt and emitted tokens are {len(submit.prompt_token_ids) + emitted}; {room} {max_len}",
             code="context_length_exceeded",
         )
 
@@ -124,11 +124,11 @@ def _check_beams(submit: Submit) -> None:
 def _check_together(submit: Submit, max_len: int, most: int) -> None:
     """What all sequences may come to hold together. One alone may fill the context."""
     count = max(len(submit.sequences), submit.beams)
-    each = min(len(submit.prompt) + submit.stopping.max_tokens, max_len)
+    each = min(len(submit.prompt_token_ids) + submit.stopping.max_tokens, max_len)
     if count > 1 and count * each > most:
         raise InvalidRequest(
-            f"{count} sequences of {len(submit.prompt)} prompt tokens and up to"
-            f" {each - len(submit.prompt)} more may come to {count * each} tokens; a request may"
+            f"{count} sequences of {len(submit.prompt_token_ids)} prompt tokens and up to"
+            f" {each - len(submit.prompt_token_ids)} more may come to {count * each} tokens; a request may"
             f" have {most} (--max-request-tokens)",
             param="n",
         )

@@ -80,7 +80,7 @@ class Request:
         left = submit.time_left_ms
         self.deadline = None if left is None else now + left / 1000  # on the same clock
         # Four bytes a token: a full queue holds millions of them.
-        self.prompt_token_ids = array("i", submit.prompt)
+        self.prompt_token_ids = array("i", submit.prompt_token_ids)
         self.stopping: Stopping = submit.stopping
         # Ids that end a sequence: the model's own, and the request's.
         self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)

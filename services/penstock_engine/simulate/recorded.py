@@ -66,7 +66,7 @@ class Traffic:
             return
         tenant = str(getattr(submit, "tenant", "") or "")
         priority = int(getattr(submit, "priority", 0) or 0)
-        opened = Open(now, len(submit.prompt), tenant, priority)
+        opened = Open(now, len(submit.prompt_token_ids), tenant, priority)
         self._open.setdefault(session, {})[submit.request] = opened
         self.metrics.submitted += 1
 

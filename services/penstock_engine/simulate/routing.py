@@ -24,4 +24,6 @@ def make_router(name: str) -> Routing:
 
 def routing_request(submit: Submit) -> RoutingRequest:
     """What a gateway would ask of its policy."""
-    return RoutingRequest(submit.prompt, AFFINITY_TOKENS, submit.tenant, submit.cache_salt)
+    return RoutingRequest(
+        submit.prompt_token_ids, AFFINITY_TOKENS, submit.tenant, submit.cache_salt
+    )

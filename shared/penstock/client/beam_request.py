@@ -102,7 +102,7 @@ class BeamRequest:
         return Submit(
             request=self.key,
             name=self.name,
-            prompt=self._prompt_token_ids,
+            prompt_token_ids=self._prompt_token_ids,
             sequences=self._sequences(),
             sampling=self._sampling,
             stopping=Stopping(max_tokens=longest + 1, ignore_eos=True),

@@ -142,7 +142,7 @@ class Generation:
         return Submit(
             request=self.key,
             name=self.name,
-            prompt=self.prompt_token_ids,
+            prompt_token_ids=self.prompt_token_ids,
             sequences=[OpenSequence(index, s.emitted) for index, s in self._open.items()],
             sampling=self._sampling,
             stopping=self._stopping,

@@ -113,7 +113,7 @@ class PoolRequest:
         return Submit(
             request=self.key,
             name=self.name,
-            prompt=self._prompt_token_ids,
+            prompt_token_ids=self._prompt_token_ids,
             sequences=[OpenSequence(0)],
             sampling=_SAMPLING,
             stopping=_STOPPING,

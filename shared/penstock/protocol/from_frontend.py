@@ -54,7 +54,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
     request: int
     name: str
-    prompt: list[int]
+    prompt_token_ids: list[int] = msgspec.field(name="prompt")
     sequences: list[OpenSequence]
     sampling: TokenSampling
     stopping: Stopping

@@ -147,8 +147,8 @@ def adjusted(**fields: object) -> dict[str, object]:
     [
         ({"prompt": []}, "empty"),
         ({"prompt": [VOCAB]}, "token id 40 is not in the vocabulary, 0 to 39"),
-        ({"prompt": [-1]}, "token id -1"),
-        ({"prompt": [1] * 64}, "has 64 tokens; it may have 63"),
+        ({"prompt_token_ids": [-1]}, "token id -1"),
+        ({"prompt_token_ids": [1] * 64}, "has 64 tokens; it may have 63"),
         ({"sequences": []}, "1 to 128 sequences, not 0"),
         ({"sequences": [OpenSequence(0), OpenSequence(0)]}, "must differ"),
         ({"sequences": [OpenSequence(-1)]}, "must differ and lie in 0 to 127"),

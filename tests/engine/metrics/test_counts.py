@@ -84,7 +84,7 @@ def test_counts_are_what_the_peers_saw(seed: int) -> None:
     prompts: Counter[str] = Counter()
     for request in accepted:
         if not request.submit.resumed:
-            prompts[request.submit.tenant or "anonymous"] += len(request.submit.prompt)
+            prompts[request.submit.tenant or "anonymous"] += len(request.submit.prompt_token_ids)
     counted = {name: tenant.prompt_tokens for name, tenant in found.tenants.items()}
     assert {name: n for name, n in counted.items() if n} == dict(prompts)
 

@@ -98,7 +98,7 @@ def test_prompts_share_exactly_what_the_trace_says() -> None:
     assert len({tuple(prompt[:3]) for prompt in alone}) == 3
     assert [len(prompt_of(TraceRequest(0, n, 1), 5)) for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
     given_ids = TraceRequest(0, [5, 6, 7], 4)
-    assert submit_of(given_ids, 9).prompt == [5, 6, 7]
+    assert submit_of(given_ids, 9).prompt_token_ids == [5, 6, 7]
     with pytest.raises(InvalidRequest, match="token ids"):
         prompt_of(TraceRequest(0, [10**6], 1), 1)
 
