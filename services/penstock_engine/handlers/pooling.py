@@ -26,16 +26,15 @@ def check_pooling(
         raise InvalidRequest(
             f"task is {asked.task}; this model does {', '.join(tasks)}", param="task"
         )
-    if len(submit.prompt_token_ids) > longest:
+    tokens = len(submit.prompt_token_ids)
+    if tokens > longest:
         raise InvalidRequest(
-            f"the input has {len(submit.prompt_token_ids)} tokens; this model takes at most {longest}",
+            f"the input has {tokens} tokens; this model takes at most {longest}",
             param="input",
             code="context_length_exceeded",
         )
-    if asked.token_types and len(asked.token_types) != len(submit.prompt_token_ids):
-        raise InvalidRequest(
-            f"there are {len(asked.token_types)} token types for {len(submit.prompt_token_ids)} tokens"
-        )
+    if asked.token_types and len(asked.token_types) != tokens:
+        raise InvalidRequest(f"there are {len(asked.token_types)} token types for {tokens} tokens")
     check_dimensions(asked.dimensions, pooling)
     alone = len(submit.sequences) == 1 and submit.stopping.max_tokens == 1
     if not alone or submit.sequences[0].emitted or submit.grammar is not None:

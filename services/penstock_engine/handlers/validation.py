@@ -71,20 +71,21 @@ def check_submit(
 
 
 def _check_length(submit: Submit, max_len: int, room: str) -> None:
+    prompt = len(submit.prompt_token_ids)
     # A request that is not run may fill the context; any other needs room for one token.
     runs = submit.stopping.max_tokens > 0 or submit.sampling.prompt_logprobs is not None
     longest = max_len - 1 if runs else max_len
     emitted = max((len(opened.emitted) for opened in submit.sequences), default=0)
-    if emitted == 0 and len(submit.prompt_token_ids) > longest:
+    if emitted == 0 and prompt > longest:
         raise InvalidRequest(
-            f"the prompt has {len(submit.prompt_token_ids)} tokens; it may have {longest}, as {room} "
+            f"the prompt has {prompt} tokens; it may have {longest}, as {room} "
             f"{max_len} tokens, output included",
             param="prompt",
             code="context_length_exceeded",
         )
-    if len(submit.prompt_token_ids) + emitted > max_len:
+    if prompt + emitted > max_len:
         raise InvalidRequest(
-            f"prompt and emitted tokens are {len(submit.prompt_token_ids) + emitted}; {room} {max_len}",
+            f"prompt and emitted tokens are {prompt + emitted}; {room} {max_len}",
             code="context_length_exceeded",
         )
 
@@ -124,11 +125,12 @@ def _check_beams(submit: Submit) -> None:
 def _check_together(submit: Submit, max_len: int, most: int) -> None:
     """What all sequences may come to hold together. One alone may fill the context."""
     count = max(len(submit.sequences), submit.beams)
-    each = min(len(submit.prompt_token_ids) + submit.stopping.max_tokens, max_len)
+    prompt = len(submit.prompt_token_ids)
+    each = min(prompt + submit.stopping.max_tokens, max_len)
     if count > 1 and count * each > most:
         raise InvalidRequest(
-            f"{count} sequences of {len(submit.prompt_token_ids)} prompt tokens and up to"
-            f" {each - len(submit.prompt_token_ids)} more may come to {count * each} tokens; a request may"
+            f"{count} sequences of {prompt} prompt tokens and up to"
+            f" {each - prompt} more may come to {count * each} tokens; a request may"
             f" have {most} (--max-request-tokens)",
             param="n",
         )

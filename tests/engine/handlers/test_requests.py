@@ -145,8 +145,8 @@ def adjusted(**fields: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"prompt": []}, "empty"),
-        ({"prompt": [VOCAB]}, "token id 40 is not in the vocabulary, 0 to 39"),
+        ({"prompt_token_ids": []}, "empty"),
+        ({"prompt_token_ids": [VOCAB]}, "token id 40 is not in the vocabulary, 0 to 39"),
         ({"prompt_token_ids": [-1]}, "token id -1"),
         ({"prompt_token_ids": [1] * 64}, "has 64 tokens; it may have 63"),
         ({"sequences": []}, "1 to 128 sequences, not 0"),
