@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock_kernels.triton.linear import weight_only
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.quantisation.packed import MANY_ROWS
@@ -107,9 +108,20 @@ def test_quantised_products(
     assert ((ours.double() - wanted).abs() <= bound).all()
 
 
-def test_the_largest_group_that_divides(device: torch.device) -> None:
+def test_the_largest_group_that_divides(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+
+    def packing(weight: Tensor, *, bits: int, group: int) -> weight_only.PackedWeights:
+        groups.append(group)
+        return pack(weight, bits=bits, group=group)
+
+    pack = weight_only.pack
+    monkeypatch.setattr(weight_only, "pack", packing)
     ops = TritonOps(device, torch.bfloat16, quantization="int4")
-    groups = [ops.product(drawn(1, 4, inputs)).weights.group for inputs in (384, 192, 96)]  # type: ignore[attr-defined]
+    for inputs in (384, 192, 96):
+        ops.product(drawn(1, 4, inputs))
     assert groups == [128, 64, 32]
 
 
