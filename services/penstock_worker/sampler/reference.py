@@ -20,7 +20,7 @@ class ReferenceSampler:
     fingerprint = "reference"
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        best, finite = _likeliest(logits.numpy())
+        best, finite = _argmax(logits.numpy())
         draws = ops.uniform(
             [request.sampling.seed for request in requests],
             [request.index for request in requests],
@@ -41,12 +41,12 @@ class ReferenceSampler:
     def score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
-        if not all(_likeliest(logits.numpy())[1]):
+        if not all(_argmax(logits.numpy())[1]):
             return None
         return [_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=True)]
 
 
-def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
+def _argmax(logits: np.ndarray) -> tuple[list[int], list[bool]]:
     """Each row's largest logit, of equal ones the lowest id; and whether the row is finite.
 
     By numpy, which promises the first of equals and is quick: at 64 rows of 49,152, on one thread,
@@ -58,8 +58,8 @@ def _likeliest(logits: np.ndarray) -> tuple[list[int], list[bool]]:
     return best.tolist(), finite.tolist()
 
 
-def _choose(logits: Tensor, request: SampleRequest, likeliest: int, draw: float) -> int:
-    """likeliest: of the row as it is, before ids are held back or anything is changed."""
+def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) -> int:
+    """argmax: of the row as it is, before ids are held back or anything is changed."""
     sampling = request.sampling
     held_back = np.asarray(request.held_back(), dtype=np.int64)
     if len(held_back):
@@ -68,7 +68,7 @@ def _choose(logits: Tensor, request: SampleRequest, likeliest: int, draw: float)
         logits = ops.edit_row(logits, _edits(request.adjustments))
     if sampling.temperature == 0.0:
         changed = len(held_back) or request.adjustments is not None
-        return int(logits.numpy().argmax()) if changed else likeliest
+        return int(logits.numpy().argmax()) if changed else argmax
     cuts = ops.SamplingCuts(
         sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
     )

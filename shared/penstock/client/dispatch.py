@@ -122,7 +122,7 @@ class Dispatch:
         """Submits it to the engine core that is to have it; False where there is none. new: no
         engine core has heard of it."""
         placement = request.placement
-        engines = self.fleet.candidates(but, placement.numerics)
+        engines = self.fleet.candidates(but, placement.fingerprint)
         if not engines:
             return False
         session, why = self._routing.choose(placement.ask, engines)
@@ -222,7 +222,7 @@ class Dispatch:
         """An engine core shows itself to those who watch."""
         self.live.take(session.endpoint, snapshot, now)
 
-    def numerics_changed(self, session: EngineSession, request: OpenRequest, before: str) -> None:
+    def fingerprint_changed(self, session: EngineSession, request: OpenRequest, before: str) -> None:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
         log.warning(

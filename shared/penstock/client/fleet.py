@@ -125,14 +125,14 @@ class Fleet:
                 self._on_dropped(session)
 
     def candidates(
-        self, but: EngineSession | None = None, numerics: str | None = None
+        self, but: EngineSession | None = None, fingerprint: str | None = None
     ) -> list[EngineSession]:
         """Those that a request may go to, of the best kind that there is: ready; not draining;
-        connected. numerics: of the request's tokens so far; those that compute alike, if any."""
+        connected. fingerprint: of the request's tokens so far; those that compute alike, if any."""
         connected = [s for s in self._sessions if s.connected and s is not but]
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
             connected = [s for s in staying if s.ready] or staying or connected
-        if numerics is not None and len(connected) > 1:
-            connected = [s for s in connected if s.fingerprint == numerics] or connected
+        if fingerprint is not None and len(connected) > 1:
+            connected = [s for s in connected if s.fingerprint == fingerprint] or connected
         return connected

@@ -69,7 +69,7 @@ class Owner(Protocol):
 
     def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
 
-    def numerics_changed(
+    def fingerprint_changed(
         self, session: EngineSession, request: OpenRequest, before: str
     ) -> None: ...
 
@@ -204,12 +204,12 @@ class EngineSession:
 
     def _compare(self, request: OpenRequest) -> None:
         """Whether its next tokens are computed as those before were; as far as that is known."""
-        before = request.placement.numerics
+        before = request.placement.fingerprint
         if self.fingerprint is None or before == self.fingerprint:
             return
-        request.placement.numerics = self.fingerprint
+        request.placement.fingerprint = self.fingerprint
         if before is not None and request.begun:
-            self._owner.numerics_changed(self, request, before)
+            self._owner.fingerprint_changed(self, request, before)
 
     def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
