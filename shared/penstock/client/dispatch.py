@@ -222,7 +222,9 @@ class Dispatch:
         """An engine core shows itself to those who watch."""
         self.live.take(session.endpoint, snapshot, now)
 
-    def fingerprint_changed(self, session: EngineSession, request: OpenRequest, before: str) -> None:
+    def fingerprint_changed(
+        self, session: EngineSession, request: OpenRequest, before: str
+    ) -> None:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
         log.warning(
