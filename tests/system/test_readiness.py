@@ -151,19 +151,19 @@ class StuckWorker:
                 peer.poll()
                 if (setup := peer.take(Setup)) is not None:
                     worker = FakeWorker(setup, 20)
-                    peer.link.send(
+                    peer.client.send(
                         Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
                     )
                 if self.layers is not None:
                     now = time.monotonic()
                     self.longest_silence = max(self.longest_silence, now - told)
                     self.layers += 1
-                    peer.link.send(Progress(1, self.layers))
+                    peer.client.send(Progress(1, self.layers))
                 told = time.monotonic()
                 if not self.held and worker is not None and (plan := peer.take(Plan)) is not None:
-                    peer.link.send(worker.execute(plan))
+                    peer.client.send(worker.execute(plan))
                 time.sleep(0.05)
-            peer.link.close()
+            peer.client.close()
 
     def close(self) -> None:
         self._over.set()

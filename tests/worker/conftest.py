@@ -68,6 +68,9 @@ def transformers_model(default_model: PreparedModel) -> Any:
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 str(file.parent), gguf_file=file.name, dtype=torch.float32
             )
+            # Otherwise it passes for quantised, and transformers writes no such model.
+            model.hf_quantizer = None
+            del model.config.quantization_config
             model.save_pretrained(f"{kept}.part")
             os.rename(f"{kept}.part", kept)
     model = transformers.AutoModelForCausalLM.from_pretrained(str(kept), dtype=torch.float32)
