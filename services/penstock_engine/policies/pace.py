@@ -33,8 +33,9 @@ LEAST_SHARE = 0.02
 """Of what a token seems to cost, what it costs in any case: a bound on steps needs some cost."""
 
 SURPRISE = 3.0
-"""Standard deviations above what was expected from which on a step says less: the machine was busy
-with something else, and that is no reason to make steps longer."""
+"""Standard deviations above what was expected from which on a step of decodes alone says less: the
+machine was busy with something else, and that is no reason to make steps longer. One with prefill
+says as much as ever, as that makes them shorter."""
 
 
 class StepPace:
@@ -67,12 +68,12 @@ class StepPace:
             self._each = seconds / tokens
             self._var_base = (PRIOR * seconds) ** 2
             self._var_each = (seconds / tokens) ** 2
-            self._correct(tokens, seconds, self._each)
+            self._correct(decodes, tokens, seconds, self._each)
             return
         self._seen += 1
         least = self._each / 2 if decodes == tokens else LEAST_SHARE * seconds / tokens
         self._drift(tokens, seconds)
-        self._each = max(least, self._correct(tokens, seconds, self._each))
+        self._each = max(least, self._correct(decodes, tokens, seconds, self._each))
 
     def _drift(self, tokens: int, seconds: float) -> None:
         """What is known gets a little less certain, but not less than one step could tell."""
@@ -83,15 +84,16 @@ class StepPace:
         most = math.sqrt(self._var_base * self._var_each)
         self._covariance = min(max(self._covariance, -most), most)
 
-    def _correct(self, tokens: int, seconds: float, each: float) -> float:
+    def _correct(self, decodes: int, tokens: int, seconds: float, each: float) -> float:
         """What the step says, weighed by how certain the rest is. Returns the new `each`."""
         expected = self._base + each * tokens
         noise = (NOISE * seconds) ** 2
         along_base = self._var_base + self._covariance * tokens
         along_each = self._covariance + self._var_each * tokens
         total = along_base + along_each * tokens + noise
-        surprise = (seconds - expected) / (SURPRISE * math.sqrt(total))
-        total *= max(1.0, surprise) ** 2
+        if decodes == tokens:
+            surprise = (seconds - expected) / (SURPRISE * math.sqrt(total))
+            total *= max(1.0, surprise) ** 2
         error = (seconds - expected) / total
         self._base = max(0.0, self._base + along_base * error)
         self._var_base -= along_base**2 / total
