@@ -56,6 +56,8 @@ class StepPace:
         # Covariance of (base, each).
         self._var_base = self._var_each = self._covariance = 0.0
         self._seen = 0
+        # `base` by steps of decodes alone: what slows others down must not lengthen steps.
+        self._quiet: float | None = None
 
     def observe(self, decodes: int, tokens: int, seconds: float) -> None:
         """A step was settled: `tokens` in all, `decodes` of them of sequences that had no more to
@@ -72,8 +74,15 @@ class StepPace:
             return
         self._seen += 1
         least = self._each / 2 if decodes == tokens else LEAST_SHARE * seconds / tokens
+        if decodes == tokens:
+            self._learn_quiet(max(0.0, seconds - self._each * tokens))
         self._drift(tokens, seconds)
         self._each = max(least, self._correct(decodes, tokens, seconds, self._each))
+
+    def _learn_quiet(self, base: float) -> None:
+        """Quick where it is less than was known, slow where it is more."""
+        known = base if self._quiet is None else self._quiet
+        self._quiet = known + (0.25 if base < known else 0.05) * (base - known)
 
     def _drift(self, tokens: int, seconds: float) -> None:
         """What is known gets a little less certain, but not less than one step could tell."""
@@ -107,7 +116,8 @@ class StepPace:
             return math.inf
         if self._each is None:
             return decodes + UNKNOWN
-        alone = self._base + self._each * decodes
+        base = self._base if self._quiet is None else min(self._base, self._quiet)
+        alone = base + self._each * decodes
         seconds = max(SHORT, self._slowdown * alone)
         prefill = max(LEAST, (seconds - self._base) / self._each - decodes)
         # Steps of one size only would never tell what a step costs without its tokens.
