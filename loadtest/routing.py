@@ -19,7 +19,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,11 @@ class Work:
         return self.groups * self.each
 
     @property
+    def tokens(self) -> int:
+        """That are to be generated."""
+        return self.requests * self.output
+
+    @property
     def best(self) -> float:
         """The highest hit rate that there can be."""
         shared = self.prefix // BLOCK * BLOCK
@@ -71,7 +76,7 @@ SMOKE = Work(
     own=8,
     output=4,
     each=3,
-    streams=4,
+    streams=1,  # One after the other, so that what is found in the cache doesn't depend on speed.
     runs=1,
     policies=("prefix", "round-robin"),
     pools={"roomy": 256},
@@ -163,18 +168,31 @@ async def ask_all(url: str, work: Work, seed: int) -> tuple[list[Answer], dict[s
             for _ in range(work.streams):
                 group.create_task(stream())
         seconds = time.monotonic() - begun
-        await asyncio.sleep(1.0)  # Until the engine cores have told what they did last.
-        state = (await client.get("/status")).json()
+        state = await status_when(client, lambda engines: generated(engines) == work.tokens)
     return answers, state, seconds
+
+
+def generated(engines: list[dict[str, Any]]) -> int:
+    """Tokens, as far as the engine cores have told."""
+    return sum(each["tokens_generated"] for each in engines)
 
 
 async def all_ready(client: httpx.AsyncClient) -> None:
     """Raises TimeoutError."""
+    await status_when(
+        client, lambda engines: [each["ready"] for each in engines] == [True] * ENGINES
+    )
+
+
+async def status_when(
+    client: httpx.AsyncClient, holds: Callable[[list[dict[str, Any]]], bool]
+) -> dict[str, Any]:
+    """The first /status whose engine cores are as wanted. Raises TimeoutError."""
     async with asyncio.timeout(120):
         while True:
-            engines = (await client.get("/status")).json()["engines"]
-            if [each["ready"] for each in engines] == [True] * ENGINES:
-                return
+            state: dict[str, Any] = (await client.get("/status")).json()
+            if holds(state["engines"]):
+                return state
             await asyncio.sleep(0.1)
 
 

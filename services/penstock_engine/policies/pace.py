@@ -7,43 +7,35 @@ import math
 SHORT = 0.1
 """Seconds that a step may take in any case."""
 
+LONG = 2.0
+"""Seconds that a step without decodes may take: whoever comes during one waits for its end."""
+
 LEAST = 16
 """Tokens that a step may have in any case beside the decodes that it is held against."""
 
 UNKNOWN = 64
 """The same while nobody knows what prefill costs here."""
 
-EXPLORE = 32
-"""One step of so many is held to three quarters of its prefill, while `base` is uncertain."""
+WEIGHT = 0.25
+"""Of the newest step in what is known."""
 
-UNSURE = 0.25
-"""Standard deviation of `base`, as a share of what the decodes alone take, that is uncertain."""
-
-NOISE = 0.05
-"""Standard deviation of a step's seconds about what is expected, as a share of them."""
-
-DRIFT = 0.02
-"""By how much base and cost of a token may change from step to step, as a share of a step."""
-
-PRIOR = 0.1
-"""Standard deviation of `base`, as a share of the first step that was seen. Little: before small
-steps were seen, all of a step's time is held to be its tokens', which makes the next one short."""
+SLOWER = 0.05
+"""The same for decodes alone that took longer than known: whatever else the machine was busy with
+is no reason to make steps longer yet."""
 
 LEAST_SHARE = 0.02
-"""Of what a token seems to cost, what it costs in any case: a bound on steps needs some cost."""
+"""Of a step's seconds, what its prefill costs in any case: a bound on steps needs some cost."""
 
-SURPRISE = 3.0
-"""Standard deviations above what was expected from which on a step of decodes alone says less: the
-machine was busy with something else, and that is no reason to make steps longer. One with prefill
-says as much as ever, as that makes them shorter."""
+FIND, RENEW = 4, 64
+"""After so many steps with prefill one is held to decodes alone: while nobody knows what these
+take, and later."""
 
 
 class StepPace:
-    """Learns what steps cost, as seconds = base + each * tokens, and bounds them by it.
+    """Learns what decodes alone take, and what each token beside them adds; bounds steps by it.
 
-    A Kalman filter of two states (R. E. Kalman, "A New Approach to Linear Filtering and Prediction
-    Problems", 1960): steps of two sizes tell base and each apart, and while steps of one size only
-    come, what is known of the other size stays.
+    A prompt's tokens are dear only by what a step takes longer than the decodes alone.  Where
+    prompts wait all the time, no such step comes by itself; so now and then one is made.
 
     slowdown: how many times as long as the decodes alone a step beside them may take; 0: there is
     no bound.
@@ -51,75 +43,60 @@ class StepPace:
 
     def __init__(self, slowdown: float = 0.0) -> None:
         self._slowdown = slowdown
-        self._base = 0.0
-        self._each: float | None = None
-        # Covariance of (base, each).
-        self._var_base = self._var_each = self._covariance = 0.0
-        self._seen = 0
-        # `base` by steps of decodes alone: what slows others down must not lengthen steps.
-        self._quiet: float | None = None
+        # The newest steps of decodes alone, blended; 0 seconds: there was none.
+        self._tokens = self._seconds = 0.0
+        self._each: float | None = None  # seconds of a further token
+        self._with_prefill = 0  # steps since the last of decodes alone
 
     def observe(self, decodes: int, tokens: int, seconds: float) -> None:
         """A step was settled: `tokens` in all, `decodes` of them of sequences that had no more to
         compute. seconds: that the worker computed; 0: unknown, and not counted."""
         if seconds <= 0.0 or not tokens:
             return
-        if self._each is None:
-            if decodes == tokens:
-                return  # Nothing is known of prefill yet.
-            self._each = seconds / tokens
-            self._var_base = (PRIOR * seconds) ** 2
-            self._var_each = (seconds / tokens) ** 2
-            self._correct(decodes, tokens, seconds, self._each)
+        if decodes == tokens:
+            self._learn_alone(tokens, seconds)
             return
-        self._seen += 1
-        least = self._each / 2 if decodes == tokens else LEAST_SHARE * seconds / tokens
-        if decodes == tokens:
-            self._learn_quiet(max(0.0, seconds - self._each * tokens))
-        self._drift(tokens, seconds)
-        self._each = max(least, self._correct(decodes, tokens, seconds, self._each))
+        self._with_prefill += 1
+        prefill = tokens - decodes
+        if prefill >= LEAST // 2:
+            # Where decodes alone took as long as this, they were slow for another reason.
+            each = max(seconds - self._alone(decodes), LEAST_SHARE * seconds) / prefill
+            self._each = each if self._each is None else _blend(self._each, each, WEIGHT)
 
-    def _learn_quiet(self, base: float) -> None:
-        """Quick where it is less than was known, slow where it is more."""
-        known = base if self._quiet is None else self._quiet
-        self._quiet = known + (0.25 if base < known else 0.05) * (base - known)
+    def _learn_alone(self, tokens: int, seconds: float) -> None:
+        self._with_prefill = 0
+        known = self._seconds > 0.0
+        weight = (WEIGHT if seconds < self._alone(tokens) else SLOWER) if known else 1.0
+        self._tokens = _blend(self._tokens, tokens, weight)
+        self._seconds = _blend(self._seconds, seconds, weight)
 
-    def _drift(self, tokens: int, seconds: float) -> None:
-        """What is known gets a little less certain, but not less than one step could tell."""
-        self._var_base = min(self._var_base + (DRIFT * seconds) ** 2, seconds**2)
-        self._var_each = min(
-            self._var_each + (DRIFT * seconds / tokens) ** 2, (seconds / tokens) ** 2
-        )
-        most = math.sqrt(self._var_base * self._var_each)
-        self._covariance = min(max(self._covariance, -most), most)
-
-    def _correct(self, decodes: int, tokens: int, seconds: float, each: float) -> float:
-        """What the step says, weighed by how certain the rest is. Returns the new `each`."""
-        expected = self._base + each * tokens
-        noise = (NOISE * seconds) ** 2
-        along_base = self._var_base + self._covariance * tokens
-        along_each = self._covariance + self._var_each * tokens
-        total = along_base + along_each * tokens + noise
-        if decodes == tokens:
-            surprise = (seconds - expected) / (SURPRISE * math.sqrt(total))
-            total *= max(1.0, surprise) ** 2
-        error = (seconds - expected) / total
-        self._base = max(0.0, self._base + along_base * error)
-        self._var_base -= along_base**2 / total
-        self._var_each -= along_each**2 / total
-        self._covariance -= along_base * along_each / total
-        return each + along_each * error
+    def _alone(self, decodes: int) -> float:
+        """Seconds that so many decodes would take alone: what is known of another number, and not
+        all of it is in proportion to the number.  A decode costs less than a prompt's token may,
+        whose sequence is longer."""
+        if not self._seconds:
+            return 0.0
+        in_proportion = self._seconds * decodes / self._tokens
+        by_each = self._seconds + (self._each or 0.0) * (decodes - self._tokens)
+        if decodes < self._tokens:
+            return max(in_proportion, by_each)
+        return min(in_proportion, by_each)
 
     def tokens(self, decodes: int) -> float:
-        """Tokens that a step with so many decodes may have in all; without decodes, any number."""
-        if not decodes or not self._slowdown:
+        """Tokens that a step with so many decodes may have in all."""
+        if not self._slowdown:
             return math.inf
         if self._each is None:
-            return decodes + UNKNOWN
-        base = self._base if self._quiet is None else min(self._base, self._quiet)
-        alone = base + self._each * decodes
-        seconds = max(SHORT, self._slowdown * alone)
-        prefill = max(LEAST, (seconds - self._base) / self._each - decodes)
-        # Steps of one size only would never tell what a step costs without its tokens.
-        unsure = self._var_base > (UNSURE * alone) ** 2
-        return decodes + (0.75 * prefill if unsure and self._seen % EXPLORE == 0 else prefill)
+            return decodes + UNKNOWN if decodes else math.inf
+        if not decodes:
+            return max(UNKNOWN, LONG / self._each)
+        every = RENEW if self._seconds else FIND
+        if self._with_prefill and self._with_prefill % every == 0:
+            return decodes
+        alone = self._alone(decodes)
+        beside = max(SHORT, self._slowdown * alone) - alone
+        return decodes + max(LEAST, beside / self._each)
+
+
+def _blend(known: float, new: float, weight: float) -> float:
+    return known + weight * (new - known)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_engine.policies.pace import LEAST, SHORT, UNKNOWN, StepPace
+from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, StepPace
 from tests.engine.simulated import Simulation
 
 FIXED, EACH = 0.03, 0.003
@@ -77,12 +77,31 @@ def test_a_tenant_with_many_streams_does_not_slow_one_with_few() -> None:
     assert all(asked.finish == "length" for asked in mallory)
 
 
-def test_without_decodes_a_step_is_as_large_as_its_budget() -> None:
+def test_without_decodes_a_step_is_as_large_as_its_budget_or_long() -> None:
     pace = StepPace(2.5)
     pace.observe(16, 16, 0.1)
-    pace.observe(0, 1000, 3.0)
     assert pace.tokens(0) == math.inf
-    assert StepPace(0.0).tokens(5) == math.inf
+    pace.observe(0, 1000, 4.0)
+    assert pace.tokens(0) == pytest.approx(LONG / 0.004, rel=0.05)
+    assert StepPace(0.0).tokens(5) == StepPace(0.0).tokens(0) == math.inf
+
+
+@pytest.mark.parametrize(("slowdown", "least", "most"), [(0.0, 10.0, 60.0), (2.0, 0.0, 3 * LONG)])
+def test_who_comes_beside_dear_prompts_waits_for_no_whole_budget(
+    slowdown: float, least: float, most: float
+) -> None:
+    """2,048 of these tokens take 24 seconds."""
+    settings = {
+        "scheduling_policy": "fair",
+        "max_num_batched_tokens": 2048,
+        "max_step_slowdown": slowdown,
+    }
+    sim = Simulation(fixed=FIXED, each=0.012, settings=settings)
+    for _ in range(8):
+        sim.ask(0.0, "mallory", 3000, 4)
+    sim.ask(40.0, "alice", 20, 4)
+    sim.run(400)
+    assert least < next(a.wait for a in sim.requests.values() if a.tenant == "alice") < most
 
 
 @given(
@@ -131,3 +150,18 @@ def test_a_step_that_costs_much_whatever_is_in_it_is_no_reason_for_small_chunks(
     wanted = max(SHORT, 2.5 * (base + each * decodes))
     assert base + each * allowed <= wanted * 1.2 + LEAST * each
     assert base + each * allowed >= wanted * 0.7 or allowed in (budget, decodes + LEAST)
+
+
+def test_fewer_decodes_than_those_known_are_not_taken_to_cost_nothing() -> None:
+    """Tokens that were dear for a while (of long sequences) say little of what decodes cost; taken
+    at that, 16 decodes would be free, all that a step takes its prompts' fault, and chunks short
+    for good."""
+    base, each = 0.03, 0.0035
+    pace = StepPace(2.5)
+    pace.observe(40, 40, base + each * 40)
+    for _ in range(20):
+        pace.observe(40, 56, base + each * 40 + 4 * each * 16)
+    for _ in range(40):
+        tokens = int(pace.tokens(16))
+        pace.observe(16, tokens, base + each * tokens)
+    assert base + each * pace.tokens(16) >= 0.7 * 2.5 * (base + each * 16)
