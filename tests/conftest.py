@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ WHOLE_MODEL = frozenset(
 )
 """Fixtures that bring the default model's weights: what asks for one is slow."""
 SYSTEMS = Path(__file__).with_name("system")
+TESTS = Path(__file__).parent
+INTERPRETED = tuple(
+    TESTS / name
+    for name in ("kernels/triton", "worker/cuda", "worker/cuda_ops", "worker/cuda_sampler")
+)
+"""Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
+GOLDEN = 0.6180339887
+"""Multiples of it, modulo 1, are spread evenly: what they choose follows no period of the cases."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
+    _thin_out_interpreted(items)
     kept, long = [], []
     for item in items:
         if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
@@ -99,6 +109,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds[item.path] = most
         kept.sort(key=lambda item: -seconds[item.path])
     items[:] = kept
+
+
+def _thin_out_interpreted(items: list[pytest.Item]) -> None:
+    """Of each test of interpreted kernels: its first case is quick, a third of the others slow, the
+    rest long. All stay as they are where there is a GPU."""
+    found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
+    if not found or _has_gpu():
+        return
+    cases: Counter[str] = Counter()
+    for item in found:
+        name = item.nodeid.partition("[")[0]
+        case, cases[name] = cases[name], cases[name] + 1
+        if case:
+            item.add_marker("slow")
+            if case * GOLDEN % 1 > 1 / 3:
+                item.add_marker("long")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_unconfigure() -> None:
