@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.thinning import in_share, numbered
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process is one of several that run tests (pytest -n)."""
@@ -49,8 +50,6 @@ INTERPRETED = tuple(
     for name in ("kernels/triton", "worker/cuda", "worker/cuda_ops", "worker/cuda_sampler")
 )
 """Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
-GOLDEN = 0.6180339887
-"""Multiples of it, modulo 1, are spread evenly: what they choose follows no period of the cases."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,13 +116,10 @@ def _thin_out_interpreted(items: list[pytest.Item]) -> None:
     found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
     if not found or _has_gpu():
         return
-    cases: Counter[str] = Counter()
-    for item in found:
-        name = item.nodeid.partition("[")[0]
-        case, cases[name] = cases[name], cases[name] + 1
+    for item, case in numbered(found):
         if case:
             item.add_marker("slow")
-            if case * GOLDEN % 1 > 1 / 3:
+            if not in_share(case, 1 / 3):
                 item.add_marker("long")
 
 
