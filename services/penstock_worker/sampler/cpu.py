@@ -18,18 +18,19 @@ from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledTok
 
 
 class _Own(threading.local):
-    """Each calling thread's memory."""
+    """Scratch memory of each calling thread."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
 
 
 class CPUSampler:
-    """threads: that one call may use. Raises ImportError without the library."""
+    """Samples by the C++ library."""
 
     fingerprint = "cpu"
 
     def __init__(self, threads: int) -> None:
+        """`threads` is what one call may use. Raises ImportError without the library."""
         load()
         self._threads = threads
         self._own = _Own()

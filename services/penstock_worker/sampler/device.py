@@ -1,7 +1,7 @@
-"""Choosing tokens by the CUDA kernels, without waiting for them.
+"""Samples by the CUDA kernels, without waiting for them.
 
-Nothing here reads the device before `DeviceSamples.sampled`: a step is launched with what the host
-knows by then, and the penalties of tokens that it doesn't know yet are counted on the device.
+Nothing here reads from the device before `DeviceSamples.sampled`. A step is launched with what the
+host knows by then; tokens that it doesn't know yet are counted on the device, for penalties.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ _FAILED = SampledToken(error=NOT_FINITE)
 
 
 class DeviceSamples:
-    """A step's tokens on their way. tokens: [rows] int64, on the device; -1: a logit of the row
-    isn't a finite number."""
+    """The tokens of a step, which the device may still be sampling."""
 
     def __init__(
         self, requests: list[SampleRequest], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
-        """told: of rows whose log-probabilities come too, where they are in them."""
+        """`tokens` is [rows] int64 on the device, where -1 means that the row has a logit that is
+        not finite. `told` maps rows whose log-probabilities are fetched to their place among
+        these."""
         self.tokens = tokens
         self._requests = requests
         self._fetched = fetched
         self._told = told
 
     def done(self) -> bool:
-        """Whether `sampled` wouldn't wait."""
+        """Returns whether `sampled` would return without waiting."""
         return self._fetched.done()
 
     def sampled(self) -> list[SampledToken]:
-        """Waits for this step's tokens, and for nothing that was queued after them.
+        """Waits for this step's tokens, but for nothing that was queued after them.
 
-        To be called before the requests' adjustments are told a token that comes after these.
+        Must be called before the requests' adjustments are advanced by any later token.
         """
         tokens, *arrays = self._fetched.arrays()
         choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
@@ -66,7 +67,7 @@ class DeviceSamples:
 
 
 class _Tops:
-    """TopLogProbs on the host."""
+    """TopLogProbs, copied to the host."""
 
     def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
         self._own: list[float] = np.maximum(own, np.float32(IMPOSSIBLE)).tolist()
@@ -78,14 +79,10 @@ class _Tops:
 
 
 class DeviceSampler:
-    """Samples for slots 0 to max_slots - 1, on torch's current stream. Used by one thread.
+    """Samples for slots 0 to max_slots - 1, on torch's current stream. Must be used by one thread.
 
-    The same tokens as the reference's, as far as the device's exp is the host's.  Keeps
-    4 * max_slots * vocab bytes on the device, for the counts of penalties.
-
-    batch_invariant: a row is drawn from by the same compiled code whatever the others ask for;
-    else a step in which none asks for top_k, top_p or min_p takes a shorter way through the
-    same sums.
+    It samples the same tokens as the reference, as far as the device's exp equals the host's. It
+    keeps 4 * max_slots * vocab bytes on the device, for the counts of penalties.
     """
 
     fingerprint = "triton"
@@ -93,6 +90,9 @@ class DeviceSampler:
     def __init__(
         self, device: torch.device, vocab: int, max_slots: int, *, batch_invariant: bool = False
     ) -> None:
+        """With `batch_invariant`, each row is sampled by the same compiled code whatever the other
+        rows request. Otherwise a step without any top_k, top_p or min_p takes a shorter path
+        through the same sums."""
         self._vocab = vocab
         self._one_way = batch_invariant
         self._transfers = transfers(device)
@@ -100,12 +100,14 @@ class DeviceSampler:
         self._counts = SlotCounts(device, vocab, max_slots)
 
     def forget(self, slot: int) -> None:
-        """Its sequence is gone, or what was launched for it since the host last knew is void."""
+        """Forgets what is kept of a slot, because its sequence is gone, or because what was
+        launched for it has failed."""
         self._table.forget(slot)
         self._counts.forget(slot)
 
     def needs_host(self, request: SampleRequest) -> bool:
-        """Whether it can only be made once the host knows the slot's newest token."""
+        """Returns whether the request can be made only when the host knows the slot's newest
+        token."""
         if request.allowed is not None:
             return True
         return request.adjustments is not None and request.adjustments.ban_follows_output
@@ -113,12 +115,16 @@ class DeviceSampler:
     def launch(
         self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
     ) -> DeviceSamples:
-        """Queues the choice of a token for each row.
+        """Queues the sampling of one token for each row.
 
-        logits: [rows, vocab] float32 on the device, contiguous; not changed, and not to be before
-        the queue has come here.  requests: `emitted` counts tokens that are still on their way; the
-        `adjustments` of penalties may lack these.  slots: of the rows, distinct.
-        Raises ValueError for a slot with penalties whose counts neither side has.
+        `logits`: [rows, vocab] float32 on the device, contiguous. They are not modified, and must
+        not be until the queue has passed this call.
+        `requests`: `emitted` includes tokens that are still being sampled; the counts in
+        `adjustments` may lack these.
+        `slots`: those of the rows, distinct.
+
+        Raises ValueError for a slot with penalties whose counts neither the host nor the device
+        has.
         """
         self._table.learn(requests, slots)
         places = np.array(slots, dtype=np.int64)
@@ -157,8 +163,8 @@ class DeviceSampler:
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
-        """Sampler.score of logits on the device: what it gives waits for them, and for nothing
-        that was queued after them."""
+        """Queues Sampler.score for logits on the device. Calling the result waits for the scores,
+        but for nothing that was queued after them."""
         (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
         tops = top_log_probs(logits, given, min(count, self._vocab))
         fetched = self._transfers.fetch([argmax(logits), tops.own, tops.ids, tops.top])
@@ -173,10 +179,11 @@ class DeviceSampler:
         return told
 
     def warm_up(self, logits: Tensor) -> None:
-        """Launches all kernels, so that they are compiled, and takes the most memory that so many
-        rows ever do (but for more log-probabilities than the kernel tells). Waits.
+        """Launches all kernels, so that they are compiled, and allocates the most memory that a
+        step of so many rows can need (except for more log-probabilities than the kernel supports).
+        Waits for the device.
 
-        Forgets all slots.  logits: as for `launch`.
+        Forgets all slots. `logits` is as for `launch`.
         """
         slots = list(range(len(logits)))
         greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
@@ -199,7 +206,8 @@ class DeviceSampler:
 
 
 def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool) -> Tensor:
-    """draws: None: the argmax.  holes, cuts: see sample_rows."""
+    """Returns the sampled tokens, or the argmax if `draws` is None. For `holes` and `cuts` see
+    sample_rows."""
     if draws is None:
         return argmax(logits, holes=holes)
     return sample_rows(logits, draws, holes=holes, cuts=cuts)
@@ -212,7 +220,7 @@ def _draws(sent: dict[str, Tensor]) -> SamplingRows:
 
 
 def _tops(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
-    """rows: of which; None: of all."""
+    """Returns the log-probabilities of the given rows, or of all rows if `rows` is None."""
     if rows is None:
         return top_log_probs(logits, tokens, count)
     return top_log_probs(logits[rows], tokens[rows], count)

@@ -1,5 +1,5 @@
-"""From decoded chunks to a device: through two pinned buffers, so that one is filled while the
-other is on its way."""
+"""Copies decoded chunks to a device through two pinned buffers: one is filled while the other is
+being transferred."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ CPU = torch.device("cpu")
 
 
 class PinnedPlacing:
-    """A Place whose targets lie on a GPU. Values keep their type on the way and are rounded there.
+    """A Place for targets on a GPU. Values are transferred in their own dtype and rounded on the
+    GPU.
 
-    It is used by one thread, on one stream.
+    Must be used by one thread, on one stream.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,8 @@ class PinnedPlacing:
         self._through = [torch.cuda.Event() for _ in self._buffers]
 
     def __call__(self, target: Tensor, values: Tensor) -> None:
-        """values: of the CPU. target: contiguous. Waits for a free buffer, not for the copy."""
+        """Copies `values`, which are on the CPU, to `target`, which is contiguous. Waits for a free
+        buffer, but not for the transfer."""
         target, values = target.view(-1), values.reshape(-1)
         per_buffer = self._buffers[0].nbytes // values.dtype.itemsize
         for start in range(0, len(values), per_buffer):
@@ -41,5 +43,5 @@ class PinnedPlacing:
 
 
 def placing(device: torch.device) -> Place:
-    """How chunks get into tensors of that device."""
+    """Returns how chunks are copied to tensors on that device."""
     return PinnedPlacing() if device.type == "cuda" else Tensor.copy_
