@@ -1,4 +1,4 @@
-"""Biases and penalties of one row of logits."""
+"""Adjusts one row of logits by biases and penalties."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class Edits:
-    """Biases and penalties of a row. See penstock_kernels.cpu.edits.Edit for the penalties."""
+    """The biases and penalties of a row. For the penalties see penstock_kernels.cpu.edits.Edit."""
 
     biases: Mapping[int, float] = field(default_factory=dict)
     """By token id."""
     counts: Mapping[int, int] = field(default_factory=dict)
-    """How often the output holds each id that the prompt or the output holds."""
+    """For each id in the prompt or the output, how often the output contains it."""
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
 
 
 def edit_row(logits: Tensor, edits: Edits) -> Tensor:
-    """A copy of the row, biased and then penalised.
+    """Returns a copy of the row with biases and then penalties applied.
 
-    logits: [vocab] float32; -inf stays as it is, and nothing else becomes infinite.
+    `logits` is [vocab] float32. -inf stays as it is, and no other value becomes infinite.
     """
     result = logits.clone()
     if edits.biases:
