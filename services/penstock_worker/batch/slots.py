@@ -153,11 +153,11 @@ class Slots:
         self._check_blocks(new.slot, new.blocks)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
-        slot = self._in_full(new) if new.like is None else self._beside(new, new.like)
+        slot = self._slot_in_full(new) if new.like is None else self._slot_like(new, new.like)
         self.tables.put(new.slot, 0, new.blocks)
         self._slots[new.slot] = slot
 
-    def _in_full(self, new: NewSequence) -> Slot:
+    def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
         self._check_ids(new)
         return Slot(
@@ -171,7 +171,7 @@ class Slots:
             pooling=new.pooling,
         )
 
-    def _beside(self, new: NewSequence, like: int) -> Slot:
+    def _slot_like(self, new: NewSequence, like: int) -> Slot:
         """Returns a slot for a sequence whose request already has one in slot `like`. What was
         checked and made there of the prompt and the sampling parameters is reused."""
         other = self._slots.get(like)

@@ -68,8 +68,10 @@ class TritonForward(LayerByLayer):
         def compute(step: DeviceStep) -> Tensor:
             count = len(step.tokens)
             before = None if ends.before is None else ends.before[:count]
-            tokens = self._newest_or(step.tokens)
-            return model.through_layers(tokens, before, step.positions, step.attention, _nothing)
+            tokens = self._with_newest(step.tokens)
+            return model.through_layers(
+                tokens, before, step.positions, step.attention, _ignore_layer
+            )
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
         self._graphs = DecodeGraphs(
@@ -120,11 +122,11 @@ class TritonForward(LayerByLayer):
         host = HostStep(batch.tokens, layout.positions, rows, laid_out)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))
         hidden = self._model.hidden(
-            self._newest_or(step.tokens), step.positions, step.attention, self._count_layer
+            self._with_newest(step.tokens), step.positions, step.attention, self._count_layer
         )
         return hidden.index_select(0, step.wanted)
 
-    def _newest_or(self, tokens: Tensor) -> Tensor:
+    def _with_newest(self, tokens: Tensor) -> Tensor:
         """Returns Batch.tokens, [rows] int64, in which tokens that only the device knows are filled
         in."""
         tokens = tokens.long()
@@ -133,5 +135,5 @@ class TritonForward(LayerByLayer):
         return torch.where(tokens < 0, newest, tokens)
 
 
-def _nothing() -> None:
+def _ignore_layer() -> None:
     pass

@@ -103,13 +103,13 @@ class TritonBuild:
         setup = self.setup
         whole, rest = divmod(setup.max_num_batched_tokens, setup.max_model_len)
         counts = [setup.max_model_len] * whole + [rest] * (rest > 0)
-        return self._rehearse(np.array(counts[: setup.max_num_seqs]), before=0)
+        return self._profile_step(np.array(counts[: setup.max_num_seqs]), before=0)
 
     def longest_decode(self) -> Tensor:
         count = np.ones(self.setup.max_num_seqs, dtype=np.int64)
-        return self._rehearse(count, before=self.setup.max_model_len - 1)
+        return self._profile_step(count, before=self.setup.max_model_len - 1)
 
-    def _rehearse(self, counts: np.ndarray, before: int) -> Tensor:
+    def _profile_step(self, counts: np.ndarray, before: int) -> Tensor:
         """Runs a step with `counts` new tokens per sequence, after `before` tokens. All sequences
         read and write block 0; the result is of no interest."""
         tokens = int(counts.sum())

@@ -218,10 +218,10 @@ def _load_pooling(
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
     """Returns whether the loaded model can serve this setup as it is."""
-    return _lasting(setup) == _lasting(loaded.setup)
+    return _without_session(setup) == _without_session(loaded.setup)
 
 
-def _lasting(setup: Setup) -> Setup:
+def _without_session(setup: Setup) -> Setup:
     """Returns the setup without what changes from session to session."""
     group = setup.group
     if group is not None:

@@ -95,7 +95,7 @@ class Group:
         shape and dtype. The transfer is of raw bytes, so any dtype will do.
         """
         out = x.new_empty(self.place.tensor, *x.shape)
-        _finish(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _GATHER_OPTIONS))
+        _wait(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _GATHER_OPTIONS))
         return out
 
     def exchange(self, x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class Group:
         """
         out = torch.empty_like(x)
         work = self._tensor.alltoall_base(_bytes(out), _bytes(x), [], [], _EXCHANGE_OPTIONS)
-        _finish(work)
+        _wait(work)
         return out
 
     def flags(self, values: list[bool]) -> list[bool]:
@@ -245,7 +245,7 @@ class _Connector:
         return made
 
 
-def _finish(work: Any) -> None:
+def _wait(work: Any) -> None:
     """Waits for a collective. `work` is None where the call was synchronous."""
     if work is not None:
         work.wait()

@@ -84,7 +84,7 @@ class DevicePoolingLaunch:
                 continue
             if asked.task == "token_embed":
                 self._places[work.slot] = (len(tensors), None)
-                tensors.append(_all(hidden)[rows].float())
+                tensors.append(_token_rows(hidden)[rows].float())
                 continue
             if asked.task not in shared:
                 shared[asked.task] = len(tensors)
@@ -130,7 +130,7 @@ class DevicePoolingLaunch:
         return work.start + work.count == len(self.slots[work.slot].token_ids)
 
 
-def _all(hidden: Hidden) -> Tensor:
+def _token_rows(hidden: Hidden) -> Tensor:
     if hidden.rows is None:
         raise ValueError("the model gives no vector of each token")
     return hidden.rows

@@ -25,7 +25,7 @@ def pooled(rows: Tensor, asked: Pooling, config: PoolingConfig, head: Head | Non
     wide = rows.float().clone()
     if asked.task == "token_embed":
         return finished(wide, asked, config)
-    vector = _one(wide, config.mode)
+    vector = _pooled_vector(wide, config.mode)
     return finished(scored(vector, head) if asked.task == "classify" else vector, asked, config)
 
 
@@ -53,7 +53,7 @@ def finished(values: Tensor, asked: Pooling, config: PoolingConfig) -> Tensor:
     return values
 
 
-def _one(rows: Tensor, mode: PoolingMode) -> Tensor:
+def _pooled_vector(rows: Tensor, mode: PoolingMode) -> Tensor:
     match mode:
         case "mean":
             return rows.sum(0) / rows.shape[0]

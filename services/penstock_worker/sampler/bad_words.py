@@ -50,12 +50,12 @@ class BadWords:
         """Transitions, by state and token: the state that is one token longer."""
         self._last: dict[int, list[int]] = {}
         """By state: ids that complete a word of which only the last token is missing."""
-        self._fall = [_NO_STATE]
+        self._failure_links = [_NO_STATE]
         """Failure links, by state: the longest other state that it ends with."""
         self._ended = [_NO_STATE]
         """By state: the longest state in `_last` that it ends with, which may be itself."""
         self._kept: dict[int, Banned] = {}
-        self._link(self._begin(words))
+        self._set_failure_links(self._make_states(words))
 
     @property
     def follows_output(self) -> bool:
@@ -72,7 +72,7 @@ class BadWords:
     def step(self, state: int, token: int) -> int:
         """Returns the state after one more token. Takes constant time on average over an output,
         because failure links are followed at most as often as tokens have been matched."""
-        onward, fall = self._onward, self._fall
+        onward, fall = self._onward, self._failure_links
         while state != _NO_STATE:
             found = onward.get(state << _TOKEN_BITS | token)
             if found is not None:
@@ -96,11 +96,11 @@ class BadWords:
         ids: set[int] = set()
         while state != _NO_STATE:
             ids.update(self._last[state])
-            shorter = self._fall[state]
+            shorter = self._failure_links[state]
             state = _NO_STATE if shorter == _NO_STATE else self._ended[shorter]
         return ids
 
-    def _begin(self, words: Iterable[tuple[int, ...]]) -> list[list[tuple[int, int, int]]]:
+    def _make_states(self, words: Iterable[tuple[int, ...]]) -> list[list[tuple[int, int, int]]]:
         """Makes the states, whose failure links all lead to the start. Returns, for each length,
         [(state, the state it extends, by which token)]."""
         onward, lengths = self._onward, list[list[tuple[int, int, int]]]()
@@ -110,8 +110,8 @@ class BadWords:
                 key = state << _TOKEN_BITS | token
                 longer = onward.get(key)
                 if longer is None:
-                    longer = onward[key] = len(self._fall)
-                    self._fall.append(_START)
+                    longer = onward[key] = len(self._failure_links)
+                    self._failure_links.append(_START)
                     if length == len(lengths):
                         lengths.append([])
                     lengths[length].append((longer, state, token))
@@ -119,10 +119,10 @@ class BadWords:
             self._last.setdefault(state, []).append(word[-1])
         return lengths
 
-    def _link(self, lengths: list[list[tuple[int, int, int]]]) -> None:
+    def _set_failure_links(self, lengths: list[list[tuple[int, int, int]]]) -> None:
         """Sets the failure links, shortest states first, so that the links it follows are already
         set."""
-        fall, last = self._fall, self._last
+        fall, last = self._failure_links, self._last
         ended = self._ended = [_NO_STATE] * len(fall)
         if _START in last:
             ended[_START] = _START

@@ -17,7 +17,7 @@ from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
-class _Own(threading.local):
+class _ThreadMemory(threading.local):
     """Scratch memory of each calling thread."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class CPUSampler:
         """`threads` is what one call may use. Raises ImportError without the library."""
         load()
         self._threads = threads
-        self._own = _Own()
+        self._memory = _ThreadMemory()
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         draws = uniform(
@@ -42,9 +42,9 @@ class CPUSampler:
             [request.emitted for request in requests],
         )
         rows = [_row(request, draw) for request, draw in zip(requests, draws.tolist(), strict=True)]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
+        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
         return [
-            request.judge(_choice(request.sampling.logprobs, token, sampled, row))
+            request.judge(_sampled_token(request.sampling.logprobs, token, sampled, row))
             for row, (request, token) in enumerate(
                 zip(requests, sampled.tokens.tolist(), strict=True)
             )
@@ -54,7 +54,7 @@ class CPUSampler:
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
         rows = [Row(given=token, logprobs=count) for token in tokens]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
+        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]
@@ -89,7 +89,7 @@ def _edit(adjustments: SequenceAdjustments) -> Edit | None:
     )
 
 
-def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
+def _sampled_token(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
         return SampledToken(error=NOT_FINITE)
     return SampledToken(token, None if wanted is None else _logprobs(sampled, row))

@@ -41,7 +41,7 @@ class DeviceSamples:
         self.tokens = tokens
         self._requests = requests
         self._fetched = fetched
-        self._told = told
+        self._logprob_places = told
 
     def done(self) -> bool:
         """Returns whether `sampled` would return without waiting."""
@@ -55,8 +55,8 @@ class DeviceSamples:
         tokens, *arrays = self._fetched.arrays()
         choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
-            tops = _Tops(*arrays)
-            for row, place in self._told.items():
+            tops = _HostTopLogProbs(*arrays)
+            for row, place in self._logprob_places.items():
                 token, wanted = choices[row].token, self._requests[row].sampling.logprobs
                 if token is not None and wanted is not None:
                     choices[row] = SampledToken(token, tops.of(place, wanted))
@@ -66,7 +66,7 @@ class DeviceSamples:
         ]
 
 
-class _Tops:
+class _HostTopLogProbs:
     """TopLogProbs, copied to the host."""
 
     def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
@@ -94,7 +94,7 @@ class DeviceSampler:
         rows request. Otherwise a step without any top_k, top_p or min_p takes a shorter path
         through the same sums."""
         self._vocab = vocab
-        self._one_way = batch_invariant
+        self._batch_invariant = batch_invariant
         self._transfers = transfers(device)
         self._table = SlotTable(max_slots, vocab)
         self._counts = SlotCounts(device, vocab, max_slots)
@@ -142,19 +142,19 @@ class DeviceSampler:
         if 0 < len(told) < len(requests):
             arrays["told"] = told
         sent = self._send(arrays)
-        draws = None if greedy else _draws(sent)
-        cuts = not greedy and (self._one_way or self._table.cuts(places))
+        draws = None if greedy else _sampling_rows(sent)
+        cuts = not greedy and (self._batch_invariant or self._table.cuts(places))
         if step is None:
-            tokens = _chosen(logits, draws, holes=False, cuts=cuts)
+            tokens = _sampled_tokens(logits, draws, holes=False, cuts=cuts)
         else:
             raw = argmax(logits)
             edited_logits = edit_rows(logits, step.rows(sent))
-            tokens = _chosen(edited_logits, draws, holes=True, cuts=cuts)
+            tokens = _sampled_tokens(edited_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
         if not len(told):
             return DeviceSamples(requests, tokens, self._transfers.fetch([tokens]), {})
-        tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
+        tops = _top_log_probs(logits, tokens, int(wanted.max()), sent.get("told"))
         fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
         return DeviceSamples(
             requests, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
@@ -173,7 +173,7 @@ class DeviceSampler:
             best, *arrays = fetched.arrays()
             if (best < 0).any():
                 return None
-            found = _Tops(*arrays)
+            found = _HostTopLogProbs(*arrays)
             return [found.of(row, count) for row in range(len(tokens))]
 
         return told
@@ -205,7 +205,9 @@ class DeviceSampler:
         return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
 
 
-def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool) -> Tensor:
+def _sampled_tokens(
+    logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool
+) -> Tensor:
     """Returns the sampled tokens, or the argmax if `draws` is None. For `holes` and `cuts` see
     sample_rows."""
     if draws is None:
@@ -213,13 +215,13 @@ def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bo
     return sample_rows(logits, draws, holes=holes, cuts=cuts)
 
 
-def _draws(sent: dict[str, Tensor]) -> SamplingRows:
+def _sampling_rows(sent: dict[str, Tensor]) -> SamplingRows:
     temperature, top_p, min_p = sent["wide"][:3].view(torch.float64).unbind()
     seed, sequence, token = sent["wide"][3:].unbind()
     return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
 
 
-def _tops(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
+def _top_log_probs(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
     """Returns the log-probabilities of the given rows, or of all rows if `rows` is None."""
     if rows is None:
         return top_log_probs(logits, tokens, count)

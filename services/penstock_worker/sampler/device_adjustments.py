@@ -65,12 +65,12 @@ class StepAdjustments:
             if masked(request):
                 self._mask_rows[row] = self._masks.place(request)
             if request.adjustments is not None:
-                self._rule(row, slots[row], request, request.adjustments)
+                self._add(row, slots[row], request, request.adjustments)
         punished = np.flatnonzero(self._seen_rows >= 0)
         if len(punished):
             self._numbers[:, punished] = np.array(self._penalties).T
 
-    def _rule(
+    def _add(
         self, row: int, slot: int, request: SampleRequest, adjustments: SequenceAdjustments
     ) -> None:
         if adjustments.bias:

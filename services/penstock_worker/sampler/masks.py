@@ -41,7 +41,7 @@ class Masks:
         return len(self._masks) - 1
 
 
-def _early(request: SampleRequest) -> tuple[int, ...]:
+def _held_back_early(request: SampleRequest) -> tuple[int, ...]:
     return request.sampling.held_back if request.emitted < request.sampling.min_tokens else ()
 
 
@@ -52,7 +52,7 @@ def _key(request: SampleRequest) -> object | None:
     Arrays are compared by identity, as the step's requests keep them alive. Sequences of one
     request share theirs.
     """
-    early, adjustments = _early(request), request.adjustments
+    early, adjustments = _held_back_early(request), request.adjustments
     if adjustments is None or not (adjustments.limited or adjustments.banned):
         return (
             early or None if request.allowed is None else (early, id(request.allowed), None, None)
@@ -63,7 +63,7 @@ def _key(request: SampleRequest) -> object | None:
 def _mask(request: SampleRequest, vocab: int) -> np.ndarray:
     """Computes the mask for what SampleRequest.held_back excludes: where only some ids are allowed
     and min_tokens would exclude all of them, it is ignored."""
-    early, adjustments = _early(request), request.adjustments
+    early, adjustments = _held_back_early(request), request.adjustments
     banned = _NOTHING if adjustments is None else adjustments.banned_ids
     listed = None if adjustments is None else adjustments.allowed_words
     if request.allowed is None and listed is None:

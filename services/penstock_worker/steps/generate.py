@@ -184,7 +184,7 @@ class Generate(StepKind[Launch]):
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [SampledToken(error=failure(error))] * len(launch.asked)
 
-        return self._had(launch.samples.sampled, failed, guard)
+        return self._guarded(launch.samples.sampled, failed, guard)
 
     def _prompts_of(self, launch: Launch, guard: Guard) -> dict[int, list[TokenLogprobs]]:
         def failed(error: Exception) -> dict[int, list[TokenLogprobs]]:
@@ -192,9 +192,9 @@ class Generate(StepKind[Launch]):
             launch.prompts.fail(failure(error))
             return {}
 
-        return self._had(launch.prompts.settle, failed, guard)
+        return self._guarded(launch.prompts.settle, failed, guard)
 
-    def _had(
+    def _guarded(
         self, call: Callable[[], Value], failed: Callable[[Exception], Value], guard: Guard
     ) -> Value:
         """Returns what `call` returns, after waiting for the device. If it fails for these slots

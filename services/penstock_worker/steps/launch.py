@@ -34,7 +34,7 @@ class Launch:
     """The tokens of `asked`, in its order."""
 
     def __post_init__(self) -> None:
-        self._places: dict[int, int] = {}
+        self._placeholders: dict[int, int] = {}
         self._slots: list[Slot] = []
 
     def know_all(self, slots: Slots) -> None:
@@ -42,7 +42,7 @@ class Launch:
         prompt has failed gets no token."""
         self.prompts.settle()
         sampled = [] if self.samples is None else self.samples.sampled()
-        everything = self._judged(sampled)
+        everything = self._outcomes(sampled)
         self.known = {n: each for n, each in everything.items() if slots[n].failed is None}
         self.asked, self.masks, self.samples = [], {}, None
 
@@ -60,7 +60,7 @@ class Launch:
                 slot.computed -= 1  # Its last token is computed again, for the logits.
             slot.failed = slot.failed or sampled.error
         for number, slot in zip(self.asked, slots.at(self.asked), strict=True):
-            self._places[number] = slot.expect(number)
+            self._placeholders[number] = slot.expect(number)
 
     def settle(
         self,
@@ -74,7 +74,7 @@ class Launch:
         `sampled` has the tokens of `asked`, and `prompts` what `self.prompts` gave. Slots that
         failed before, in an earlier step or in their prompt, have no result.
         """
-        chosen = self._judged(sampled)
+        chosen = self._outcomes(sampled)
         bound = grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
         for work, slot in zip(self.scheduled, self._slots, strict=True):
@@ -83,7 +83,7 @@ class Launch:
                 continue
             own = chosen.get(number)
             results[number] = reported(work, own, prompts.get(number))
-            place = self._places.get(number)
+            place = self._placeholders.get(number)
             if place is None or own is None:
                 continue
             if own.token is None:
@@ -94,7 +94,7 @@ class Launch:
                 grammars.advance(number, own.token)
         return results
 
-    def _judged(self, sampled: list[SampledToken]) -> dict[int, SampledToken]:
+    def _outcomes(self, sampled: list[SampledToken]) -> dict[int, SampledToken]:
         chosen = dict(zip(self.asked, sampled, strict=True))
         if not self.masks and not self.known:
             return chosen

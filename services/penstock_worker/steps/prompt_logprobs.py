@@ -90,7 +90,7 @@ class PromptLogprobs:
         telling = [
             work
             for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True)
-            if slot.prompt_from is not None and self._tells(work)
+            if slot.prompt_from is not None and self._has_scores(work)
         ]
         if not telling:
             return scheduled, found
@@ -98,16 +98,16 @@ class PromptLogprobs:
             found.expect(work.slot, self._slots[work.slot])
         for pieces in self._passes(telling):
             self._score(pieces, logits, found)
-        rest = [self._after(work) if work.slot in found else work for work in scheduled]
+        rest = [self._rest_of(work) if work.slot in found else work for work in scheduled]
         return [work for work in rest if work.count], found
 
-    def _tells(self, work: SlotWork) -> bool:
+    def _has_scores(self, work: SlotWork) -> bool:
         slot = self._slots[work.slot]
         wanted = slot.prompt_from
         end = min(work.start + work.count, slot.num_prompt - 1)
         return wanted is not None and max(work.start, wanted - 1) < end
 
-    def _after(self, work: SlotWork) -> SlotWork:
+    def _rest_of(self, work: SlotWork) -> SlotWork:
         """Returns the part of a work that is left: from the prompt's last token on, whose logits go
         to the sampler."""
         end = work.start + work.count
@@ -115,12 +115,12 @@ class PromptLogprobs:
         return SlotWork(work.slot, start, end - start)
 
     def _passes(self, works: list[SlotWork]) -> Iterator[list[SlotWork]]:
-        """Splits the works, up to where `_after` begins, into passes of at most ROWS rows. A slot
+        """Splits the works, up to where `_rest_of` begins, into passes of at most ROWS rows. A slot
         is in a pass at most once, and its tokens stay in order."""
         pieces: list[SlotWork] = []
         room = ROWS
         for work in works:
-            start, end = work.start, self._after(work).start
+            start, end = work.start, self._rest_of(work).start
             while start < end:
                 count = min(room, end - start)
                 pieces.append(SlotWork(work.slot, start, count))
@@ -132,7 +132,7 @@ class PromptLogprobs:
             yield pieces
 
     def _score(self, pieces: list[SlotWork], logits: Logits, found: PromptScores) -> None:
-        spans = [_wanted(self._slots[piece.slot], piece) for piece in pieces]
+        spans = [_scored_span(self._slots[piece.slot], piece) for piece in pieces]
         firsts = np.cumsum([0, *(piece.count for piece in pieces)])
         rows = [
             np.arange(first + low - piece.start, first + high - piece.start)
@@ -148,7 +148,7 @@ class PromptLogprobs:
             begin = end
 
 
-def _wanted(slot: Slot, piece: SlotWork) -> tuple[int, int]:
+def _scored_span(slot: Slot, piece: SlotWork) -> tuple[int, int]:
     """Returns [low, high), the tokens of the piece whose rows give requested scores; may be
     empty."""
     end = piece.start + piece.count

@@ -37,7 +37,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
 
     def __init__(self, forward: Forward, slots: Slots, copies: Copies) -> None:
         """`forward` is that of a stage before the last."""
-        super().__init__(forward, slots, copies, SlotGrammars(_unneeded))
+        super().__init__(forward, slots, copies, SlotGrammars(_compile_nothing))
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
 
@@ -65,7 +65,7 @@ class _NoScores:
         return list
 
 
-class _Unneeded:
+class _CompiledElsewhere:
     """Takes the place of a compiled grammar. Only the last stage makes matchers, so nothing else of
     Compiled is ever used."""
 
@@ -73,5 +73,5 @@ class _Unneeded:
         raise RuntimeError("this stage samples nothing and follows no grammar")
 
 
-def _unneeded(definition: Grammar) -> Compiled:
-    return _Unneeded()  # type: ignore[return-value]
+def _compile_nothing(definition: Grammar) -> Compiled:
+    return _CompiledElsewhere()  # type: ignore[return-value]

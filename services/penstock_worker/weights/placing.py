@@ -21,7 +21,7 @@ class PinnedPlacing:
     def __init__(self) -> None:
         size = CHUNK_ELEMENTS * torch.float32.itemsize
         self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-        self._through = [torch.cuda.Event() for _ in self._buffers]
+        self._copied = [torch.cuda.Event() for _ in self._buffers]
 
     def __call__(self, target: Tensor, values: Tensor) -> None:
         """Copies `values`, which are on the CPU, to `target`, which is contiguous. Waits for a free
@@ -32,14 +32,14 @@ class PinnedPlacing:
             self._send(target[start : start + per_buffer], values[start : start + per_buffer])
 
     def _send(self, target: Tensor, values: Tensor) -> None:
-        buffer, through = self._buffers[0], self._through[0]
+        buffer, through = self._buffers[0], self._copied[0]
         through.synchronize()
         pinned = buffer[: values.nbytes].view(values.dtype)
         pinned.copy_(values)
         target.copy_(pinned.to(target.device, non_blocking=True))
         through.record()
         self._buffers.reverse()
-        self._through.reverse()
+        self._copied.reverse()
 
 
 def placing(device: torch.device) -> Place:

@@ -16,7 +16,7 @@ from penstock_worker.weights.matrix import Matrix
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
 
-_SHOWN = 8
+_MOST_NAMES = 8
 """Most names that an error lists."""
 
 
@@ -91,7 +91,7 @@ class Weights:
         configuration says."""
         extra = [stored.name for name, stored in self._tensors.items() if name not in self._taken]
         if extra:
-            shown = ", ".join(extra[:_SHOWN]) + (", …" if len(extra) > _SHOWN else "")
+            shown = ", ".join(extra[:_MOST_NAMES]) + (", …" if len(extra) > _MOST_NAMES else "")
             raise UnsupportedModel(
                 f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
             )

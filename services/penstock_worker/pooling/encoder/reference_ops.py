@@ -67,11 +67,11 @@ class ReferenceEncoderOps:
         bias: Tensor | None,
     ) -> EncoderStep:
         padded = [kernels.pad_tiles(torch.from_numpy(each)) for each in (tokens, positions, types)]
-        inputs = ReferenceInputs(list(lengths), _by_place(bias, max(lengths)))
+        inputs = ReferenceInputs(list(lengths), _bias_by_position(bias, max(lengths)))
         return EncoderStep(padded[0], padded[1], padded[2], inputs)
 
 
-def _by_place(bias: Tensor | None, longest: int) -> Tensor | None:
+def _bias_by_position(bias: Tensor | None, longest: int) -> Tensor | None:
     """Returns [heads, longest, longest], in which entry (i, j) is the bias of distance j - i."""
     if bias is None:
         return None
