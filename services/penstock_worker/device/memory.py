@@ -1,4 +1,4 @@
-"""How many KV blocks a device has room for, beside the weights and the largest steps."""
+"""Computes how many KV blocks fit on a device in addition to the weights and the largest steps."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ DEPTH = 2
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.002
 """Limits of the pause between two checks of whether a step is done, in seconds."""
 PAUSES = 16
-"""A pause is this fraction (one sixteenth) of the time waited so far, so that a result is late by
-at most that much. A plan that arrives ends the pause."""
+"""A pause is the time waited so far, divided by this number, so that a result is late by at most
+that much. A plan that arrives ends the pause."""
 
 Tell = Callable[[int, Plan, Result], None]
 """Called with a session's number, a plan, and its result."""

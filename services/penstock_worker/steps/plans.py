@@ -1,4 +1,4 @@
-"""Which works of a plan are computed, and how the plan is answered."""
+"""Selects the works of a plan that are computed, and builds the answer to the plan."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Steps of a pipeline stage before the last: the same forward passes, without sampling.
 
 What only the last stage knows (tokens, deferrals because of late masks, logits that are not finite)
-comes back with later plans, in SlotWork.sampled. Until then every stage computes the same works,
-and none skips what another computes.
+comes back with later plans, in SlotWork.sampled. All stages must compute the same works, so none of
+them skips any because of what it knows by itself.
 """
 
 from __future__ import annotations

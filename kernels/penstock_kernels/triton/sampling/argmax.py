@@ -33,7 +33,7 @@ def _parts(
         if not HOLES:
             wrong |= x == float("-inf")
         bad |= wrong.to(tl.int32)
-        ahead = (x > best) & (at < vocab)  # NaN is not above anything.
+        ahead = (x > best) & (at < vocab)  # Comparisons with NaN are false.
         best_id = tl.where(ahead, at, best_id)
         best = tl.where(ahead, x, best)
     peak = tl.max(best, 0)

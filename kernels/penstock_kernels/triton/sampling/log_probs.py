@@ -64,7 +64,8 @@ def _log_probs(
     chosen = tl.load(logits + token, mask=held, other=float("-inf"))
     tl.store(own + row, (chosen - peak) - log_total)
     if count > 0:
-        wanted = tl.full((), 0.0, tl.float64) + count  # A count of 1 comes as a constant.
+        # Not count.to(): Triton passes an argument of 1 as a constant, which is no tensor.
+        wanted = tl.full((), 0.0, tl.float64) + count
         limit, above = threshold(logits, logits, logits, vocab, wanted, True, False, BLOCK)
         ties = count - above.to(tl.int32)
         seen = tl.full((), 0, tl.int32)

@@ -92,7 +92,7 @@ def _weigh_parts(
             wrong |= x == float("-inf")
         bad |= wrong.to(tl.int32)
         finite += ((x > float("-inf")) & (at < end)).to(tl.int32)
-        ahead = (x > best) & (at < end)  # NaN is not above anything.
+        ahead = (x > best) & (at < end)  # Comparisons with NaN are false.
         best_id = tl.where(ahead, at, best_id)
         best = tl.where(ahead, x, best)
     peak = tl.max(best, 0)

@@ -75,7 +75,7 @@ def _step(weight, at, target, before, found, last):
     last = tl.maximum(last, tl.max(tl.where(weight > 0.0, at, 0), 0))
     if (found < 0) & (before + here > target):
         over = (before + tl.cumsum(weight, 0) > target) & (weight > 0.0)
-        # `last`: the cumulative sum was rounded below the sum.
+        # `last` is needed if the cumulative sum was rounded to less than the sum.
         found = tl.minimum(last, tl.min(tl.where(over, at, NO_ID), 0))
     return before + here, found, last
 
@@ -96,7 +96,7 @@ def _draw_of_all(
     each = tl.arange(0, PARTS)
     target = draw * tl.sum(totals, 0)
     upto = tl.cumsum(totals, 0)
-    # `last_part`: the cumulative sum was rounded below the sum.
+    # `last_part` is needed if the cumulative sum was rounded to less than the sum.
     last_part = tl.max(tl.where(totals > 0.0, each, 0), 0)
     part = tl.min(tl.where((upto > target) & (totals > 0.0), each, last_part), 0)
     before = tl.sum(tl.where(each == part - 1, upto, 0.0), 0)

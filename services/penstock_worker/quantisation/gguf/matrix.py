@@ -10,7 +10,7 @@ from penstock_worker.quantisation.interface import Product, Table
 
 
 class GGUFMatrix(GGUFWeights):
-    """A KeptMatrix."""
+    """A KeptMatrix of GGUF weights."""
 
     def product(
         self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
