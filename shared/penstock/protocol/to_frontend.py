@@ -13,8 +13,8 @@ from penstock.protocol.live import Snapshot
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that the front end checks first, and the engine core again. For those without a
-    comment see LimitSettings."""
+    """Bounds that the front end checks first, and the engine core again. For `max_request_tokens`
+    and the fields after it see LimitSettings."""
 
     max_model_len: int
     vocab_size: int
