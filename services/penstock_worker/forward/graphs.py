@@ -9,12 +9,12 @@ longer than the attention itself. With powers of two, at least half of the longe
 programs have work.
 
 Several ranks. Collectives between tensor-parallel ranks are captured with the rest, as NCCL's are
-kernels on the stream. So either all ranks launch a graph or none does. Each decides by what all of
-them have seen, the batches since their group formed; after a capture they exchange whether it
-succeeded. Messages between pipeline stages stay outside of the graphs, for three reasons: another
-stage may not have captured the same step, a message has as many rows as the step and not as the
-bucket, and each send waits for the one before it, which isn't possible in a capture. A graph holds
-the communicators of its group, and is dropped with it.
+kernels on the stream. So either all of these ranks launch a graph or none does. Each decides by
+what all of them have seen, the batches since their group formed; after a capture they exchange
+whether it succeeded. Messages between pipeline stages stay outside of the graphs, for three
+reasons: another stage may not have captured the same step, a message has as many rows as the step
+and not as the bucket, and each send waits for the one before it, which isn't possible in a capture.
+A graph holds the communicators of its group, and is dropped with it.
 """
 
 from __future__ import annotations
