@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock_kernels.cpu.edits import Edit, pack
+from penstock_kernels.cpu.adjustments import CPURowAdjustments, pack
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.structs import PkSampling
@@ -25,7 +25,7 @@ DRAW = np.dtype(
 """Same fields as PkDraw in csrc/types.h."""
 
 
-NOT_GIVEN = NOT_EDITED = -1
+NOT_GIVEN = NOT_ADJUSTED = -1
 
 
 class Row(NamedTuple):
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     ignored."""
     logprobs: int | None = None
     """Number of top log-probabilities that are wanted; None for no log-probabilities."""
-    edit: Edit | None = None
+    adjustments: CPURowAdjustments | None = None
     """Adjusts the logits before the temperature is applied."""
     given: int | None = None
     """The token, if it is known and only its log-probability is wanted."""
@@ -86,7 +86,7 @@ def sample(
     vocab = logits.shape[1]
     draws, held_back = _packed(rows, vocab)
     _check(draws)
-    edits = pack([row.edit for row in rows if row.edit is not None], vocab)
+    adjustments = pack([row.adjustments for row in rows if row.adjustments is not None], vocab)
     first = draws["first_top"]
     ends = first + np.maximum(draws["logprobs"], 0)
     size = int(ends[-1]) if len(rows) else 0
@@ -108,7 +108,7 @@ def sample(
         logits=logits.ctypes.data,
         draws=draws.ctypes.data,
         held_back=held_back.ctypes.data,
-        **({} if edits is None else edits.addresses()),
+        **({} if adjustments is None else adjustments.addresses()),
         tokens=sampled.tokens.ctypes.data,
         logprobs=sampled.logprobs.ctypes.data,
         top_ids=top_ids.ctypes.data,
@@ -122,7 +122,7 @@ def sample(
 
 def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns ([rows] DRAW, the held-back ids of all rows)."""
-    packed, first_top, edits = [], 0, 0
+    packed, first_top, num_adjusted = [], 0, 0
     held_back = _HeldBack(vocab)
     for row in rows:
         first_held, num_held = held_back.add(row.held_back)
@@ -134,10 +134,10 @@ def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
                 *(row.temperature, row.top_p, row.min_p, row.draw),
                 *(min(max(row.top_k, 0), vocab), logprobs, first_held, num_held),
                 *(first_top, _given(row.given, vocab)),
-                *(NOT_EDITED if row.edit is None else edits, 0),
+                *(NOT_ADJUSTED if row.adjustments is None else num_adjusted, 0),
             )
         )
-        edits += row.edit is not None
+        num_adjusted += row.adjustments is not None
         first_top += max(logprobs, 0)
     return np.array(packed, dtype=DRAW), held_back.ids()
 

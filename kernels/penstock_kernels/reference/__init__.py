@@ -15,8 +15,8 @@ Tests check it for each operation, on odd sizes, in float32 and bfloat16, with o
 threads.
 """
 
+from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
-from penstock_kernels.reference.edits import Edits, edit_row
 from penstock_kernels.reference.gelu_mul import gelu_mul
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
@@ -37,12 +37,12 @@ from penstock_kernels.reference.top_ids import top_ids
 
 __all__ = [
     "AttentionPlan",
-    "Edits",
     "Int8Rows",
     "KVRows",
+    "RowAdjustments",
     "SamplingCuts",
+    "adjust_row",
     "apply_rope",
-    "edit_row",
     "gelu_mul",
     "inverse_frequencies",
     "linear",

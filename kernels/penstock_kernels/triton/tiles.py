@@ -47,9 +47,9 @@ class PartTiles:
 
 SAMPLING_TILES = PartTiles(SAMPLING_PART, SAMPLING_BLOCK, SAMPLING_WARPS)
 
-EDIT_BLOCK = 2048
+ADJUST_BLOCK = 2048
 """Logits of a row that one program adjusts."""
-EDIT_WARPS = 4
+ADJUST_WARPS = 4
 
 ARGMAX_BLOCK = 2048
 """Logits that a program of `argmax` reads at a time."""

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
-from penstock_kernels.cpu.edits import Edit
+from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
@@ -70,15 +70,19 @@ def _row(request: SampleRequest, draw: float) -> Row:
         draw,
         request.held_back(),
         sampling.logprobs,
-        None if request.adjustments is None else _edit(request.adjustments),
+        None if request.adjustments is None else _row_adjustments(request.adjustments),
     )
 
 
-def _edit(adjustments: SequenceAdjustments) -> Edit | None:
+def _row_adjustments(adjustments: SequenceAdjustments) -> CPURowAdjustments | None:
     penalties = adjustments.penalties
     if penalties is None:
-        return Edit(adjustments.bias_ids, adjustments.biases) if adjustments.bias else None
-    return Edit(
+        return (
+            CPURowAdjustments(adjustments.bias_ids, adjustments.biases)
+            if adjustments.bias
+            else None
+        )
+    return CPURowAdjustments(
         adjustments.bias_ids,
         adjustments.biases,
         penalties.ids,

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
+from penstock_kernels.triton.sampling.adjustments import adjust_rows
 from penstock_kernels.triton.sampling.argmax import argmax
-from penstock_kernels.triton.sampling.edits import edit_rows
 from penstock_kernels.triton.sampling.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
-from penstock_worker.sampler.device_adjustments import StepAdjustments, edited
+from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
@@ -128,7 +128,7 @@ class DeviceSampler:
         """
         self._table.learn(requests, slots)
         places = np.array(slots, dtype=np.int64)
-        which = edited(requests)
+        which = adjusted(requests)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
         told = np.flatnonzero(wanted >= 0)
@@ -148,8 +148,8 @@ class DeviceSampler:
             tokens = _sampled_tokens(logits, draws, holes=False, cuts=cuts)
         else:
             raw = argmax(logits)
-            edited_logits = edit_rows(logits, step.rows(sent))
-            tokens = _sampled_tokens(edited_logits, draws, holes=True, cuts=cuts)
+            adjusted_logits = adjust_rows(logits, step.rows(sent))
+            tokens = _sampled_tokens(adjusted_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
         if not len(told):

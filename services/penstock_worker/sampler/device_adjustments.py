@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from penstock_kernels.triton.sampling.edits import EditRows
+from penstock_kernels.triton.sampling.adjustments import DeviceRowAdjustments
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.masks import Masks
 from penstock_worker.sampler.slot_counts import CountsFill, SlotCounts
 
 
-def edited(requests: list[SampleRequest]) -> list[int]:
+def adjusted(requests: list[SampleRequest]) -> list[int]:
     """Returns the rows whose logits may be adjusted before sampling."""
     return [
         row
@@ -104,14 +104,14 @@ class StepAdjustments:
             arrays[f"seen of {fill.slot}"] = fill.seen
         return arrays
 
-    def rows(self, sent: Mapping[str, Tensor]) -> EditRows:
+    def rows(self, sent: Mapping[str, Tensor]) -> DeviceRowAdjustments:
         """Returns the kernel's arguments. `sent` are the arrays on the device. Also fills in the
         counts that are missing there."""
         for fill in self._fills:
             ids, seen = sent[f"ids of {fill.slot}"], sent[f"seen of {fill.slot}"]
             self._counts.fill(fill.slot, self._counted[fill.slot], ids, seen)
         presence, frequency, repetition = sent["numbers"].unbind()
-        return EditRows(
+        return DeviceRowAdjustments(
             sent["bias_starts"],
             sent["bias_ids"],
             sent["biases"],

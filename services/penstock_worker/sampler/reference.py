@@ -66,7 +66,7 @@ def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) ->
     if len(held_back):
         logits = _without(logits, held_back)
     if request.adjustments is not None:
-        logits = ops.edit_row(logits, _edits(request.adjustments))
+        logits = ops.adjust_row(logits, _row_adjustments(request.adjustments))
     if sampling.temperature == 0.0:
         changed = len(held_back) or request.adjustments is not None
         return int(logits.numpy().argmax()) if changed else argmax
@@ -76,12 +76,12 @@ def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) ->
     return ops.sample_row(logits, cuts, draw)
 
 
-def _edits(adjustments: SequenceAdjustments) -> ops.Edits:
+def _row_adjustments(adjustments: SequenceAdjustments) -> ops.RowAdjustments:
     penalties = adjustments.penalties
     if penalties is None:
-        return ops.Edits(adjustments.bias)
+        return ops.RowAdjustments(adjustments.bias)
     counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
-    return ops.Edits(
+    return ops.RowAdjustments(
         adjustments.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.sampling.edits import count_tokens
+from penstock_kernels.triton.sampling.adjustments import count_tokens
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.penalties import Penalties
 
@@ -21,11 +21,11 @@ class CountsFill:
     ids: np.ndarray
     """int64."""
     seen: np.ndarray
-    """int32, as in EditRows.seen."""
+    """int32, as in DeviceRowAdjustments.seen."""
 
 
 class SlotCounts:
-    """The counts of all slots. `seen` is [slots, vocab] int32, see EditRows.
+    """The counts of all slots. `seen` is [slots, vocab] int32, see DeviceRowAdjustments.
 
     The host's counts are copied for a slot's first token, and again whenever the requested token
     isn't the one after the last that was counted here, because a step may have failed.

@@ -12,8 +12,9 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
-class Edits:
-    """The biases and penalties of a row. For the penalties see penstock_kernels.cpu.edits.Edit."""
+class RowAdjustments:
+    """The biases and penalties of a row. For what the penalties do see
+    penstock_kernels.cpu.adjustments."""
 
     biases: Mapping[int, float] = field(default_factory=dict)
     """By token id."""
@@ -24,22 +25,22 @@ class Edits:
     repetition: float = 1.0
 
 
-def edit_row(logits: Tensor, edits: Edits) -> Tensor:
+def adjust_row(logits: Tensor, adjustments: RowAdjustments) -> Tensor:
     """Returns a copy of the row with biases and then penalties applied.
 
     `logits` is [vocab] float32. -inf stays as it is, and no other value becomes infinite.
     """
     result = logits.clone()
-    if edits.biases:
-        ids = torch.tensor(list(edits.biases))
-        biases = torch.tensor(list(edits.biases.values()), dtype=torch.float64)
+    if adjustments.biases:
+        ids = torch.tensor(list(adjustments.biases))
+        biases = torch.tensor(list(adjustments.biases.values()), dtype=torch.float64)
         result[ids] = _rounded(result[ids].double() + biases)
-    if edits.counts:
-        ids = torch.tensor(list(edits.counts))
-        counts = torch.tensor(list(edits.counts.values()), dtype=torch.float64)
+    if adjustments.counts:
+        ids = torch.tensor(list(adjustments.counts))
+        counts = torch.tensor(list(adjustments.counts.values()), dtype=torch.float64)
         x = result[ids].double()
-        x = torch.where(x > 0, x / edits.repetition, x * edits.repetition)
-        emitted = (x - edits.frequency * counts) - edits.presence
+        x = torch.where(x > 0, x / adjustments.repetition, x * adjustments.repetition)
+        emitted = (x - adjustments.frequency * counts) - adjustments.presence
         result[ids] = _rounded(torch.where(counts > 0, emitted, x))
     return result
 

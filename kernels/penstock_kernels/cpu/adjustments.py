@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-EDIT = np.dtype(
+ADJUSTMENTS = np.dtype(
     [
         *((name, np.float64) for name in ("presence", "frequency", "repetition")),
         *((name, np.int32) for name in ("first_biased", "num_biased", "first_seen", "num_seen")),
@@ -20,7 +20,7 @@ _NO_IDS = np.zeros(0, np.int32)
 _NO_BIASES = np.zeros(0, np.float64)
 
 
-class Edit(NamedTuple):
+class CPURowAdjustments(NamedTuple):
     """Biases, then penalties. Logits are rounded to float32 after each, and never become
     infinite."""
 
@@ -46,6 +46,7 @@ class Packed:
     it."""
 
     edits: np.ndarray
+    """[rows with adjustments] of the dtype ADJUSTMENTS."""
     biased_ids: np.ndarray
     biases: np.ndarray
     seen_ids: np.ndarray
@@ -56,29 +57,29 @@ class Packed:
         return {name: int(values.ctypes.data) for name, values in vars(self).items()}
 
 
-def pack(edits: Sequence[Edit], vocab: int) -> Packed | None:
+def pack(rows: Sequence[CPURowAdjustments], vocab: int) -> Packed | None:
     """Returns the packed adjustments, or None if there are none.
 
     Raises ValueError for an id outside of the vocabulary, for lists of different lengths, for a
     number that isn't finite, and for a repetition penalty that isn't above 0.
     """
-    if not edits:
+    if not rows:
         return None
     packed, first_biased, first_seen = [], 0, 0
-    for edit in edits:
-        biased, seen = len(edit.biased_ids), len(edit.seen_ids)
-        if len(edit.biases) != biased or len(edit.seen_counts) != seen:
+    for row in rows:
+        biased, seen = len(row.biased_ids), len(row.seen_ids)
+        if len(row.biases) != biased or len(row.seen_counts) != seen:
             raise ValueError("an edit's ids and their biases or counts differ in number")
-        numbers = (edit.presence, edit.frequency, edit.repetition)
+        numbers = (row.presence, row.frequency, row.repetition)
         packed.append((*numbers, first_biased, biased, first_seen, seen))
         first_biased += biased
         first_seen += seen
     result = Packed(
-        np.array(packed, dtype=EDIT),
-        np.concatenate([edit.biased_ids for edit in edits]).astype(np.int32, copy=False),
-        np.concatenate([edit.biases for edit in edits]).astype(np.float64, copy=False),
-        np.concatenate([edit.seen_ids for edit in edits]).astype(np.int32, copy=False),
-        np.concatenate([edit.seen_counts for edit in edits]).astype(np.int32, copy=False),
+        np.array(packed, dtype=ADJUSTMENTS),
+        np.concatenate([row.biased_ids for row in rows]).astype(np.int32, copy=False),
+        np.concatenate([row.biases for row in rows]).astype(np.float64, copy=False),
+        np.concatenate([row.seen_ids for row in rows]).astype(np.int32, copy=False),
+        np.concatenate([row.seen_counts for row in rows]).astype(np.int32, copy=False),
     )
     _check(result, vocab)
     return result

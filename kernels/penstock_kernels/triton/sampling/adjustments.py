@@ -1,6 +1,6 @@
 """Applies biases, penalties and masks to rows of logits, and counts tokens for penalties.
 
-Element-wise: a program has EDIT_BLOCK ids of one row.
+Element-wise: a program has ADJUST_BLOCK ids of one row.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.tiles import EDIT_BLOCK, EDIT_WARPS
+from penstock_kernels.triton.tiles import ADJUST_BLOCK, ADJUST_WARPS
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @dataclass(frozen=True)
-class EditRows:
+class DeviceRowAdjustments:
     """The adjustments of each row of a step, on the device."""
 
     bias_starts: Tensor
@@ -52,7 +52,7 @@ def _rounded(x):
 
 
 @triton.jit
-def _edit(
+def _adjust(
     logits,
     out,
     bias_starts,
@@ -93,32 +93,32 @@ def _edit(
     tl.store(out + place, x, mask=inside)
 
 
-def edit_rows(logits: Tensor, edits: EditRows) -> Tensor:
-    """Returns a float32 copy with reference.edit_row applied to every row (biases, then penalties),
-    then its mask.
+def adjust_rows(logits: Tensor, adjustments: DeviceRowAdjustments) -> Tensor:
+    """Returns a float32 copy with reference.adjust_row applied to every row (biases, then
+    penalties), then the row's mask.
 
     `logits` is [rows, vocab], contiguous, of any float dtype. The bias ids of a row are distinct.
     """
     rows, vocab = logits.shape
     out = torch.empty(rows, vocab, dtype=torch.float32, device=logits.device)
     if rows:
-        _edit[(rows, triton.cdiv(vocab, EDIT_BLOCK))](
+        _adjust[(rows, triton.cdiv(vocab, ADJUST_BLOCK))](
             logits,
             out,
-            edits.bias_starts,
-            edits.bias_ids,
-            edits.biases,
-            edits.seen,
-            edits.seen_rows,
-            edits.presence,
-            edits.frequency,
-            edits.repetition,
-            edits.masks,
-            edits.mask_rows,
+            adjustments.bias_starts,
+            adjustments.bias_ids,
+            adjustments.biases,
+            adjustments.seen,
+            adjustments.seen_rows,
+            adjustments.presence,
+            adjustments.frequency,
+            adjustments.repetition,
+            adjustments.masks,
+            adjustments.mask_rows,
             vocab,
-            edits.masks.shape[1],
-            BLOCK=EDIT_BLOCK,
-            num_warps=EDIT_WARPS,
+            adjustments.masks.shape[1],
+            BLOCK=ADJUST_BLOCK,
+            num_warps=ADJUST_WARPS,
         )
     return out
 
@@ -135,7 +135,7 @@ def _count(seen, slots, tokens, vocab):
 def count_tokens(seen: Tensor, slots: Tensor, tokens: Tensor) -> None:
     """Counts each row's token in its slot's output. Modifies `seen`.
 
-    `seen`: see EditRows.
+    `seen`: see DeviceRowAdjustments.
     `slots`: [rows] int32, distinct; -1 for a row without counts.
     `tokens`: [rows] int64; one outside of the vocabulary is ignored.
     """
