@@ -1,1 +1,1 @@
-"""CPU kernels in C++ (csrc/), behind a shared library with a plain C interface."""
+"""CPU kernels in C++ (csrc/), in a shared library with a plain C interface."""

@@ -1,4 +1,4 @@
-"""A decoder-only transformer on the CPU kernels: one call computes one step."""
+"""A decoder-only transformer by the CPU kernels: one call computes one step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.structs import PkBatch, PkLayer, PkModel
 
 PAGE = 16
-"""Tokens per page of the cache; a KV block is a whole number of pages."""
+"""Tokens per page of the cache. A KV block is a whole number of pages."""
 MAX_GROUP = 32
-"""Query heads that share a KV head, at most."""
+"""Most query heads that can share a KV head."""
 MAX_HEAD_DIM = 1024
 
 
@@ -26,9 +26,9 @@ class CacheKind:
     number: int
     """PkCache in csrc/types.h."""
     value_bytes: int
-    """Of each number."""
+    """Bytes per number."""
     scale_bytes: int = 0
-    """Of each head's vector."""
+    """Bytes of the scale of each head's vector."""
 
 
 CACHE_KINDS = {
@@ -36,7 +36,7 @@ CACHE_KINDS = {
     "bfloat16": CacheKind(1, 2),
     "int8": CacheKind(2, 1, scale_bytes=4),
 }
-"""By the dtype of the KV cache."""
+"""By dtype of the KV cache."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DecoderShape:
     eps: float
 
     def obstacle(self) -> str | None:
-        """Why the kernels can't run this shape; None when they can."""
+        """Returns why the kernels can't run this shape, or None if they can."""
         if self.head_dim % 16:
             return f"head_dim is {self.head_dim}, not a multiple of 16"
         if self.block_size % PAGE:
@@ -68,7 +68,7 @@ class DecoderShape:
         return None
 
     def block_bytes(self, cache: str, layers: int) -> int:
-        """Memory of a KV block over all layers."""
+        """Returns the size of a KV block over all layers."""
         kind = CACHE_KINDS[cache]
         per_head = self.head_dim * kind.value_bytes + kind.scale_bytes
         return 2 * self.kv_heads * per_head * self.block_size * layers
@@ -88,32 +88,32 @@ class LayerWeights:
     attention_norm: np.ndarray
     feed_forward_norm: np.ndarray
     query_norm: np.ndarray | None = None
-    """[head_dim]; None: queries aren't normalised."""
+    """[head_dim]; None if queries aren't normalised."""
     key_norm: np.ndarray | None = None
-    """[head_dim]; None: keys aren't normalised."""
+    """[head_dim]; None if keys aren't normalised."""
 
 
 @dataclass(frozen=True)
 class DecoderStep:
-    """Rows of one step, sequence by sequence. All int32 and contiguous."""
+    """The input of one step; rows are ordered by sequence. All arrays are int32 and contiguous."""
 
     tokens: np.ndarray
     """[rows]."""
     first_row: np.ndarray
-    """[sequences + 1]: each sequence's first row, and the number of rows."""
+    """[sequences + 1]: the first row of each sequence, then the number of rows."""
     starts: np.ndarray
     """[sequences]: tokens computed before."""
     tables: np.ndarray
-    """Physical blocks of all sequences, one after the other."""
+    """KV blocks of all sequences, one sequence after another."""
     first_block: np.ndarray
-    """[sequences]: where each sequence's blocks begin in tables."""
+    """[sequences]: where the blocks of each sequence begin in `tables`."""
 
 
 @dataclass
 class Decoder:
     """Weights, KV cache and scratch memory of one model.
 
-    Raises ValueError for a shape with an obstacle, MemoryError when there is no room.
+    Raises ValueError for a shape with an obstacle, MemoryError if there is no room.
     """
 
     shape: DecoderShape
@@ -146,7 +146,7 @@ class Decoder:
 
     @property
     def layers_done(self) -> int:
-        """Layers computed since the start; another thread may read it during a step."""
+        """Layers computed since the start. May be read from another thread during a step."""
         return int(self._layers_done[0])
 
     @property
@@ -154,18 +154,18 @@ class Decoder:
         return bool(self._cancelled[0])
 
     def cancel(self) -> None:
-        """Another thread may call it: the step is given up after its present layer, and so is
-        every later one; what `logits` then returns means nothing."""
+        """May be called from another thread: this step, and every later one, ends after its current
+        layer. What `logits` returns is then meaningless."""
         self._cancelled[0] = 1
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
+        """Returns views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
         return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
 
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
-        """Computes the step, writes its keys and values, and returns logits of some rows.
+        """Computes the step, writes its keys and values, and returns the logits of some rows.
 
-        rows: [n] int32 -> [n, vocab] float32.  A row's bits depend on its sequence alone.
+        `rows` is [n] int32. Returns [n, vocab] float32. A row's bits depend on its sequence alone.
         """
         out = np.empty((len(rows), self.shape.vocab), dtype=np.float32)
         batch = PkBatch(

@@ -1,4 +1,4 @@
-"""Finds, loads and declares the shared library of CPU kernels."""
+"""Finds and loads the shared library of CPU kernels, and declares its functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkModel, PkSampling
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
 CHOICE = "PENSTOCK_CPU_ISA"
-"""Environment variable that names a lesser instruction set, to compare or to rule one out."""
+"""Environment variable that names a lesser instruction set, for comparisons or to rule one out."""
 OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
-"""Environment variable with the path of another build of the library, such as a sanitized one."""
+"""Environment variable with the path of another build of the library, such as one with
+sanitizers."""
 
 _SIGNATURES = {
     "pk_instruction_set": (c_char_p, []),
@@ -37,7 +38,8 @@ _SIGNATURES = {
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library, its functions declared. Raises ImportError that says why there is none."""
+    """Returns the library with its functions declared. Raises ImportError, which says why there is
+    none."""
     path = Path(os.environ.get(OTHER_PATH) or PATH)
     if not path.exists():
         if path != PATH:
@@ -63,12 +65,12 @@ def load() -> ctypes.CDLL:
 
 
 def instruction_set() -> str:
-    """The one in use: avx512, avx2 or portable."""
+    """Returns the one in use: avx512, avx2 or portable."""
     name: bytes = load().pk_instruction_set()
     return name.decode()
 
 
 def use(name: str) -> None:
-    """Switches to another instruction set, for all that follows. Raises ValueError."""
+    """Switches to another instruction set from now on. Raises ValueError if it isn't available."""
     if load().pk_use(name.encode()) != 0:
         raise ValueError(f"this processor or build has no {name!r}")

@@ -1,4 +1,4 @@
-"""Weights packed for the kernels: quantised ones as they are, in another order."""
+"""Weights packed for the kernels. Quantised values stay as they are, in another order."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class MatrixKind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """A format that checkpoints store matrices in, as the library unpacks it."""
+    """A format of matrices in checkpoints that the library can unpack."""
 
     number: int
-    """PkSource in csrc/interface.h."""
+    """Its PkSource in csrc/interface.h."""
     elements: int
-    """Values of a block. Rows are whole blocks."""
+    """Values per block. Rows consist of whole blocks."""
     bytes: int
-    """Size of a block."""
+    """Bytes per block."""
     kind: MatrixKind
-    """Keeps the values as they are."""
+    """The kind that preserves the values."""
 
 
 SOURCES = {
@@ -53,18 +53,18 @@ SOURCES = {
     "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
     "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
 }
-"""By the checkpoints' own names."""
+"""By the checkpoints' names."""
 
 PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
-"""Formats of plain numbers: they can become F32, BF16 or S8H (int8 in groups of 32)."""
+"""Unquantised formats, which can be packed as F32, BF16 or S8H (int8 in groups of 32)."""
 
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix in the kernels' own layout."""
+    """A matrix in the kernels' layout."""
 
     struct: PkMatrix
-    """What the kernels read; valid as long as this object lives."""
+    """What the kernels read; valid as long as this object is alive."""
     tiles: np.ndarray
     """uint8, 64-byte aligned."""
     bias: np.ndarray | None
@@ -72,7 +72,7 @@ class PackedMatrix:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """In bytes."""
         return int(self.tiles.nbytes)
 
 
@@ -89,10 +89,15 @@ def pack(
 ) -> PackedMatrix:
     """Packs a whole matrix.
 
-    source: a key of SOURCES.  data: its bytes, uint8, contiguous; rows one after the other.
-    shape: (outputs, inputs).  kind: default the source's own.  order: [outputs] int32, where each
-    source row goes; default: as it is.  bias: [outputs] float32.  arena: where the tiles go.
-    Raises ValueError where source, kind and width don't fit together, data has another size, or
+    `source`: a key of SOURCES.
+    `data`: the matrix's bytes, uint8, contiguous, row by row.
+    `shape`: (outputs, inputs).
+    `kind`: by default, the source's own.
+    `order`: [outputs] int32, the index at which each source row is stored; by default its own.
+    `bias`: [outputs] float32.
+    `arena`: where the tiles are allocated.
+
+    Raises ValueError if source, kind and width don't fit together, if data has another size, or if
     order is no permutation.
     """
     outputs, inputs = shape
@@ -159,11 +164,11 @@ def _row_bytes(source: str, inputs: int) -> int:
 def product(
     x: np.ndarray, matrix: PackedMatrix, *, threads: int = 1, scratch: Scratch | None = None
 ) -> np.ndarray:
-    """x @ matrix.T + bias. x: [rows, inputs] float32 -> [rows, outputs] float32.
+    """x @ matrix.T + bias, for x of [rows, inputs] float32. Returns [rows, outputs] float32.
 
-    Quantised matrices take x as signed bytes in groups of 32 (scale: largest magnitude / 127,
-    rounded to nearest even); BF16 ones as bfloat16.  A row's bits depend on that row alone.
-    Raises ValueError for x of another shape.
+    With quantised matrices, x is quantised to int8 in groups of 32 (scale: largest magnitude / 127,
+    rounded to nearest even), with BF16 ones it is rounded to bfloat16. A row's bits depend on that
+    row alone. Raises ValueError for x of another shape.
     """
     x = np.ascontiguousarray(x, dtype=np.float32)
     if x.ndim != 2 or x.shape[1] != matrix.struct.inputs:
@@ -173,7 +178,7 @@ def product(
     out = np.empty((rows, matrix.struct.outputs), dtype=np.float32)
     if rows:
         library, struct = load(), ctypes.byref(matrix.struct)
-        scratch = scratch or Scratch()  # A name of its own: it must live as long as the call.
+        scratch = scratch or Scratch()  # Referenced by a name, so that it outlives the call.
         work = scratch.at_least(library.pk_product_bytes(struct, rows))
         library.pk_product(struct, x.ctypes.data, rows, out.ctypes.data, threads, work)
     return out

@@ -1,4 +1,4 @@
-"""Choosing next tokens from logits: one call for all rows of a step."""
+"""Samples next tokens from logits: one call for all rows of a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock_kernels.cpu.edits import Edit, pack
+from penstock_kernels.cpu.adjustments import CPURowAdjustments, pack
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.structs import PkSampling
@@ -22,59 +22,61 @@ DRAW = np.dtype(
         *((name, np.int32) for name in ("first_top", "given", "edit", "reserved")),
     ]
 )
-"""PkDraw (csrc/types.h), field for field."""
+"""Same fields as PkDraw in csrc/types.h."""
 
 
-NOT_GIVEN = NOT_EDITED = -1
+NOT_GIVEN = NOT_ADJUSTED = -1
 
 
 class Row(NamedTuple):
-    """How one row's token is chosen."""
+    """How one row's token is sampled."""
 
     temperature: float = 1.0
     """0 takes the most likely token."""
     top_k: int = 0
-    """0: off."""
+    """0 is off."""
     top_p: float = 1.0
-    """In (0, 1]; 1: off."""
+    """In (0, 1]; 1 is off."""
     min_p: float = 0.0
-    """0: off."""
+    """0 is off."""
     draw: float = 0.0
     """In [0, 1)."""
     held_back: Sequence[int] | np.ndarray = ()
-    """Ids that can't be chosen unless no other is left; those beyond the vocabulary mean
-    nothing."""
+    """Ids that can't be sampled unless no other is left. Ids outside of the vocabulary are
+    ignored."""
     logprobs: int | None = None
-    """Number of alternatives whose log-probabilities are wanted; None: no log-probabilities."""
-    edit: Edit | None = None
-    """Changes the logits, before the temperature."""
+    """Number of top log-probabilities that are wanted; None for no log-probabilities."""
+    adjustments: CPURowAdjustments | None = None
+    """Adjusts the logits before the temperature is applied."""
     given: int | None = None
-    """The token, where it is known and only its log-probability is wanted."""
+    """The token, if it is known and only its log-probability is wanted."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was chosen. Log-probabilities are of the raw logits, before any cut."""
+    """The sampled tokens. Log-probabilities are of the raw logits, before any adjustment."""
 
     tokens: np.ndarray
-    """[rows]; -1 for a row with a logit that isn't a finite number."""
+    """[rows]; -1 for a row with a logit that is not finite."""
     logprobs: np.ndarray
-    """[rows] float32, of the tokens, where they were asked for and the row is finite."""
+    """[rows] float32, of the tokens; valid where they were requested and the row is finite."""
     alternatives: list[tuple[np.ndarray, np.ndarray]]
-    """For each row, (ids, log-probabilities) of the most likely tokens, equal ones by lower id."""
+    """For each row, (ids, log-probabilities) of the most likely tokens; of equal ones the lower id
+    first."""
 
 
 def sample(
     logits: np.ndarray, rows: Sequence[Row], *, threads: int = 1, scratch: Scratch | None = None
 ) -> Sampled:
-    """logits: [rows, vocab] float32, not changed; one Row for each.
+    """Samples one token for each row. `logits` is [rows, vocab] float32, and is not modified.
 
-    A row is cut to what isn't held back, then edited.
-    The distribution is cut in the order temperature, top_k, top_p (smallest set of most likely
-    tokens that holds top_p of what is left), min_p (at least min_p of the most likely); ties go to
-    lower ids.  Then the inverse of its cumulative sum, in id order, in float64.  A row's result
-    depends on that row alone, and is the same on every instruction set.
-    Raises ValueError for what can't be.
+    Held-back ids are removed first, then the logits are adjusted. The distribution is restricted in
+    the order temperature, top_k, top_p (the smallest set of most likely tokens that holds top_p of
+    what is left), min_p (at least min_p of the most likely); of equal values, lower ids are kept.
+    The token is found by inverting the cumulative sum in id order, in float64. A row's result
+    depends on that row alone, and is the same with every instruction set.
+
+    Raises ValueError for arguments out of range.
     """
     logits = np.ascontiguousarray(logits, dtype=np.float32)
     if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.shape[1] < 1:
@@ -84,7 +86,7 @@ def sample(
     vocab = logits.shape[1]
     draws, held_back = _packed(rows, vocab)
     _check(draws)
-    edits = pack([row.edit for row in rows if row.edit is not None], vocab)
+    adjustments = pack([row.adjustments for row in rows if row.adjustments is not None], vocab)
     first = draws["first_top"]
     ends = first + np.maximum(draws["logprobs"], 0)
     size = int(ends[-1]) if len(rows) else 0
@@ -106,21 +108,21 @@ def sample(
         logits=logits.ctypes.data,
         draws=draws.ctypes.data,
         held_back=held_back.ctypes.data,
-        **({} if edits is None else edits.addresses()),
+        **({} if adjustments is None else adjustments.addresses()),
         tokens=sampled.tokens.ctypes.data,
         logprobs=sampled.logprobs.ctypes.data,
         top_ids=top_ids.ctypes.data,
         top_logprobs=top_logprobs.ctypes.data,
     )
     library, given = load(), ctypes.byref(batch)
-    scratch = scratch or Scratch()  # A name of its own: it must live as long as the call.
+    scratch = scratch or Scratch()  # Referenced by a name, so that it outlives the call.
     library.pk_sample(given, scratch.at_least(library.pk_sample_bytes(given)))
     return sampled
 
 
 def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
-    """([rows] DRAW, the held-back ids of all rows)."""
-    packed, first_top, edits = [], 0, 0
+    """Returns ([rows] DRAW, the held-back ids of all rows)."""
+    packed, first_top, num_adjusted = [], 0, 0
     held_back = _HeldBack(vocab)
     for row in rows:
         first_held, num_held = held_back.add(row.held_back)
@@ -132,10 +134,10 @@ def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
                 *(row.temperature, row.top_p, row.min_p, row.draw),
                 *(min(max(row.top_k, 0), vocab), logprobs, first_held, num_held),
                 *(first_top, _given(row.given, vocab)),
-                *(NOT_EDITED if row.edit is None else edits, 0),
+                *(NOT_ADJUSTED if row.adjustments is None else num_adjusted, 0),
             )
         )
-        edits += row.edit is not None
+        num_adjusted += row.adjustments is not None
         first_top += max(logprobs, 0)
     return np.array(packed, dtype=DRAW), held_back.ids()
 
@@ -149,9 +151,9 @@ def _given(token: int | None, vocab: int) -> int:
 
 
 class _HeldBack:
-    """The held-back ids of all rows, one array after the other; one that rows share is there once.
+    """The held-back ids of all rows in one array. Ids that rows share are stored once.
 
-    A grammar holds back most of the vocabulary: no loop goes over ids in Python.
+    A grammar holds back most of the vocabulary, so there is no Python loop over ids.
     """
 
     def __init__(self, vocab: int) -> None:
@@ -159,10 +161,10 @@ class _HeldBack:
         self._arrays = [np.zeros(0, np.int32)]
         self._length = 0
         self._places: dict[int, tuple[int, int]] = {}
-        """By where the array is: the rows keep it there."""
+        """By the identity of an array, which the rows keep alive."""
 
     def add(self, ids: Sequence[int] | np.ndarray) -> tuple[int, int]:
-        """(where they begin, how many they are)."""
+        """Returns (index of the first id, number of ids)."""
         if not len(ids):
             return 0, 0
         place = self._places.get(id(ids))
@@ -177,7 +179,8 @@ class _HeldBack:
         return np.concatenate(self._arrays)
 
     def _readable(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """What the library can read: it passes over ids beyond the vocabulary by itself."""
+        """Returns the ids as int32, which the library reads. It ignores ids outside of the
+        vocabulary."""
         if isinstance(ids, np.ndarray) and ids.dtype == np.int32:
             return ids
         given = np.asarray(ids, dtype=np.int64)
@@ -193,7 +196,7 @@ _RANGES = {
 
 
 def _check(draws: np.ndarray) -> None:
-    """Raises ValueError for the first number out of range: NaN is, too."""
+    """Raises ValueError for the first number out of range, which includes NaN."""
     temperature, top_p = draws["temperature"], draws["top_p"]
     min_p, draw = draws["min_p"], draws["draw"]
     fits = {
@@ -209,8 +212,8 @@ def _check(draws: np.ndarray) -> None:
 
 
 def uniform(seeds: Sequence[int], sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """[n] float64 in [0, 1), one for each (seed, sequence, token): 53 bits of Philox-4x32-10, a
-    pure function of the three.
+    """Returns [n] float64 in [0, 1), one for each (seed, sequence, token): 53 bits of
+    Philox-4x32-10, a pure function of the three.
 
     0 <= seed < 2**64, 0 <= sequence < 2**32, 0 <= token < 2**64.
     """

@@ -1,4 +1,4 @@
-"""The C interface's structs (csrc/types.h), field for field."""
+"""The C interface's structs, with the same fields as in csrc/types.h."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_void_p
 
 
 class PkMatrix(ctypes.Structure):
-    """PkMatrix: packed weights. tiles: 64-byte aligned; bias: float32 or null."""
+    """Packed weights. `tiles` is 64-byte aligned; `bias` is float32 or null."""
 
     _fields_ = (
         ("kind", c_int32),
@@ -20,7 +20,7 @@ class PkMatrix(ctypes.Structure):
 
 
 class PkLayer(ctypes.Structure):
-    """PkLayer: one decoder layer's weights and its part of the KV cache."""
+    """The weights of one decoder layer, and its part of the KV cache."""
 
     _fields_ = (
         ("query", PkMatrix),
@@ -40,7 +40,7 @@ class PkLayer(ctypes.Structure):
 
 
 class PkModel(ctypes.Structure):
-    """PkModel: everything that a forward pass reads."""
+    """Everything that a forward pass reads of a model."""
 
     _fields_ = (
         ("hidden", c_int32),
@@ -65,7 +65,7 @@ class PkModel(ctypes.Structure):
 
 
 class PkBatch(ctypes.Structure):
-    """PkBatch: one step."""
+    """One step."""
 
     _fields_ = (
         ("rows", c_int32),
@@ -85,7 +85,7 @@ class PkBatch(ctypes.Structure):
 
 
 class PkSampling(ctypes.Structure):
-    """PkSampling: rows whose tokens are to be chosen."""
+    """Rows whose tokens are to be sampled."""
 
     _fields_ = (
         ("rows", c_int32),

@@ -1,20 +1,22 @@
-"""Batch-invariant ops in plain torch, on the CPU.
+"""Batch-invariant operations in plain torch, on the CPU.
 
-Promise: a row's result is a function of that row alone, bit for bit.  It doesn't depend on how
-many rows there are, on what the others hold, or on where the row lies among them.  Three habits
-keep it, on one machine with one torch and one torch thread count:
+Promise: a row's result is a function of that row alone, bit for bit. It doesn't depend on how many
+rows there are, on what the others contain, or on the row's position among them. Three habits ensure
+this, on one machine with one version of torch and one torch thread count:
 
 - matrix products and row reductions run on tiles of one fixed row count (`tiling.ROW_TILE`),
-  because BLAS and torch pick their order of summation by shape;
+  because BLAS and torch choose their order of summation by shape;
 - attention splits the keys by token position, in fixed splits that are combined in order;
-- everything else is element by element and made of operations that IEEE 754 rounds exactly, or
-  of `torch.exp`, whose lanes don't depend on their place (torch.sigmoid's and torch.silu's do).
+- everything else is element-wise and consists of operations that IEEE 754 rounds exactly, or of
+  `torch.exp`, whose result doesn't depend on an element's place in a vector (unlike torch.sigmoid
+  and torch.silu).
 
-Tests check it for each op, on odd sizes, in float32 and bfloat16, with one and several threads.
+Tests check it for each operation, on odd sizes, in float32 and bfloat16, with one and several
+threads.
 """
 
+from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
-from penstock_kernels.reference.edits import Edits, edit_row
 from penstock_kernels.reference.gelu_mul import gelu_mul
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
@@ -35,12 +37,12 @@ from penstock_kernels.reference.top_ids import top_ids
 
 __all__ = [
     "AttentionPlan",
-    "Edits",
     "Int8Rows",
     "KVRows",
+    "RowAdjustments",
     "SamplingCuts",
+    "adjust_row",
     "apply_rope",
-    "edit_row",
     "gelu_mul",
     "inverse_frequencies",
     "linear",

@@ -1,17 +1,17 @@
 """Causal attention of a ragged batch over a paged KV cache.
 
-Any mix of sequences in one call: a decode brings one query, a prefill chunk brings many.  The
-work is cut into pairs of
+Any mix of sequences is computed in one call: a decode has one query, a prefill chunk has many. The
+work is divided into pairs of
 
 - a query tile: `QUERY_ROWS // group` consecutive queries of a sequence, times the `group` query
   heads that share a KV head, padded where the chunk has fewer queries left; and
 - a key split: KEY_SPLIT consecutive token positions, starting at a multiple of KEY_SPLIT.
 
-Each pair gives a partial softmax; a tile's partials are combined in the order of their positions
-by the online-softmax recurrence (Milakov and Gimelshein, 2018; Dao et al., 2022).  Every pair has
-the same shape, whatever the batch, the chunk or the block size, and K and V are always read from
-the cache as stored: so a query's bits depend on its sequence alone.  A split that a query doesn't
-see multiplies its sums by exactly 1 and adds exactly 0.
+Each pair gives a partial softmax. A tile's partials are combined in the order of their positions by
+the online-softmax recurrence (Milakov and Gimelshein, 2018; Dao et al., 2022). Every pair has the
+same shape, whatever the batch, the chunk or the block size, and K and V are always read from the
+cache as stored; so a query's bits depend on its sequence alone. A split that a query doesn't see
+multiplies its sums by exactly 1 and adds exactly 0.
 """
 
 from __future__ import annotations
@@ -28,51 +28,53 @@ from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
 
 KEY_SPLIT = 64
-"""Token positions per key split.  Part of the numbers.  32 is slow at long contexts (43 ms for one
+"""Token positions per key split. Results depend on it. 32 is slow at long contexts (43 ms for one
 decode at 1,024 tokens, against 27), 128 at short ones (9.1 ms at 40 tokens, against 7.2)."""
 
 QUERY_ROWS = 8
-"""Rows of a query tile, at most, where a KV head has no more query heads than that.  Part of the
-numbers.  A decode uses `group` rows and pays for all; a prefill reads the keys once for each tile.
-Attention of SmolLM2-135M (group 3), milliseconds for its 30 layers on 1 thread: 32 decodes at 200
-tokens 98 with 4 rows, 108 with 8, 178 with 16; a prefill of 512 tokens 1415, 857 and 584."""
+"""Most rows of a query tile, unless more query heads share a KV head. Results depend on it. A
+decode uses `group` rows and pays for all; a prefill reads the keys once per tile. Attention of
+SmolLM2-135M (group 3), in milliseconds for its 30 layers on 1 thread: 32 decodes at 200 tokens take
+98 with 4 rows, 108 with 8, 178 with 16; a prefill of 512 tokens takes 1415, 857 and 584."""
 
 GROUP_PAIRS = 512
+"""Most pairs of a group. Bounds temporary memory, and doesn't affect results."""
 GATHER_BYTES = 2 << 20
-"""Bounds on temporary memory (pairs per group, bytes of keys gathered at once: about what stays in
-the L2 cache; more was slower).  They don't touch the numbers."""
+"""Bytes of keys gathered at a time, about what stays in the L2 cache; more was slower. Bounds
+temporary memory, and doesn't affect results."""
 
 LANES = 16
-"""Head sizes are padded to a multiple of this, with zeros: 64 bytes of float32.  Else the matrices
-of a batch begin at different alignments, and BLAS adds in another order for some of them."""
+"""Head dimensions are padded with zeros to a multiple of this: 64 bytes of float32. Otherwise the
+matrices of a batch would begin at different alignments, and BLAS sums in another order for some of
+them."""
 
 _LOWEST = -1e30
-"""Stands for the maximum of no keys at all: finite, so that differences are no NaN."""
+"""The maximum over no keys at all. It is finite, so that differences aren't NaN."""
 
 
 @dataclass(frozen=True)
 class TileGroup:
-    """Query tiles that are computed together, those with most splits first."""
+    """Query tiles that are computed together, in descending order of their number of splits."""
 
     rows: Tensor
-    """[tiles, tile_queries] int64: rows of the query tensor; padding repeats a real row."""
+    """[tiles, tile_queries] int64: rows of the query tensor. Padding repeats a real row."""
     out_places: Tensor
-    """[n] int64: places in the flattened rows."""
+    """[n] int64: indices into the flattened `rows`, without padding."""
     out_rows: Tensor
-    """[n] int64: the row of the output that each place goes to."""
+    """[n] int64: the output row of each of these."""
     split_tiles: list[int]
-    """For each split, how many of the tiles reach it (a prefix, by their order)."""
+    """For each split, the number of tiles that reach it (the first ones, by their order)."""
     pair_tiles: Tensor
-    """[pairs] int64: the pairs of tile and split, split by split."""
+    """[pairs] int64: the tile of each pair; pairs are ordered by split."""
     slots: Tensor
-    """[pairs, KEY_SPLIT] int64: where each key lies in the cache."""
+    """[pairs, KEY_SPLIT] int64: the cache slot of each key."""
     hidden: Tensor
-    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys that a query may not see."""
+    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys that the query must not see."""
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What one step's attention needs beside the tensors, the same for every layer."""
+    """What a step's attention needs in addition to the tensors; the same for every layer."""
 
     groups: list[TileGroup]
 
@@ -91,13 +93,13 @@ def plan_attention(
     zero_slot: int,
     group: int,
 ) -> AttentionPlan:
-    """Lay out a step.
+    """Lays out a step.
 
-    block_tables: per sequence, its physical blocks in token order, enough for seq_lens tokens.
-    query_lens: [seqs], queries per sequence, at least 1; they are its last tokens.
-    seq_lens: [seqs], tokens whose K and V are in the cache, the queries included.
-    zero_slot: a slot that holds zeros, read where a split reaches past the sequence.
-    group: query heads per KV head.
+    `block_tables`: for each sequence its KV blocks in token order, enough for seq_lens tokens.
+    `query_lens`: [seqs], queries per sequence, at least 1; they are its last tokens.
+    `seq_lens`: [seqs], tokens whose K and V are in the cache, including the queries.
+    `zero_slot`: a slot that contains zeros, read where a split reaches past the sequence.
+    `group`: query heads per KV head.
     """
     slots = np.concatenate(_slots_by_split(block_tables, seq_lens, block_size, zero_slot))
     seq_splits = -(-seq_lens // KEY_SPLIT)
@@ -131,7 +133,7 @@ def plan_attention(
 def _slots_by_split(
     block_tables: Sequence[np.ndarray], seq_lens: np.ndarray, block_size: int, zero_slot: int
 ) -> list[np.ndarray]:
-    """Per sequence, [splits, KEY_SPLIT]: the slot of each token position."""
+    """Returns [splits, KEY_SPLIT] for each sequence: the slot of each token position."""
     slots = []
     for table, length in zip(block_tables, seq_lens.tolist(), strict=True):
         position = np.arange(length)
@@ -142,7 +144,7 @@ def _slots_by_split(
 
 
 def _by_pairs(order: np.ndarray, splits: np.ndarray) -> list[np.ndarray]:
-    """`order` cut into runs of at most GROUP_PAIRS pairs (a single tile may have more)."""
+    """Cuts `order` into runs of at most GROUP_PAIRS pairs (a single tile may have more)."""
     parts, start, pairs = [], 0, 0
     for end, tile in enumerate(order):
         if end > start and pairs + splits[tile] > GROUP_PAIRS:
@@ -161,7 +163,8 @@ def _group(
     splits: np.ndarray,
     slots: np.ndarray,
 ) -> TileGroup:
-    """All per tile, but slots: [splits, KEY_SPLIT]; a tile's begin at its first_slots."""
+    """Makes a group of tiles. All arguments are per tile, except `slots`, [splits, KEY_SPLIT], in
+    which a tile's splits begin at its first_slots."""
     split_tiles = [int((splits > split).sum()) for split in range(int(splits[0]))]
     pair_tiles = np.concatenate([np.arange(count) for count in split_tiles])
     pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
@@ -184,10 +187,11 @@ def paged_attention(
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
 
-    query: [rows, heads, head_dim]; rows beyond the plan's are padding.
-    key_cache, value_cache: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and query
-    head h reads KV head h // (heads // kv_heads).
-    Returns [rows, heads, head_dim] of the query's dtype; padding rows are zero.
+    `query`: [rows, heads, head_dim]; rows beyond the plan's are padding.
+    `key_cache`, `value_cache`: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and
+    query head h reads KV head h // (heads // kv_heads).
+
+    Returns [rows, heads, head_dim] in the query's dtype; padding rows are zero.
     """
     out = torch.zeros_like(query)
     for group in plan.groups:
@@ -200,7 +204,7 @@ def paged_attention(
 
 
 def _query_tiles(query: Tensor, group: TileGroup, kv_heads: int, scale: float) -> Tensor:
-    """[kv_heads, tiles, tile rows, padded head_dim], float32, scaled.
+    """Returns [kv_heads, tiles, tile rows, padded head_dim], float32, scaled.
 
     A row is a (query, head) pair.
     """
@@ -220,7 +224,8 @@ def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
 def _partials(
     tiles: Tensor, key_cache: KVRows, value_cache: KVRows, group: TileGroup
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each pair's row maxima and sums [kv_heads, pairs, rows] and weighted values [.., dim]."""
+    """Returns the row maxima and sums of each pair, [kv_heads, pairs, rows], and its weighted
+    values, [.., dim]."""
     parts = []
     at_once = max(1, GATHER_BYTES // (key_cache.shape[0] * KEY_SPLIT * key_cache.shape[2] * 4))
     for start in range(0, group.slots.shape[0], at_once):
@@ -236,14 +241,14 @@ def _partials(
 
 
 def _gather(cache: KVRows, slots: Tensor) -> Tensor:
-    """[kv_heads, pairs, KEY_SPLIT, padded head_dim], float32."""
+    """Returns [kv_heads, pairs, KEY_SPLIT, padded head_dim], float32."""
     kv_heads, _, dim = cache.shape
     rows = cache.index_select(1, slots.reshape(-1)).float().view(kv_heads, -1, KEY_SPLIT, dim)
     return _padded(rows)
 
 
 def _padded(x: Tensor) -> Tensor:
-    """x with its last dimension padded to whole LANES."""
+    """Returns x with its last dimension padded to a multiple of LANES."""
     missing = -x.shape[-1] % LANES
     return pad(x, (0, missing)) if missing else x
 
@@ -264,7 +269,7 @@ def _pairs(
 
 
 def _combine(maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup) -> Tensor:
-    """Fold the partials of each tile together, split by split. [kv_heads, tiles, rows, dim]."""
+    """Combines the partials of each tile, split by split. Returns [kv_heads, tiles, rows, dim]."""
     tiles = group.split_tiles[0]
     top, total, mixed = maxima[:, :tiles], sums[:, :tiles], values[:, :tiles]
     start = tiles

@@ -7,19 +7,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 BATCH_TILE = 16
-"""Matrices per call.  BLAS may compute a batch of 1 in another order than a batch of 2 (MKL on 2
-threads does), so every call has this many.  8 and 32 were a little slower."""
+"""Matrices per call. BLAS may compute a batch of 1 in another order than a batch of 2 (MKL on 2
+threads does), so every call has exactly this many. 8 and 32 were a little slower."""
 
 MKL_ROWS = 6
-"""Rows that MKL takes together on AVX2. Where two are left over it adds for these in another order
-than for the others (not so for 1, 3, 4 or 5), so there are two more, of zeros."""
+"""Rows that MKL processes together on AVX2. If two rows are left over, it sums them in another
+order than the others (not so for 1, 3, 4 or 5), so two rows of zeros are added."""
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right for each item, float32, each item by itself.
+    """left @ right for each item, float32; items are independent of each other.
 
-    left: [items, rows, inner], right: [items, inner, columns] (strided as you like).
-    Returns [items, rows, columns].
+    `left` is [items, rows, inner], `right` [items, inner, columns] with any strides. Returns
+    [items, rows, columns].
     """
     rows = left.shape[1]
     if rows % MKL_ROWS == 2:
@@ -37,7 +37,8 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _padded(tail: Tensor) -> Tensor:
-    """tail with its last item repeated up to BATCH_TILE, with strides like the tail's own."""
+    """Returns `tail` with its last item repeated up to BATCH_TILE items, with strides like its
+    own."""
     missing = BATCH_TILE - tail.shape[0]
     if tail.is_contiguous():
         return torch.cat((tail, tail[-1:].expand(missing, -1, -1)))

@@ -1,9 +1,9 @@
-"""What encoders need: layers whose tokens see one another, over a ragged batch.
+"""Operations of bidirectional encoders over a ragged batch.
 
-Promise: the rows of an input have the same bits alone and in any batch.  Products and element-wise
-operations run on tiles of ENCODER_TILE rows (see `linear`); what is done element by element has the
-same bits in the tail of a vector loop, which lies wherever a thread's share ends; attention takes
-one input at a time, so that the shape of each of its products follows from that input alone.
+Promise: the rows of an input have the same bits alone and in any batch. Products and element-wise
+operations run on tiles of ENCODER_TILE rows (see `linear`). The element-wise ones used here give
+the same bits in the tail of a vector loop, which is wherever a thread's share ends. Attention
+computes one input at a time, so the shapes of its products depend on that input alone.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from penstock_kernels.reference.gelu_mul import GELU_CUBE, GELU_SLOPE
 from penstock_kernels.reference.linear import LANES, _whole_lanes
 
 ENCODER_TILE = 36
-"""Rows per tile.  Part of the numbers.  MKL on AVX2 takes 6 rows at once, and adds in another order
-for two that are left over, and for the last two of 30 where rows are long.
-An encoder's products have many rows: of 384 by 1536, 2,048 rows, milliseconds on one thread with
-AVX-512: 31.3 with 16 rows, 26.0 with 24, 22.8 with 36, 20.5 with 64; an input of 10 tokens alone
-pays for the whole tile (0.24, 0.30, 0.40, 0.64)."""
+"""Rows per tile. Results depend on it. MKL on AVX2 processes 6 rows at a time; it sums in another
+order for two that are left over, and for the last two of 30 if rows are long. An encoder's products
+have many rows. 384 by 1536 with 2,048 rows, in milliseconds on one thread with AVX-512: 31.3 with
+16 rows per tile, 26.0 with 24, 22.8 with 36, 20.5 with 64; a single input of 10 tokens pays for the
+whole tile (0.24, 0.30, 0.40, 0.64)."""
 
 
 def pad_tiles(x: Tensor) -> Tensor:
-    """x with zero rows appended up to whole tiles."""
+    """Returns x with zero rows appended up to whole tiles."""
     missing = -x.shape[0] % ENCODER_TILE
     return torch.cat((x, x.new_zeros(missing, *x.shape[1:]))) if missing else x.contiguous()
 
 
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x @ weight.T + bias. x: [rows, inputs], whole tiles.  weight: [outputs, inputs], whose
-    outputs are whole lanes (see `lane_padded`).  Returns [rows, outputs]."""
+    """x @ weight.T + bias.
+
+    `x` is [rows, inputs], whole tiles. `weight` is [outputs, inputs], whose outputs are a multiple
+    of the lanes (see `lane_padded`). Returns [rows, outputs].
+    """
     out = x.new_empty(x.shape[0], weight.shape[0])
     turned = weight.t()
     aligned = x.shape[1] % LANES == 0
@@ -44,21 +47,22 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def lane_padded(weight: Tensor) -> Tensor:
-    """weight with zero rows appended up to whole lanes of outputs."""
+    """Returns `weight` with zero rows appended up to a multiple of the lanes."""
     return _whole_lanes(weight)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al., 2016).
-    A row by itself, in float32 inside, rounded once."""
+    Each row independently; computed in float32 and rounded once."""
     return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
     """gelu (Hendrycks and Gimpel, 2016), its tanh form, or relu.
 
-    torch has another tanh for the tail of a vector loop, so that form is spelt out with exp (see
-    `gelu_mul`)."""
+    The tanh form is computed with exp (see `gelu_mul`), because torch's tanh gives other bits in
+    the tail of a vector loop.
+    """
     if kind == "relu":
         return torch.relu(x)
     if kind != "gelu_tanh":
@@ -70,10 +74,12 @@ def activate(x: Tensor, kind: str) -> Tensor:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, lengths: list[int], bias: Tensor | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim) + bias) v, each input over itself, both ways.
+    """softmax(q k^T / sqrt(head_dim) + bias) v, bidirectional, within each input.
 
-    query, key, value: [rows, heads, head_dim], the inputs one after the other; rows beyond the
-    sum of lengths are padding.  bias: [heads, longest, longest], added for every input; or None.
+    `query`, `key`, `value`: [rows, heads, head_dim], one input after another; rows beyond the sum
+    of lengths are padding.
+    `bias`: [heads, longest, longest], added for every input; or None.
+
     Returns [rows, heads, head_dim]; padding rows are zero.
     """
     out = torch.zeros(query.shape, dtype=query.dtype)
@@ -94,5 +100,6 @@ def attend(
 
 
 def _by_head(x: Tensor, rows: slice) -> Tensor:
-    """[1, heads, length, head_dim], in memory of its own: alignment may change how BLAS adds."""
+    """Returns [1, heads, length, head_dim] in newly allocated memory, because the alignment may
+    affect BLAS's order of summation."""
     return x[rows].transpose(0, 1).contiguous()[None]

@@ -14,10 +14,11 @@ tanh(y)) / 2 = 1 / (1 + exp(-2 y))."""
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
-    """gelu(gate) * up (Shazeer, 2020, "GEGLU"), gelu in its tanh form (Hendrycks and Gimpel, 2016).
+    """gelu(gate) * up (Shazeer, 2020, "GEGLU"), with gelu in its tanh form (Hendrycks and Gimpel,
+    2016).
 
-    gate_up: [rows, 2 * size], the gate in the first half.  Computed in float32, rounded once.
-    Returns [rows, size] of the same dtype.  Spelt out with exp, for the same reason as silu_mul.
+    `gate_up` is [rows, 2 * size], the gate in the first half. Computed in float32 and rounded once.
+    Returns [rows, size] in the same dtype. Written with exp for the same reason as silu_mul.
     """
     gate, up = gate_up.float().chunk(2, dim=-1)
     bent = gate + GELU_CUBE * (gate * gate * gate)

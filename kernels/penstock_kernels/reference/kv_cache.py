@@ -1,9 +1,9 @@
-"""The paged cache, and writing keys and values to it.
+"""The paged KV cache, and how keys and values are written to it.
 
-A layer's cache is two tensors [kv_heads, slots, head_dim], or what looks like one and stores bytes.
-Token position p of a sequence lies in slot `table[p // block_size] * block_size + p % block_size`.
-The cache has one block more than the pool: the last block holds zeros and is never written; padding
-reads it.
+A layer's cache is two tensors [kv_heads, slots, head_dim], or objects like them that store bytes.
+Token position p of a sequence is in slot `table[p // block_size] * block_size + p % block_size`.
+The cache has one more block than the engine core knows of: it contains zeros, is never written, and
+is read as padding.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from torch import Tensor
 
 
 class KVRows(Protocol):
-    """A layer's keys or values [kv_heads, slots, head_dim], as far as attention uses a tensor.
-
-    dtype: of the rows that are written and read.
-    """
+    """A layer's keys or values, [kv_heads, slots, head_dim]: the part of a tensor's interface that
+    attention uses. `dtype` is that of the rows that are written and read."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -33,9 +31,9 @@ class KVRows(Protocol):
 
 
 class Int8Rows:
-    """Each head's vector as int8 with its own float32 scale: largest magnitude / 127, levels
-    rounded to nearest even.  NaN and infinity make the scale NaN, so that all of it reads as NaN.
-    """
+    """Each head's vector as int8 with its own float32 scale: its largest magnitude / 127, with
+    levels rounded to nearest even. NaN or infinity make the scale NaN, so that the whole vector
+    reads as NaN."""
 
     dtype = torch.float32
 
@@ -62,9 +60,9 @@ class Int8Rows:
 def write_kv(
     key: Tensor, value: Tensor, key_cache: KVRows, value_cache: KVRows, slots: Tensor
 ) -> None:
-    """Store each row's key and value in its slot. Mutates both caches.
+    """Stores each row's key and value in its slot. Modifies both caches.
 
-    key, value: [rows, kv_heads, head_dim].  slots: [rows] int64, distinct.
+    `key` and `value` are [rows, kv_heads, head_dim]. `slots` is [rows] int64, distinct.
     """
     key_cache.index_copy_(1, slots, key.transpose(0, 1).to(key_cache.dtype))
     value_cache.index_copy_(1, slots, value.transpose(0, 1).to(value_cache.dtype))

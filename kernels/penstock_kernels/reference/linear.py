@@ -9,48 +9,49 @@ from torch.nn.functional import pad
 from penstock_kernels.reference.tiling import ROW_TILE, pad_rows
 
 COLUMN_BLOCK = 4096
-"""Output columns computed at a time, so that a vocabulary-sized weight is read from memory once
-for all row tiles instead of once for each."""
+"""Output columns computed at a time, so that a vocabulary-sized weight is read from memory once for
+all row tiles, and not once per tile."""
 
 LANES = 16
 """Outputs are computed in multiples of this."""
 
 FEWEST_OUTPUTS = 80
-"""A narrower product is widened with zeros. MKL on AVX2 shares out its rows, not its columns, among
-2 threads, and adds for some rows of a tile in another order."""
+"""Narrower products are padded with zeros. MKL on AVX2 divides their rows, not their columns, among
+2 threads, and sums some rows of a tile in another order."""
 
 ALIGNMENT = 64
-"""Bytes; what torch aligns fresh memory to, and the widest vector register."""
+"""In bytes: torch's alignment of newly allocated memory, and the width of the widest vector
+registers."""
 
 WIDENED_BLOCK = 1024
-"""Output columns converted to float32 at a time. Vocabulary of SmolLM2-135M, 16 rows, 1 thread with
-AVX-512 but no BF16, milliseconds: 29 with 512, 31 with 1,024, 79 with 4,096 (the float32 copy no
-longer stays in the cache); 40 by oneDNN's bfloat16 product."""
+"""Output columns converted to float32 at a time. For the vocabulary of SmolLM2-135M, 16 rows, 1
+thread with AVX-512 but no BF16, in milliseconds: 29 with 512, 31 with 1,024, 79 with 4,096 (the
+float32 copy no longer stays in the cache); 40 by oneDNN's bfloat16 product."""
 
 MULTIPLIES_BFLOAT16 = any(
     torch.cpu.get_capabilities().get(unit, False) for unit in ("avx512_bf16", "amx_bf16")
 )
-"""Whether the processor has instructions for it. Where oneDNN does without them, it shares out a
-tile's rows among 3 threads and adds in another order for the first row of a share."""
+"""Whether the processor has bfloat16 instructions. Without them, oneDNN divides a tile's rows among
+3 threads and sums the first row of each part in another order."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias, each row by itself.
+    """x @ weight.T + bias, each row independently.
 
-    x: [rows, inputs].  weight: [outputs, inputs].  bias: [outputs] or None.
-    All of one dtype, float32 or bfloat16 (accumulated in float32).  The weight lies at torch's own
-    alignment, not in a file's memory map.  Returns [rows, outputs].
+    `x` is [rows, inputs], `weight` [outputs, inputs], `bias` [outputs] or None; all of one dtype,
+    float32 or bfloat16 (accumulated in float32). The weight must have torch's own alignment, unlike
+    a file's memory map. Returns [rows, outputs].
 
-    A product of 1 row and one of 7 rows may add in different orders, so each product here has
-    exactly ROW_TILE rows.  Time of all products of one SmolLM2-135M forward pass, output head
-    included, by tile height (1 thread, AVX-512 with BF16; milliseconds per tile / per 64 rows):
+    A product of 1 row and one of 7 rows may sum in different orders, so each product here has
+    exactly ROW_TILE rows. Time of all products of one SmolLM2-135M forward pass, including the
+    output head, by tile height (1 thread, AVX-512 with BF16; milliseconds per tile / per 64 rows):
 
         rows     1      8          16         32         64
         float32  43/-   69/551     90/362     132/264    217/217
         bfloat16 31/-   39/312     50/201     69/138     108/108
 
-    A processor that doesn't multiply bfloat16 itself gets float32 copies of the operands, which are
-    exact, and each sum is rounded once.
+    A processor without bfloat16 instructions multiplies float32 copies of the operands, which are
+    exact, and rounds each sum once.
     """
     padded = pad_rows(x)
     if x.dtype == torch.bfloat16 and not MULTIPLIES_BFLOAT16:
@@ -63,7 +64,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _widened_product(padded: Tensor, weight: Tensor) -> Tensor:
-    """_product of bfloat16, computed in float32."""
+    """_product for bfloat16 operands, computed in float32."""
     wide = padded.float()
     out = padded.new_empty(padded.shape[0], weight.shape[0])
     for column in range(0, weight.shape[0], WIDENED_BLOCK):
@@ -73,7 +74,7 @@ def _widened_product(padded: Tensor, weight: Tensor) -> Tensor:
 
 
 def _product(padded: Tensor, weight: Tensor) -> Tensor:
-    """padded @ weight.T. padded: [rows, inputs], whole tiles.  Returns [rows, outputs]."""
+    """padded @ weight.T, where `padded` is [rows, inputs], whole tiles. Returns [rows, outputs]."""
     outputs = weight.shape[0]
     out = padded.new_empty(padded.shape[0], outputs)
     in_place = _tiles_aligned(padded) and _tiles_aligned(out) and outputs % LANES == 0
@@ -93,17 +94,18 @@ def _product(padded: Tensor, weight: Tensor) -> Tensor:
 
 
 def _whole_lanes(weight: Tensor) -> Tensor:
-    """weight with zero rows appended up to whole LANES, and to FEWEST_OUTPUTS.
+    """Returns `weight` with zero rows appended up to a multiple of LANES, and at least
+    FEWEST_OUTPUTS.
 
-    With an odd number of outputs, MKL splits a product among 3 threads or more so that the rows of
-    a tile are added in different orders."""
+    With an odd number of outputs, MKL divides a product among 3 or more threads in such a way that
+    the rows of a tile are summed in different orders.
+    """
     missing = max(-weight.shape[0] % LANES, FEWEST_OUTPUTS - weight.shape[0])
     return pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def _tiles_aligned(x: Tensor) -> bool:
-    """Whether every row tile of x begins at the alignment that torch gives a fresh tensor.
-
-    BLAS may add in another order at another alignment."""
+    """Returns whether every row tile of x has the alignment of a newly allocated tensor. With
+    another one, BLAS may sum in another order."""
     tile_bytes = ROW_TILE * x.shape[1] * x.element_size()
     return tile_bytes % ALIGNMENT == 0 and x.data_ptr() % ALIGNMENT == 0

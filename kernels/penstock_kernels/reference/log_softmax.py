@@ -11,8 +11,8 @@ from torch import Tensor
 def log_softmax_row(logits: Tensor) -> Tensor:
     """logits - log(sum(exp(logits))), float32, [vocab].
 
-    logits: [vocab].  One row at a time: the sum's order depends on the shape, and a row's shape
-    is always the same.
+    `logits` is [vocab]. Computes one row at a time: the order of the sum depends on the shape,
+    which is the same for every row.
     """
     shifted = logits.float() - logits.max().float()
     total = torch.exp(shifted).sum(dtype=torch.float64)

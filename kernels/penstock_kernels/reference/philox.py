@@ -13,10 +13,10 @@ _LOW = 0xFFFFFFFF
 
 
 def philox_4x32_10(counter: Tensor, key: Tensor) -> Tensor:
-    """Four random 32-bit words for each counter.
+    """Returns four random 32-bit words for each counter.
 
-    counter: [n, 4], key: [n, 2]; int64 tensors of values in [0, 2**32).  Returns the same shape
-    and range as counter.
+    `counter` is [n, 4] and `key` [n, 2], int64 tensors of values in [0, 2**32). The result has the
+    shape and range of `counter`.
     """
     c0, c1, c2, c3 = counter.unbind(-1)
     k0, k1 = key.unbind(-1)
@@ -34,8 +34,8 @@ def philox_4x32_10(counter: Tensor, key: Tensor) -> Tensor:
 
 
 def uniform(seeds: list[int], sequences: list[int], tokens: list[int]) -> list[float]:
-    """One float64 in [0, 1) for each (seed, sequence, token): 53 bits, a pure function of the
-    three.  The seed is the key; the counter is (token low, token high, sequence, 0).
+    """Returns one float64 in [0, 1) for each (seed, sequence, token): 53 bits, a pure function of
+    the three. The seed is the key; the counter is (token low, token high, sequence, 0).
 
     0 <= seed < 2**64, 0 <= sequence < 2**32, 0 <= token < 2**64.
     """

@@ -1,4 +1,4 @@
-"""The sum of what each rank of a group gave, in the ranks' order."""
+"""The sum over the ranks of a group, in rank order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def rank_sum(parts: Tensor) -> Tensor:
-    """parts[0] + parts[1] + …, one after the other in float32, rounded once.
+    """parts[0] + parts[1] + …, added one after another in float32 and rounded once.
 
-    parts: [ranks, *shape], any float dtype.  Returns [*shape] of the same dtype.
+    `parts` is [ranks, *shape], of any float dtype. Returns [*shape] in the same dtype.
     """
     total = parts[0].to(torch.float32, copy=True)
     for part in parts[1:]:

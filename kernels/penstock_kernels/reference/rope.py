@@ -46,10 +46,10 @@ def rope_table(frequencies: Tensor, positions: int) -> tuple[Tensor, Tensor]:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (x[i], x[i + head_dim / 2]).
+    """Rotates the pairs (x[i], x[i + head_dim / 2]).
 
-    x: [rows, heads, head_dim].  cos, sin: [rows, head_dim / 2], float32, of each row's position.
-    Computed in float32, rounded once.  Returns x's shape and dtype.
+    `x` is [rows, heads, head_dim]. `cos` and `sin` are [rows, head_dim / 2], float32, for each
+    row's position. Computed in float32 and rounded once. Returns x's shape and dtype.
     """
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos[:, None, :], sin[:, None, :]

@@ -1,4 +1,4 @@
-"""Drawing one token from one row of logits."""
+"""Samples one token from one row of logits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ _NUCLEUS_GUESSES = (64, 1024)
 
 
 class SamplingCuts(NamedTuple):
-    """What narrows a row's distribution."""
+    """What restricts a row's distribution."""
 
     temperature: float = 1.0
     """Above 0."""
     top_k: int = 0
-    """0: off."""
+    """0 is off."""
     top_p: float = 1.0
-    """In (0, 1]; 1: off."""
+    """In (0, 1]; 1 is off."""
     min_p: float = 0.0
-    """0: off."""
+    """0 is off."""
 
 
 def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:
-    """The token that `draw` falls on.
+    """Returns the token that `draw`, in [0, 1), falls on.
 
-    logits: [vocab] float32; -inf marks tokens that can't be drawn, at least one is finite, none
-    is NaN or +inf.  draw: in [0, 1).
-    The distribution is cut in the order temperature, top_k, top_p (smallest set of most likely
-    tokens that holds top_p of what is left), min_p (at least min_p of the most likely); ties go to
-    lower ids.  Then the inverse of its cumulative sum, in id order, in float64.
+    `logits` is [vocab] float32. -inf marks tokens that can't be sampled; at least one value is
+    finite, and none is NaN or +inf.
+
+    The distribution is restricted in the order temperature, top_k, top_p (the smallest set of most
+    likely tokens that holds top_p of what is left), min_p (at least min_p of the most likely); of
+    equal values, lower ids are kept. The token is found by inverting the cumulative sum in id
+    order, in float64.
     """
     ids = _top_k(logits, cuts.top_k)
     scaled = logits.double() if ids is None else logits[ids].double()
@@ -49,14 +51,14 @@ def sample_row(logits: Tensor, cuts: SamplingCuts, draw: float) -> int:
 
 
 def _top_k(logits: Tensor, top_k: int) -> Tensor | None:
-    """Ids that top_k keeps, ascending; None for all."""
+    """Returns the ids that top_k keeps, ascending; None for all."""
     if not 0 < top_k < logits.shape[0]:
         return None
     return top_ids(logits, top_k).sort().values
 
 
 def _nucleus(weights: Tensor, top_p: float) -> Tensor:
-    """Places of the largest weights that hold top_p of their sum, ascending."""
+    """Returns the indices of the largest weights that hold top_p of their sum, ascending."""
     wanted = top_p * float(weights.sum())
     size = weights.shape[0]
     for guess in (*_NUCLEUS_GUESSES, size):
@@ -69,7 +71,8 @@ def _nucleus(weights: Tensor, top_p: float) -> Tensor:
 
 
 def _inverse_cumulative(weights: Tensor, draw: float) -> int:
-    """The first place whose cumulative weight exceeds draw * total: its own weight is above 0."""
+    """Returns the first index whose cumulative weight exceeds draw * total. Its own weight is above
+    0."""
     cumulative = torch.cumsum(weights, 0)
     total = float(cumulative[-1])
     place = int(torch.searchsorted(cumulative, draw * total, right=True))

@@ -1,4 +1,4 @@
-"""The one row count that every matrix product and row reduction runs with."""
+"""The one row count with which all matrix products and row reductions run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 ROW_TILE = 16
-"""Rows per tile.  Part of the numbers: another value may give other bits.
+"""Rows per tile. Results depend on it: another value may give other bits.
 
-Measured with SmolLM2-135M on 2 cores (see linear.py): a lone row pays for the whole tile, many
-rows pay for the narrowness of each.  16 is the value at which both are bearable.
+Measured with SmolLM2-135M on 2 cores (see linear.py): a single row pays for the whole tile, while
+for many rows narrow tiles cost time. 16 is a compromise between the two.
 """
 
 
 def padded_rows(rows: int) -> int:
-    """`rows` rounded up to whole tiles."""
+    """Returns `rows` rounded up to whole tiles."""
     return -(-rows // ROW_TILE) * ROW_TILE
 
 
 def pad_rows(x: Tensor) -> Tensor:
-    """x with zero rows appended up to whole tiles; x itself, if contiguous, where none are due."""
+    """Returns x with zero rows appended up to whole tiles; x itself if there are none to append and
+    it is contiguous."""
     missing = padded_rows(x.shape[0]) - x.shape[0]
     if not missing:
         return x.contiguous()

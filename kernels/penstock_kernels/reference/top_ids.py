@@ -1,4 +1,4 @@
-"""The largest entries of a row, with ties decided."""
+"""The largest entries of a row, with a defined order of equal ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 def top_ids(values: Tensor, count: int) -> Tensor:
-    """Ids of the `count` largest values, largest first, equal values by lower id.
+    """Returns the ids of the `count` largest values, largest first; of equal values the lower id
+    first.
 
-    values: [vocab], no NaN.  count: at least 1; more than vocab means vocab.  Returns int64.
-    torch.topk alone doesn't say which of several equal values it takes.
+    `values` is [vocab] without NaN. `count` is at least 1; more than vocab means vocab. Returns
+    int64. torch.topk alone doesn't specify which of several equal values it takes.
     """
     if count < values.shape[0]:
         threshold = torch.topk(values, count).values[-1]

@@ -1,8 +1,8 @@
 """Rounding, widening and tile products, the same on a device and in Triton's interpreter.
 
-The interpreter truncates on its way to bfloat16, loses carries on its way to FP8, and multiplies
-the bit patterns of bfloat16 tiles as integers.  What stands behind INTERPRETED puts that right, to
-the results of the device's instructions.
+The interpreter truncates when it converts to bfloat16, loses carries when it converts to FP8, and
+multiplies the bit patterns of bfloat16 tiles as integers. The branches for INTERPRETED correct
+that, so that results are those of the device's instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
-"""Stands for the maximum of no keys at all: finite, so that differences are no NaN."""
+"""The maximum over no keys at all. It is finite, so that differences aren't NaN."""
 
 _FP8_MAX = tl.constexpr(448.0)
 _ROUND_MAGIC = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it rounds a float32 to whole numbers
@@ -22,7 +22,7 @@ _ROUND_MAGIC = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it rounds a float
 
 @triton.jit
 def round_to(x, dtype: tl.constexpr):
-    """A float32 tile in dtype, rounded to nearest even.  FP8 e4m3 saturates at +-448."""
+    """Converts a float32 tile to dtype, rounded to nearest even. FP8 e4m3 saturates at +-448."""
     if dtype == tl.float8e4nv:
         x = tl.where(x == x, tl.minimum(tl.maximum(x, -_FP8_MAX), _FP8_MAX), x)
         if INTERPRETED:
@@ -41,7 +41,7 @@ def _bfloat16_grid(x):
 
 @triton.jit
 def _fp8_grid(x):
-    """The nearest value that FP8 e4m3 has; the smallest step is 2**-9."""
+    """Returns the nearest values that FP8 e4m3 can represent; the smallest step is 2**-9."""
     exponent = tl.maximum(((x.to(tl.int32, bitcast=True) >> 23) & 0xFF) - 127, -6)
     step = ((exponent - 3 + 127) << 23).to(tl.float32, bitcast=True)
     return ((x / step + _ROUND_MAGIC) - _ROUND_MAGIC) * step
@@ -49,13 +49,13 @@ def _fp8_grid(x):
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """A float32 tile with the values that it has in dtype, still in float32."""
+    """Rounds a float32 tile to the precision of dtype, but keeps it in float32."""
     return round_to(x, dtype).to(tl.float32)
 
 
 @triton.jit
 def tile_dot(left, right, acc):
-    """acc + left @ right, accumulated in float32.  float32 tiles are multiplied in full precision,
+    """acc + left @ right, accumulated in float32. float32 tiles are multiplied in full precision,
     not in TF32."""
     if INTERPRETED:
         return tl.dot(left.to(tl.float32), right.to(tl.float32), acc)
@@ -65,7 +65,7 @@ def tile_dot(left, right, acc):
 
 @triton.jit
 def tanh(x):
-    """By exp, which all backends have; absolute error about 1e-7."""
+    """Computed with exp, which all backends have; absolute error about 1e-7."""
     shrunk = tl.exp(-2.0 * tl.abs(x))
     size = (1.0 - shrunk) / (1.0 + shrunk)
     return tl.where(x < 0, -size, size)

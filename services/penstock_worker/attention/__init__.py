@@ -1,1 +1,1 @@
-"""Attention over a paged KV cache, for models made of torch blocks."""
+"""Attention over a paged KV cache, for models in torch."""

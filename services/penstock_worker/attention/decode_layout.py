@@ -1,4 +1,4 @@
-"""The layout of a decode, one new token each, written into arrays of fixed shapes."""
+"""The layout of a decode step, with one new token per sequence, in arrays of fixed shapes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from penstock_worker.batch.block_tables import write_tables
 
 
 def decode_shapes(sequences: int, columns: int) -> list[tuple[int, ...]]:
-    """Of HostLayout.arrays: slots, tables, query starts and lengths, sequence lengths, and the
-    tiles' sequences and firsts.  columns: of the tables."""
+    """Returns the shapes of HostLayout.arrays: slots, tables, query starts and lengths, sequence
+    lengths, and the tiles' sequences and firsts. `columns` is the width of the tables."""
     row = (sequences,)
     return [row, (sequences, columns), row, row, row, row, row]
 
 
 def write_decode(arrays: Sequence[np.ndarray], layout: BatchLayout, block_size: int) -> None:
-    """arrays: int32, of decode_shapes for at least as many sequences as there are, and the columns
-    of the longest; all of them are written, but for tables' entries that nobody reads: those past a
-    sequence's end.  A sequence of the padding has no query, no key and slot -1.
+    """Writes a decode step into int32 arrays of decode_shapes.
+
+    They have room for at least as many sequences as the step has, and for the longest table. All of
+    them are written, except for table entries past a sequence's end, which are never read. Padding
+    sequences have no query, no key and slot -1.
     """
     slots, tables, query_starts, query_lens, lengths, sequences, firsts = arrays
     count = len(layout.starts)
@@ -33,6 +35,6 @@ def write_decode(arrays: Sequence[np.ndarray], layout: BatchLayout, block_size: 
     query_lens[count:] = 0
     lengths[:count] = layout.starts + 1
     lengths[count:] = 0
-    # Those that see most keys first: they take longest.
+    # Sequences with the most keys first, because they take longest.
     sequences[:] = np.argsort(-lengths, kind="stable")
     firsts[:] = 0

@@ -1,4 +1,4 @@
-"""What the rest of the worker needs from a paged KV cache and the attention over it."""
+"""The interface of a paged KV cache and of the attention over it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from penstock.model_config import ModelConfig
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Sizes of a KV cache. block_size: tokens per block.
-
-    dtype: of what is stored; int8 has a float32 scale for each token's key and value of a head.
-    """
+    """Sizes of a KV cache."""
 
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     block_size: int
+    """Tokens per block."""
     dtype: torch.dtype
+    """Of the stored keys and values. int8 has a float32 scale per head for each token's key and
+    value."""
 
     @staticmethod
     def of(config: ModelConfig, block_size: int, dtype: torch.dtype) -> CacheShape:
-        """What this model needs, or this rank's part of one."""
+        """Returns the shape for this model, or for this rank's shard of one."""
         return CacheShape(
             num_layers=config.num_layers,
             num_heads=config.num_heads,
@@ -43,32 +43,33 @@ class CacheShape:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The sequences of one step. Row r of the step's tensors belongs to the sequences in order;
-    rows beyond the sum of counts are padding.
-
-    block_tables: per sequence, int64 physical blocks in token order, enough for its tokens.
-    starts: [sequences] tokens computed before; counts: [sequences] tokens computed now, each at
-    least 1.
-    """
+    """The sequences of one step. Rows of the step's tensors are those of the sequences in order;
+    rows beyond the sum of counts are padding."""
 
     block_tables: Sequence[np.ndarray]
+    """For each sequence its KV blocks in token order (int64), enough for its tokens."""
     starts: np.ndarray
+    """[sequences], tokens computed before."""
     counts: np.ndarray
+    """[sequences], tokens computed in this step, each at least 1."""
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """[rows without padding] int64, each one's place in its sequence."""
+        """[rows without padding] int64, the position of each row in its sequence."""
         first = np.cumsum(self.counts) - self.counts
         return np.arange(self.counts.sum()) - np.repeat(first - self.starts, self.counts)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos, sin: [positions, head_dim / 2] float32, of every position.  positions: [rows] int64."""
+    """The rotary tables, and the positions of a step's rows in them."""
 
     cos: Tensor
+    """[positions, head_dim / 2] float32, for every position."""
     sin: Tensor
+    """As `cos`."""
     positions: Tensor
+    """[rows] int64."""
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -78,15 +79,17 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """RMS norms over each head of queries and keys. query, key: [head_dim] weights."""
+    """RMS norms over each query and key head."""
 
     query: Tensor
+    """Weights, [head_dim]."""
     key: Tensor
+    """Weights, [head_dim]."""
     eps: float
 
 
 class StepAttention(Protocol):
-    """Attention of one step's batch. Called by each layer in turn."""
+    """Attention for one step's batch. Called by each layer in turn."""
 
     def attend(
         self,
@@ -97,24 +100,23 @@ class StepAttention(Protocol):
         rotation: Rotation,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        """Norm and rotate queries and keys, store keys and values in the layer's cache, then attend
-        to each sequence's whole past.
+        """Normalises and rotates queries and keys, stores keys and values in the layer's cache,
+        then attends to all tokens of each sequence so far. Causal, scaled by head_dim ** -0.5.
 
-        Mutates the cache, in the slots of the step's tokens only.
-        query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], the heads of a row
-        lie together; of any float dtype, which the result has too.  Causal, scaled by
-        head_dim ** -0.5.
-        Returns [rows, heads, head_dim]; padding rows are zero.  A sequence's rows have the same
-        bits whatever else the batch holds, however its tokens were cut into chunks, and for
-        every block size.
+        `query` is [rows, heads, head_dim]; `key` and `value` are [rows, kv_heads, head_dim]. The
+        heads of a row are contiguous. Any float dtype is allowed, and is that of the result.
+
+        Returns [rows, heads, head_dim], in which padding rows are zero. Modifies the cache in the
+        slots of the step's tokens only. The rows of a sequence have the same bits whatever else is
+        in the batch, however its tokens were divided into chunks, and for every block size.
         """
 
 
 class AttentionBackend(Protocol):
-    """A paged KV cache and its kernels. Made once, after the weights; holds the cache's memory.
+    """A paged KV cache and its kernels. Made once, after the weights; owns the cache's memory.
 
-    The constructor allocates num_blocks blocks (and what it needs beside them); MemoryError or
-    torch's RuntimeError when there is no room.
+    The constructor allocates num_blocks blocks (and what else it needs). It raises MemoryError or
+    torch's RuntimeError if there is no room.
     """
 
     name: ClassVar[str]
@@ -123,10 +125,11 @@ class AttentionBackend(Protocol):
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        """Memory of one block over all layers."""
+        """Returns the size of one block over all layers."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Views of the cache, each [blocks, bytes] uint8: row b of all is block b."""
+        """Returns views of the cache, each [blocks, bytes] uint8. Row b of all of them together is
+        block b."""
 
     def plan(self, layout: BatchLayout) -> StepAttention:
-        """Prepare one step. Doesn't touch the cache. Called once per step, by the runner."""
+        """Prepares one step, without access to the cache. The runner calls it once per step."""

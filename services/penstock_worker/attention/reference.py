@@ -15,7 +15,7 @@ from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNor
 class ReferenceAttention:
     """Keys and values of a layer are two tensors [kv_heads, slots, head_dim], or Int8Rows.
 
-    One block more than the pool is allocated: its slots stay zero, and padding reads them.
+    One more block is allocated than the cache has. Its slots stay zero, and are read as padding.
     """
 
     name: ClassVar[str] = "reference"
@@ -27,7 +27,8 @@ class ReferenceAttention:
         self.values = [self._layer() for _ in range(shape.num_layers)]
 
     def _layer(self) -> Tensor | ops.Int8Rows:
-        # Not filled: the system gives memory to pages that are used, and slots are written first.
+        # Not filled: the system allocates pages on first use, and slots are written before they are
+        # read.
         shape, slots = self.shape, self.zero_slot + self.shape.block_size
         sizes = (shape.num_kv_heads, slots, shape.head_dim)
         quantised = shape.dtype == torch.int8
@@ -52,7 +53,7 @@ class ReferenceAttention:
                 (cache.levels, cache.scales) if isinstance(cache, ops.Int8Rows) else (cache,)
             )
         ]
-        # A block's slots lie together within each head.
+        # The slots of a block are contiguous within each head.
         heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
         return [head.reshape(blocks, -1).numpy() for head in heads]
 
@@ -76,11 +77,12 @@ class ReferenceAttention:
 
 
 class ReferenceStep:
-    """slots: [tokens] int64, where the step's keys and values go."""
+    """The attention of one step."""
 
     def __init__(
         self, backend: ReferenceAttention, slots: Tensor, attention: ops.AttentionPlan
     ) -> None:
+        """`slots` is [tokens] int64, where the step's keys and values are stored."""
         self._backend = backend
         self._slots = slots
         self._attention = attention

@@ -1,4 +1,4 @@
-"""The CUDA backend: Triton's kernels over one tensor that holds all layers' keys and values."""
+"""The CUDA backend: Triton kernels over one tensor with the keys and values of all layers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class HostLayout:
-    """One step, laid out on the host. slots: [rows] int32, -1 for padding.  plan: its tensors are
-    the host's."""
+    """The layout of one step, on the host."""
 
     slots: np.ndarray
+    """[rows] int32, -1 for padding."""
     plan: DeviceAttentionPlan
+    """With tensors on the host."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """All that the device needs, int32, in the order that `TritonAttention.step` takes."""
+        """All int32 arrays that the device needs, in the order in which `TritonAttention.step`
+        takes them."""
         plan = self.plan
         lists = [each for tiles in (plan.few, plan.many) if tiles is not None
                  for each in (tiles.sequences, tiles.firsts)]  # fmt: skip
@@ -38,10 +40,10 @@ class HostLayout:
 
 
 class TritonAttention:
-    """cache: [layers, 2, kv_heads, slots, head_dim], keys before values. Of float32, bfloat16,
+    """`cache` is [layers, 2, kv_heads, slots, head_dim], keys before values, in float32, bfloat16,
     float16 or float8_e4m3fn.
 
-    A block's slots lie together in each head: a decode reads whole blocks.
+    The slots of a block are contiguous within each head, so that a decode reads whole blocks.
     """
 
     name: ClassVar[str] = "triton"
@@ -64,11 +66,12 @@ class TritonAttention:
         return per_token * shape.dtype.itemsize * shape.block_size
 
     def blocks(self) -> Tensor:
-        """A view of the cache: [parts, blocks, bytes] uint8; block b is [:, b]."""
+        """Returns a view of the cache, [parts, blocks, bytes] uint8. Block b is [:, b]."""
         return self.cache.view(torch.uint8).view(-1, self.num_blocks, self._part_bytes)
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Where the host can see them, that is in Triton's interpreter. Raises TypeError else."""
+        """Returns the blocks if the host can read them, which is the case in Triton's interpreter.
+        Raises TypeError otherwise."""
         if self.cache.device != _HOST:
             raise TypeError("a device's KV blocks have no view on the host; see DeviceBlockCopies")
         return [part.numpy() for part in self.blocks()]
@@ -78,7 +81,7 @@ class TritonAttention:
         return self.step(host, self._uploads.send(host.arrays))
 
     def lay_out(self, layout: BatchLayout) -> HostLayout:
-        """Of any mix of prefills, chunks and decodes."""
+        """Lays out any mix of prefills, chunks and decodes."""
         size, positions = self.shape.block_size, layout.positions
         plan = plan_attention(
             layout.block_tables,
@@ -94,11 +97,11 @@ class TritonAttention:
         return HostLayout((block * size + positions % size).astype(np.int32), plan)
 
     def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
-        """Of one new token each, padded: all shapes, and what bounds the grids, follow from the
-        arrays' shapes and `context` alone.
+        """Lays out a padded decode step. All shapes, and the bounds of the grids, depend only on
+        the arrays' shapes and on `context`.
 
-        arrays: as decode_shapes has them and write_decode writes them.  context: tokens, a multiple
-        of the block size, at least the longest.
+        `arrays` are those of decode_shapes, written by write_decode. `context` is a number of
+        tokens, a multiple of the block size, and at least that of the longest sequence.
         """
         slots, *plan = arrays
         tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, plan)
@@ -119,7 +122,7 @@ class TritonAttention:
         )
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
-        """tensors: host.arrays, on the device."""
+        """Returns the step on the device. `tensors` are `host.arrays`, copied there."""
         slots, tables, starts, queries, lengths, *lists = tensors
         pairs = iter(zip(lists[::2], lists[1::2], strict=True))
 
@@ -150,9 +153,11 @@ class TritonAttention:
 
 
 class TritonStep:
-    """slots: [rows] int32 of the device, where the step's keys and values go; -1: nowhere."""
+    """The attention of one step."""
 
     def __init__(self, cache: Tensor, slots: Tensor, plan: DeviceAttentionPlan) -> None:
+        """`slots` is [rows] int32 on the device, where the step's keys and values are stored; -1
+        for nowhere."""
         self._cache = cache
         self._slots = slots
         self._plan = plan

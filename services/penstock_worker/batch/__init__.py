@@ -1,1 +1,1 @@
-"""The sequences between steps, and what a step is made of."""
+"""The worker's sequences between steps, and the input batch that is made of them."""

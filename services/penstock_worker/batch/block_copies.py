@@ -1,4 +1,4 @@
-"""Copies of whole KV blocks: within the pool (a fork), and to and from the host tier."""
+"""Copies of whole KV blocks: within the KV cache (for a fork), and to and from the host tier."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.slots import PlanError
 
 _TRIALS = 4
+"""Round trips that `seconds` averages."""
 
 
 class Copies(Protocol):
-    """Copies of KV blocks, made at once or by a device's queue."""
+    """Makes copies of KV blocks, at once or through a device's queue."""
 
     def make(self, copies: list[Copy]) -> None:
-        """In order. Raises PlanError for a block that doesn't exist."""
+        """Makes the copies in order. Raises PlanError for a block that doesn't exist."""
 
 
 class NoCopies:
-    """Of a model without KV."""
+    """For a model without a KV cache."""
 
     def make(self, copies: list[Copy]) -> None:
-        """Raises PlanError for any."""
+        """Raises PlanError if there are any copies to make."""
         if copies:
             raise PlanError("blocks are to be copied, and there are none")
 
@@ -33,26 +34,28 @@ NO_COPIES = NoCopies()
 
 
 class BlockCopies:
-    """device: arrays [num_blocks, bytes] uint8, views of the KV cache: row b of all of them
-    together is block b.  host_blocks: of the host tier, whose memory is allocated here."""
+    """Copies blocks in the CPU's memory."""
 
     def __init__(self, device: list[np.ndarray], host_blocks: int) -> None:
+        """`device` has arrays [num_blocks, bytes] uint8, views of the KV cache; row b of all of
+        them together is block b. `host_blocks` is the size of the host tier, whose memory is
+        allocated here."""
         self._device = device
         self._host = [np.empty((host_blocks, part.shape[1]), dtype=np.uint8) for part in device]
         self._sizes = {"device": len(device[0]), "host": host_blocks}
 
     @property
     def host_blocks(self) -> int:
-        """Blocks of the host tier."""
+        """Number of blocks of the host tier."""
         return self._sizes["host"]
 
     @property
     def device_bytes(self) -> int:
-        """Of the pool itself."""
+        """Bytes of the KV cache."""
         return sum(part.nbytes for part in self._device)
 
     def make(self, copies: list[Copy]) -> None:
-        """One after the other, in order. Raises PlanError for a block that doesn't exist."""
+        """Makes the copies in order. Raises PlanError for a block that doesn't exist."""
         for copy in copies:
             self._check("host" if copy.kind == "in" else "device", copy.source)
             self._check("host" if copy.kind == "out" else "device", copy.target)
@@ -62,11 +65,12 @@ class BlockCopies:
                 target[copy.target] = source[copy.source]
 
     def seconds(self) -> float:
-        """What a block takes to the host and back; 0 without a host tier. Overwrites block 0."""
+        """Returns the seconds that a block takes to the host tier and back; 0 without one.
+        Overwrites block 0."""
         if not self._sizes["host"]:
             return 0.0
         there_and_back = [Copy("out", 0, 0), Copy("in", 0, 0)]
-        self.make(there_and_back)  # The first touches new memory.
+        self.make(there_and_back)  # The first run faults in new pages.
         begun = time.perf_counter()
         for _ in range(_TRIALS):
             self.make(there_and_back)

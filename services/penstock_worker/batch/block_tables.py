@@ -1,4 +1,4 @@
-"""The block tables of all slots in one array: a step's are taken out of it at once."""
+"""The block tables of all slots in one array, so that a step's tables are taken from it at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 
 class BlockTables:
-    """slots: 0 to slots - 1.  A row grows with what is put into it; nothing is ever cleared, as
-    whoever reads knows how many blocks are a sequence's own."""
+    """Slots are numbered from 0 to slots - 1. Rows grow as blocks are added. Nothing is ever
+    cleared, because a reader knows how many blocks of a row are the sequence's own."""
 
     def __init__(self, slots: int) -> None:
         self._rows = np.zeros((slots, 1), np.int32)
 
     def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
-        """The blocks of the slot from its block number `first` on."""
+        """Sets the blocks of the slot from index `first` on."""
         end = first + len(blocks)
         if end > self._rows.shape[1]:
             wider = np.zeros((len(self._rows), 1 << (end - 1).bit_length()), np.int32)
@@ -25,12 +25,14 @@ class BlockTables:
         self._rows[slot, first:end] = blocks
 
     def of(self, slots: list[int], widths: np.ndarray) -> StepTables:
-        """A step's: to be read before anything is put. widths: blocks of each."""
+        """Returns the tables of a step. They must be read before the next `put`. `widths` has the
+        number of blocks of each slot."""
         return StepTables(self._rows, np.array(slots, dtype=np.int64), widths)
 
 
 class StepTables(Sequence[np.ndarray]):
-    """One step's. A sequence's table is [blocks] int64, as it stands when it is asked for."""
+    """The block tables of one step. Each is [blocks] int64, with the contents at the time of
+    access."""
 
     def __init__(self, rows: np.ndarray, slots: np.ndarray, widths: np.ndarray) -> None:
         self._rows = rows
@@ -52,13 +54,14 @@ class StepTables(Sequence[np.ndarray]):
         return self._rows[self._slots[index], : self._widths[index]].astype(np.int64)
 
     def write(self, out: np.ndarray) -> None:
-        """out: [sequences, columns], int32.  Behind a table's end comes anything."""
+        """Writes all tables to `out`, [sequences, columns] int32. What is behind a table's end is
+        undefined."""
         columns = min(out.shape[1], self._rows.shape[1])
         out[:, :columns] = self._rows[self._slots, :columns]
 
 
 def write_tables(tables: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """As StepTables.write, of any tables."""
+    """As StepTables.write, for tables of any kind."""
     if isinstance(tables, StepTables):
         tables.write(out)
         return

@@ -1,4 +1,4 @@
-"""The rows of a step, out of the slots that they belong to."""
+"""Makes a step's input batch from slots and scheduled works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_worker.forward.interface import Batch
 
 
 def prepare_inputs(scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
-    """What a forward pass over these works computes, in their order."""
+    """Returns the input of a forward pass over these works, in their order."""
     tokens: list[int] = []
     for work, slot in zip(scheduled, slots.of(scheduled), strict=True):
         start = work.start

@@ -1,4 +1,4 @@
-"""The sequences that the worker holds between steps. The engine names a slot for each."""
+"""The sequences that the worker holds between steps. The engine core assigns each to a slot."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments
 
 
 class PlanError(Exception):
-    """A plan that doesn't fit what came before it: a bug on one side. Nothing was computed."""
+    """A plan doesn't fit the ones before it, which is a bug on one of the two sides. Nothing was
+    computed."""
 
 
 @dataclass
 class Slot:
-    """One sequence."""
+    """The state of one sequence."""
 
     token_ids: list[int]
-    """The prompt's and those emitted: `append` adds to them, and `expect` -1 - the slot's number
-    where an id will be, which a later `fill` puts there."""
-    num_prompt: int  # So many of them are the prompt's.
-    index: int  # Of the sequence in its request.
+    """Ids of the prompt and of the emitted tokens. `append` adds one; `expect` adds a placeholder,
+    -1 - the slot's number, which `fill` replaces once the token is known."""
+    num_prompt: int  # Number of prompt tokens.
+    index: int  # Index of the sequence within its request.
     sampling: TokenSampling
-    blocks: list[int]  # Its block table; plans append.
+    blocks: list[int]  # The block table, which plans extend.
     computed: int | None = None
-    """Tokens whose keys and values are in the cache, None before the first work. A prefix that the
-    engine core found in the cache counts as computed."""
-    failed: str | None = None  # Why its KV is void.
-    adjustments: SequenceAdjustments | None = None  # Of its logits, where sampling wants any.
+    """Number of tokens whose keys and values are in the cache, including a prefix that the engine
+    core found there. None before the first work."""
+    failed: str | None = None  # The error, after which its KV is invalid.
+    adjustments: SequenceAdjustments | None = None  # Logits adjustments, if sampling has any.
     prompt_from: int | None = None  # See NewSequence.
-    pooling: Pooling | None = None  # What a pooling model is to make of it.
+    pooling: Pooling | None = None  # What a pooling model computes for it.
 
     @property
     def emitted(self) -> int:
@@ -40,23 +41,23 @@ class Slot:
 
     @property
     def awaits(self) -> bool:
-        """Whether its newest token is sampled by a step in flight."""
+        """Whether the newest token is still being sampled by a step in flight."""
         return self.token_ids[-1] < 0
 
     def append(self, token: int) -> None:
-        """A new token, which was sampled."""
+        """Adds a token that was sampled."""
         self.token_ids.append(token)
         if self.adjustments is not None:
             self.adjustments.advance(token)
 
     def expect(self, number: int) -> int:
-        """A step that samples a token is on its way; number: the slot's. Returns the place of the
-        token among `token_ids`."""
+        """Adds a placeholder for a token that a step in flight samples. `number` is the slot's.
+        Returns the placeholder's index in `token_ids`."""
         self.token_ids.append(-1 - number)
         return len(self.token_ids) - 1
 
     def fill(self, place: int, token: int) -> None:
-        """The token that was expected at this place has been sampled."""
+        """Replaces the placeholder at this index by the sampled token."""
         self.token_ids[place] = token
         if self.adjustments is not None:
             self.adjustments.advance(token)
@@ -64,17 +65,17 @@ class Slot:
 
 @dataclass(frozen=True)
 class SlotBounds:
-    """What plans are held against."""
+    """The limits that plans are checked against."""
 
     slots: int
-    blocks: int  # Of the KV pool.
-    block_size: int  # Tokens of a block.
+    blocks: int  # Number of KV blocks.
+    block_size: int  # Tokens per block.
     vocab: int
-    tokens: int  # Of a sequence, at most.
+    tokens: int  # Most tokens of a sequence.
 
     @staticmethod
     def of(setup: Setup, vocab: int, blocks: int) -> SlotBounds:
-        """blocks: of the KV pool."""
+        """`blocks` is the number of KV blocks."""
         return SlotBounds(
             slots=setup.max_num_seqs,
             blocks=blocks,
@@ -85,18 +86,18 @@ class SlotBounds:
 
 
 class Slots:
-    """All slots. `apply` changes them as a plan says, or raises PlanError and changes nothing that
-    matters any more: the session is over then.  What the sequences of a request share is made once,
-    where they are admitted like one another (see NewSequence).
+    """All slots of the worker.
 
-    tokens_from_plans: nobody samples here.  That a token was deferred isn't known here either, so
-    its work may come again.
+    What the sequences of a request share is made once, if they are admitted with `like` (see
+    NewSequence).
     """
 
     def __init__(self, bounds: SlotBounds, *, tokens_from_plans: bool = False) -> None:
+        """`tokens_from_plans` is for a stage that doesn't sample and learns tokens from plans. Such
+        a stage isn't told of deferrals either, so the work of a deferred token may be repeated."""
         self.bounds = bounds
         self.tables = BlockTables(bounds.slots)
-        """What `Slot.blocks` hold."""
+        """The contents of all `Slot.blocks`."""
         self._tokens_from_plans = tokens_from_plans
         self._slots: dict[int, Slot] = {}
 
@@ -110,23 +111,28 @@ class Slots:
         return iter(self._slots)
 
     def of(self, works: Sequence[SlotWork]) -> list[Slot]:
-        """The slot of each work."""
+        """Returns the slot of each work."""
         held = self._slots
         return [held[work.slot] for work in works]
 
     def at(self, numbers: Sequence[int]) -> list[Slot]:
+        """Returns the slots with these numbers."""
         held = self._slots
         return [held[number] for number in numbers]
 
     def holds(self, number: int, slot: Slot) -> bool:
-        """Whether the sequence is still in that slot."""
+        """Returns whether the sequence is still in that slot."""
         return self._slots.get(number) is slot
 
     def clear(self) -> None:
         self._slots.clear()
 
     def apply(self, plan: Plan) -> None:
-        """Release, admit, and append the new blocks, checking every number."""
+        """Releases slots, admits sequences, and appends new blocks, checking every number.
+
+        Raises PlanError, after which the slots may be changed in part; the session ends then
+        anyway.
+        """
         for number in plan.released:
             if self._slots.pop(number, None) is None:
                 raise PlanError(f"slot {number} is released but holds no sequence")
@@ -147,11 +153,11 @@ class Slots:
         self._check_blocks(new.slot, new.blocks)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
-        slot = self._in_full(new) if new.like is None else self._beside(new, new.like)
+        slot = self._slot_in_full(new) if new.like is None else self._slot_like(new, new.like)
         self.tables.put(new.slot, 0, new.blocks)
         self._slots[new.slot] = slot
 
-    def _in_full(self, new: NewSequence) -> Slot:
+    def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
         self._check_ids(new)
         return Slot(
@@ -165,9 +171,9 @@ class Slots:
             pooling=new.pooling,
         )
 
-    def _beside(self, new: NewSequence, like: int) -> Slot:
-        """A sequence of the request that another slot has one of: what was checked and made of the
-        prompt and the sampling there counts here."""
+    def _slot_like(self, new: NewSequence, like: int) -> Slot:
+        """Returns a slot for a sequence whose request already has one in slot `like`. What was
+        checked and made there of the prompt and the sampling parameters is reused."""
         other = self._slots.get(like)
         if other is None:
             raise PlanError(
@@ -233,8 +239,8 @@ class Slots:
             )
 
     def _take_sampled(self, slot: Slot, work: SlotWork, first: int) -> None:
-        """Append what isn't there yet of the tokens at positions from `first` on; what is there
-        must be equal."""
+        """Appends those of the sampled tokens, at positions from `first` on, that the slot doesn't
+        have yet. The others must agree with what it has."""
         known = len(slot.token_ids)
         if not slot.num_prompt <= first <= known or first + len(work.sampled) > self.bounds.tokens:
             raise PlanError(

@@ -1,1 +1,1 @@
-"""Steps on a device that works behind a queue: they are begun, and their results come later."""
+"""What a device with a queue needs: marks in the queue, memory, and copies of KV blocks."""

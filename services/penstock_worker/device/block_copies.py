@@ -1,4 +1,5 @@
-"""Copies of KV blocks of a device, and to and from pinned host memory, in its queue of work."""
+"""Copies of KV blocks within a device, and between it and pinned host memory, queued on its
+stream."""
 
 from __future__ import annotations
 
@@ -18,21 +19,23 @@ from penstock_kernels.triton.attention.block_copies import (
 from penstock_worker.batch.slots import PlanError
 
 STAGED_BLOCKS = 16
-"""Blocks that a gather or a scatter takes at once, by way of a buffer on the device: a block's
-parts are scattered over the cache, and come and go over the bus as one piece."""
+"""Blocks that one gather or scatter moves through a staging buffer on the device. A block's parts
+are scattered over the cache; the buffer makes one contiguous piece of them, which crosses the bus
+in one transfer."""
 _TRIALS = 4
+"""Round trips that `seconds` averages."""
 
 
 class DeviceBlockCopies:
-    """As BlockCopies.  Nothing waits: all is queued on the current stream, so copies come after
-    the steps before them and before the step that follows.
-
-    blocks: [parts, blocks, bytes] uint8, a view of the KV cache; block b is [:, b].
-    host_blocks: of the host tier, whose memory is allocated (and pinned) here; MemoryError or
-    torch's RuntimeError when there is no room.
-    """
+    """BlockCopies for a device. Nothing waits: copies are queued on the current stream, so they
+    come after the steps before them and before the step that follows."""
 
     def __init__(self, blocks: Tensor, host_blocks: int) -> None:
+        """`blocks` is [parts, blocks, bytes] uint8, a view of the KV cache; block b is [:, b].
+        `host_blocks` is the size of the host tier, whose memory is allocated (and pinned) here.
+
+        Raises MemoryError or torch's RuntimeError when there is no room for it.
+        """
         parts, count, width = blocks.shape
         staged = min(STAGED_BLOCKS, host_blocks)
         self._device = blocks
@@ -44,18 +47,18 @@ class DeviceBlockCopies:
 
     @property
     def host_blocks(self) -> int:
-        """Blocks of the host tier."""
+        """Number of blocks of the host tier."""
         return self._sizes["host"]
 
     @property
     def device_bytes(self) -> int:
-        """Of the pool itself."""
+        """Bytes of the KV cache on the device."""
         return self._device.nbytes
 
     @torch.inference_mode()
     def make(self, copies: list[Copy]) -> None:
-        """One after the other, in order. Raises PlanError for a block that doesn't exist, and has
-        then copied nothing."""
+        """Queues the copies in order. Raises PlanError for a block that doesn't exist, before
+        anything is copied."""
         for copy in copies:
             self._check("host" if copy.kind == "in" else "device", copy.source)
             self._check("host" if copy.kind == "out" else "device", copy.target)
@@ -65,12 +68,12 @@ class DeviceBlockCopies:
             make[kind](pairs)
 
     def seconds(self) -> float:
-        """What a block takes to the host and back; 0 without a host tier. Overwrites block 0, and
-        waits for the device."""
+        """Returns the seconds that a block takes to the host and back; 0 without a host tier.
+        Overwrites block 0, and waits for the device."""
         if not self._sizes["host"]:
             return 0.0
         there_and_back = [Copy("out", 0, 0), Copy("in", 0, 0)]
-        self.make(there_and_back)  # The first compiles the kernels.
+        self.make(there_and_back)  # The first run compiles the kernels.
         self._wait()
         begun = time.perf_counter()
         for _ in range(_TRIALS):
@@ -103,7 +106,8 @@ class DeviceBlockCopies:
 
 
 def _runs(pairs: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
-    """At most so many at once, and none with the same target twice: the last must win."""
+    """Splits the pairs into runs of at most `most`, none of which has a target twice, since the
+    last copy to a target must win."""
     runs: list[list[tuple[int, int]]] = []
     for pair in pairs:
         if not runs or len(runs[-1]) == most or pair[1] in {target for _, target in runs[-1]}:
@@ -113,8 +117,9 @@ def _runs(pairs: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]
 
 
 def _pin(memory: Tensor) -> None:
-    """Where it lies: torch's own pinned memory comes in powers of two, up to twice what is asked.
-    Raises RuntimeError where the system doesn't let so much be pinned."""
+    """Pins memory in place. torch's own pinned allocations are rounded up to a power of two, up to
+    twice what was asked for. Raises RuntimeError if the system doesn't allow so much to be
+    pinned."""
     runtime = torch.cuda.cudart()
     error = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
     if int(error):

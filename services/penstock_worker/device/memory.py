@@ -1,4 +1,4 @@
-"""How many KV blocks a device has room for, beside the weights and the largest steps."""
+"""Computes how many KV blocks fit on a device in addition to the weights and the largest steps."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from penstock.errors import StartupError
 from penstock_worker.machine.memory import free_memory
 
 MARGIN = 0.01
-"""Share of the device's memory that is left alone: what the allocator loses between pieces of
-unlike sizes, and what kernels that were not rehearsed take."""
+"""Share of the device's memory that is left free, for fragmentation in the allocator and for
+kernels that the profiling steps didn't run."""
 
 
 class DeviceMemory(Protocol):
-    """A device's memory, and what torch's allocator in this process has of it. Bytes."""
+    """A device's memory, and torch's caching allocator in this process. All values are in bytes."""
 
-    def total(self) -> int: ...
+    def total(self) -> int:
+        """The device's whole memory."""
 
     def free(self) -> int:
-        """That nobody has."""
+        """Memory that no process has allocated."""
 
     def reserved(self) -> int:
-        """That the allocator has from the device, used or not."""
+        """What the allocator holds, used or not."""
 
     def allocated(self) -> int:
-        """Of these, used by tensors."""
+        """The part of `reserved` that tensors use."""
 
     def peak(self) -> int:
-        """The most that `allocated` was since `forget_peak`."""
+        """Maximum of `allocated` since `forget_peak`."""
 
-    def forget_peak(self) -> None: ...
+    def forget_peak(self) -> None:
+        """Starts a new measurement of `peak`."""
 
     def release(self) -> None:
-        """Give back what the allocator has and no tensor uses."""
+        """Returns cached memory that no tensor uses to the device."""
 
     def wait(self) -> None:
-        """Until the device has done all that was queued. Raises what failed there."""
+        """Waits until the device has finished all queued work. Raises what failed there."""
 
 
 class CUDAMemory:
-    """Of one GPU."""
+    """The memory of one GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -74,7 +76,7 @@ class CUDAMemory:
 
 
 class HostMemory:
-    """Of the CPU under Triton's interpreter: there is no allocator to watch."""
+    """The CPU's memory under Triton's interpreter, where there is no caching allocator to watch."""
 
     def total(self) -> int:
         return free_memory()
@@ -107,24 +109,26 @@ def memory_of(device: torch.device) -> DeviceMemory:
 
 @dataclass(frozen=True)
 class MemoryUsage:
-    """What a device's memory goes to, beside the KV pool. Bytes.
-
-    others: other processes, and this one's driver context.  weights: of the model.  steps: what
-    the largest step takes beside them.  graphs: what captured graphs may take.
-    """
+    """What takes up a device's memory, apart from the KV cache. All values are in bytes."""
 
     total: int
     others: int
+    """Taken by other processes and by this process's driver context."""
     weights: int
+    """Taken by the model's weights."""
     steps: int
+    """Taken by the largest step, beside the weights."""
     graphs: int
+    """What captured CUDA graphs may take."""
 
     @property
     def margin(self) -> int:
+        """Memory that is left free; see MARGIN."""
         return int(self.total * MARGIN)
 
     def left(self, utilization: float) -> int:
-        """For the KV pool. utilization: share of the device's memory that all of us may take."""
+        """Returns the bytes left for the KV cache. `utilization` is the share of the device's
+        memory that everything together may take."""
         taken = self.others + self.weights + self.steps + self.graphs + self.margin
         return int(self.total * utilization) - taken
 
@@ -144,11 +148,13 @@ def measure(
     graphs: int,
     graph_bytes: int,
 ) -> MemoryUsage:
-    """Runs the largest prefill and the longest decode, and looks at what they took.
+    """Runs the largest prefill and the longest decode, and returns what they took. The weights must
+    have been loaded.
 
-    The weights are there already.  graphs: that may be captured, of graph_bytes each; their
-    activations have memory of their own, as much as a decode takes.
-    Raises StartupError where the steps themselves don't fit.
+    `graphs` is the number of CUDA graphs that may be captured, each of which takes `graph_bytes`.
+    Their activations share one memory pool, which takes as much as a decode step does.
+
+    Raises StartupError if one of these steps doesn't fit in memory.
     """
     weights = memory.allocated()
     try:
@@ -171,11 +177,14 @@ def measure(
 def device_kv_blocks(
     usage: MemoryUsage, *, block_bytes: int, utilization: float, wanted: int | None, useful: int
 ) -> int:
-    """Blocks for the pool.
+    """Returns the number of blocks for the KV cache.
 
-    block_bytes: memory of one.  utilization: share of the device's memory that may be taken.
-    wanted: what the user asked for, else None.  useful: how many could ever be in use at once.
-    Raises StartupError when there is no room for what was asked, or for a single block.
+    `block_bytes`: size of one block.
+    `utilization`: share of the device's memory that may be taken.
+    `wanted`: the number that the user set, or None.
+    `useful`: how many blocks could ever be in use at once.
+
+    Raises StartupError if there is no room for what the user set, or for a single block.
     """
     if wanted is not None:
         if wanted * block_bytes > usage.left(1.0):

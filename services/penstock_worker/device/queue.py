@@ -1,4 +1,4 @@
-"""A device's queue: marks in it, numbers sent into it, and whether it still goes on."""
+"""A device's work queue: events in it, numbers copied through it, and whether it still works."""
 
 from __future__ import annotations
 
@@ -11,53 +11,56 @@ from torch import Tensor
 
 
 class QueueMark(Protocol):
-    """A place in the queue."""
+    """A position in the queue, as a CUDA event is."""
 
     def done(self) -> bool:
-        """Whether the device has passed it. Raises what broke the device."""
+        """Returns whether the device has passed it. Raises the device's error if there was one."""
 
     def wait(self) -> None:
-        """Until the device has passed it. Raises what broke the device."""
+        """Waits until the device has passed it. Raises the device's error if there was one."""
 
     def seconds_since(self, earlier: Self) -> float:
-        """By the device's clock. Both have been passed."""
+        """Returns the seconds from the earlier mark to this one by the device's clock. Both must
+        have been passed."""
 
 
 class DeviceQueue(Protocol):
-    """What torch's current stream is for a GPU."""
+    """The queue that a device works off: for a GPU, torch's current stream."""
 
     def mark(self) -> QueueMark:
-        """Behind all that is queued so far."""
+        """Records a mark behind everything queued so far."""
 
     def numbers(self, values: Sequence[int]) -> Tensor:
-        """[n] int64 on the device, without waiting."""
+        """Returns the values as [n] int64 on the device, without waiting for it."""
 
     def usable(self) -> bool:
-        """Whether the device can still be worked with. Waits for all that is queued."""
+        """Waits for all queued work, and returns whether the device still works."""
 
     def reclaim(self) -> None:
-        """Give back what memory was kept for later use. Waits for all that is queued."""
+        """Waits for all queued work, and returns cached memory to the device."""
 
 
 def queue_of(device: torch.device) -> DeviceQueue:
-    """The queue that torch's calls for this device go to."""
+    """Returns the queue into which torch's calls for this device go."""
     return CUDAQueue(device) if device.type == "cuda" else HostQueue()
 
 
 class CUDAQueue:
-    """device: of torch's current stream."""
+    """torch's current stream of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def mark(self) -> _CUDAMark:
-        # Blocking: whoever waits sleeps, and leaves the core to the engine core and the gateways.
+        # Blocking: a thread that waits sleeps, and leaves its CPU core to the engine core and the
+        # gateways.
         event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record(torch.cuda.current_stream(self._device))
         return _CUDAMark(event)
 
     def numbers(self, values: Sequence[int]) -> Tensor:
-        # From pinned memory, or the copy would wait for the queue.  torch keeps that until then.
+        # From pinned memory, or the copy would wait for the stream.  torch doesn't reuse the memory
+        # before the copy is done.
         pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
         return pinned.to(self._device, non_blocking=True)
 
@@ -88,7 +91,7 @@ class _CUDAMark:
 
 
 class HostQueue:
-    """A CPU has done what it was told as soon as a call returns."""
+    """The queue of a CPU, where work is done as soon as the call returns."""
 
     def mark(self) -> _HostMark:
         return _HostMark()
@@ -100,7 +103,7 @@ class HostQueue:
         return True
 
     def reclaim(self) -> None:
-        """Nothing is kept."""
+        """There is no cached memory."""
 
 
 class _HostMark:
@@ -111,21 +114,21 @@ class _HostMark:
         return True
 
     def wait(self) -> None:
-        """It is passed already."""
+        """Returns at once: the mark was passed when it was made."""
 
     def seconds_since(self, earlier: _HostMark) -> float:
         return self._passed - earlier._passed
 
 
 class ReportedWhenQueued:
-    """The queue of a stage before the last, which reports a step as soon as it is queued: its marks
-    are the host's, and what goes wrong on the device shows with a later step."""
+    """The queue of a stage before the last, which reports a step as soon as it is queued. Its marks
+    are those of a host, so that an error on the device shows with a later step."""
 
     def __init__(self, device: DeviceQueue) -> None:
         self._device = device
 
     def mark(self) -> _HostMark:
-        # Raises what broke the device, which would look like a lost peer in what follows.
+        # Raises the device's error here; in what follows it would look like a lost peer.
         self._device.mark()
         return _HostMark()
 
@@ -136,4 +139,4 @@ class ReportedWhenQueued:
         return self._device.usable()
 
     def reclaim(self) -> None:
-        """Nothing: the device may stand still in what it says to other ranks."""
+        """Does nothing: the device may be stalled in a collective, and must not be waited for."""

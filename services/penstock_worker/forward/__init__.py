@@ -1,1 +1,1 @@
-"""Ways to compute a step."""
+"""Backends: the ways to compute a forward pass."""

@@ -1,4 +1,5 @@
-"""Ways to compute a step, by name. Imported when chosen: a missing library breaks only its own."""
+"""Backends by name. Each is imported when it is chosen, so a missing library affects only its own
+backend."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ _MODULES = {
     "cpu": "penstock_worker.forward.cpu",
     "reference": "penstock_worker.forward.reference",
 }
-"""Fastest first: `auto` takes the first that can serve the model here.  Each module has
-`recipe(prepared, setup, threads, ranks) -> Recipe`, which raises ImportError where its kernels are
-missing and Unable where they can't run this model."""
+"""Fastest first: `auto` takes the first that can serve the model on this machine. Each module has
+`recipe(prepared, setup, threads, ranks) -> Recipe`, which raises ImportError if its kernels are
+missing and Unable if they can't run this model."""
 
 _ON_DEVICE = ("triton",)
-"""Of these, the ones that compute on a GPU."""
+"""The backends that compute on a GPU."""
 
 
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """The recipe that `setup` asks for. Raises StartupError when it can't be."""
+    """Returns the recipe that `setup` asks for. Raises StartupError if there is none."""
     found: Recipe = choose_among(_MODULES, prepared, setup, threads, ranks)
     return found
 
@@ -44,8 +45,8 @@ def choose_among(
     threads: int,
     ranks: Ranks = ALONE,
 ) -> Any:
-    """As `choose`, of modules by the backends' names, the fastest first; whatever their `recipe`
-    gives."""
+    """As `choose`, among the given modules (by backend name, fastest first). Returns whatever the
+    chosen module's `recipe` returns."""
     name, device = setup.attention_backend, compute_device(setup)
     if name == "auto":
         found = {each: modules[each] for each in _candidates(modules, setup, device)}

@@ -1,4 +1,4 @@
-"""Work that is recorded once, and launched again as a whole: CUDA graphs, and their plain twin."""
+"""Work that is captured once and replayed as a whole: CUDA graphs, and their eager counterpart."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ Work = Callable[[], None]
 
 
 class CapturedWork(Protocol):
-    """Work that can be launched again as a whole."""
+    """Work that can be replayed as a whole."""
 
     def run(self) -> None:
-        """Queue it."""
+        """Queues the work."""
 
     def drop(self) -> None:
-        """Free what it holds, at once, whoever else refers to it; it may be on the device's queue
-        still."""
+        """Frees what it holds at once, even if it is still referenced. It may still be on the
+        device's queue."""
 
 
 class Captures(Protocol):
-    """What makes recordings."""
+    """Captures work."""
 
     def capture(self, work: Work) -> CapturedWork:
-        """work: queues something, has run before, and reads and writes the same memory each time.
-        The result does the same; nothing is computed now."""
+        """Captures `work` without computing anything.
+
+        `work` queues something, has been run before, and reads and writes the same memory each
+        time. Replaying the result does the same.
+        """
 
     def renew(self) -> None:
-        """All recordings have been dropped."""
+        """Called when all captured work has been dropped."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +44,17 @@ class EagerRecording:
         self.work()
 
     def drop(self) -> None:
-        """It holds nothing."""
+        """Does nothing: it holds no memory."""
 
 
 class EagerCaptures:
-    """The work itself: without CUDA, the same path is computed step by step."""
+    """Without CUDA: a replay runs the work itself, so that the same path is tested."""
 
     def capture(self, work: Work) -> CapturedWork:
         return EagerRecording(work)
 
     def renew(self) -> None:
-        """Recordings have nothing in common."""
+        """Does nothing: recordings share nothing."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,14 @@ class CUDARecording:
         self.graph.replay()
 
     def drop(self) -> None:
-        # Not left to the last reference: a traceback may have one.
+        # Explicitly, and not when the last reference goes: a traceback may hold one.
         self.graph.reset()
 
 
 class CUDACaptures:
-    """CUDA graphs, whose activations share one memory pool: they run one after the other.
+    """CUDA graphs. Their activations share one memory pool, since they run one after another.
 
-    Waits for the device while it captures.
+    Capturing waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -80,18 +83,19 @@ class CUDACaptures:
     def capture(self, work: Work) -> CapturedWork:
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
-            # Other threads may use CUDA meanwhile, as the one in which torch watches NCCL does.
+            # Thread-local, because other threads may call CUDA meanwhile, such as torch's NCCL
+            # watchdog.
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ):
                 work()
         finally:
-            # Where the capture can't even be ended, torch stays on its stream.
+            # If even ending the capture fails, torch stays on the capture stream.
             torch.cuda.set_stream(current)
         return CUDARecording(graph)
 
     def renew(self) -> None:
-        # torch takes no more graphs into a pool that all have left.
+        # torch captures no further graphs into a pool once all of its graphs are gone.
         self._pool = torch.cuda.graph_pool_handle()
 
 

@@ -1,10 +1,10 @@
-"""The CPU kernels: one call into the shared library computes a whole step.
+"""The CPU backend: one call into the C++ library computes a whole step.
 
-dtype auto keeps the checkpoint's own format: quantised GGUF tensors stay quantised and meet
-activations in signed bytes (groups of 32), with keys and values in bfloat16; bfloat16 and float32
-checkpoints are computed in their own type.  An explicit dtype means that type throughout, whatever
-the file holds.  Quantization int8 makes a float checkpoint's matrices what a GGUF's Q8_0 tensors
-are.  The KV cache's type can be chosen apart from all that.
+With dtype `auto`, the checkpoint's format is kept. Quantised GGUF tensors stay quantised and are
+multiplied with activations quantised to int8 (groups of 32), with keys and values in bfloat16;
+bfloat16 and float32 checkpoints are computed in their own dtype. An explicit dtype applies
+throughout, whatever the file holds. Quantization `int8` turns a float checkpoint's matrices into
+the format of GGUF's Q8_0. The KV cache's dtype can be chosen independently.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _COMPUTED = frozenset(
         "qk_norm",
     }
 )
-"""Fields of ModelConfig that these kernels follow."""
+"""Fields of ModelConfig that these kernels implement."""
 _FLOATS = tuple(FLOAT_DTYPES.values())
-"""Checkpoints' types that can be quantised here."""
+"""Checkpoint dtypes that can be quantised on load."""
 
 
 class CPUForward:
-    """A Decoder under the runner's interface."""
+    """Adapts a Decoder to the interface `Forward`."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -93,8 +93,8 @@ def _int32(values: np.ndarray) -> np.ndarray:
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """Raises ImportError without the library, Unable for a shape that it can't run, StartupError
-    for settings that no backend can follow."""
+    """Raises ImportError without the library, Unable for a model that it can't run, and
+    StartupError for settings that no backend can follow."""
     if ranks.place.ranks > 1:
         raise Unable(
             f"the model is spread over {ranks.place.ranks} ranks ({ranks.place.layout}), and these "
@@ -138,13 +138,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
 
 def _dummy_obstacle(setup: Setup) -> str | None:
-    """Matrices are packed from files."""
+    """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
 def config_obstacle(config: ModelConfig) -> str | None:
-    """Why the kernels can't compute this model; None: they can. They would ignore a field that they
-    don't know."""
+    """Returns why the kernels can't compute this model, or None if they can. They would ignore a
+    field that they don't know, so every such field must have its default."""
     if config.output_bias or config.mlp_bias:
         return "the model has biases outside of the query, key and value projections"
     for each in msgspec.structs.fields(config):
@@ -154,7 +154,8 @@ def config_obstacle(config: ModelConfig) -> str | None:
 
 
 def _dtype(setup: Setup, stored: str) -> str:
-    """float32, bfloat16, int8, or a GGUF quantisation's name, which means: as the file has it."""
+    """Returns float32, bfloat16, int8, or the name of a GGUF quantisation, which means: as the file
+    has it."""
     if setup.quantization in ON_LOAD:
         _check_quantisable(setup.quantization, setup.dtype, stored)
         return setup.quantization
@@ -172,7 +173,7 @@ def _dtype(setup: Setup, stored: str) -> str:
 
 
 def _kind(dtype: str) -> MatrixKind | None:
-    """What all matrices are packed as; None: each as the file has it."""
+    """Returns the kind that all matrices are packed as; None means each as the file has it."""
     return (KINDS | ON_LOAD).get(dtype)
 
 
@@ -190,7 +191,7 @@ def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
 
 
 def _cache(requested: str, dtype: str) -> str:
-    """The KV cache's type, a key of CACHE_KINDS."""
+    """Returns the KV cache's dtype, a key of CACHE_KINDS."""
     if requested == "auto":
         return "float32" if dtype == "float32" else "bfloat16"
     if requested not in CACHE_KINDS:

@@ -1,4 +1,4 @@
-"""A checkpoint's matrices as the CPU kernels want them."""
+"""Packs a checkpoint's matrices for the CPU kernels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.weights import Weights
 
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
-"""By the dtype that all matrices are computed in."""
+"""Matrix kind by the dtype in which all matrices are computed."""
 ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
-"""By the setting `quantization`: what plain matrices become when they are loaded."""
+"""Matrix kind by the setting `quantization`: what unquantised matrices become on load."""
 QUANTISED = frozenset(ON_LOAD.values())
 
 
@@ -30,15 +30,16 @@ class CPUWeights:
     config: ModelConfig
     weights: Weights
     kind: MatrixKind | None
-    """Of all matrices; None: each as the file has it. A quantised kind is for plain tensors alone:
-    what the file has quantised already stays as it is."""
+    """Kind of all matrices; None means each as the file has it. A quantised kind applies to
+    unquantised tensors only: what the file has quantised stays as it is."""
     threads: int
     arena: Arena = field(default_factory=Arena)
 
     def read(
         self, positions: int
     ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
-        """Layers, embedding, head, last norm, cosines, sines: what a Decoder is made of."""
+        """Returns (layers, embedding, head, last norm, cosines, sines), the parts of a Decoder.
+        `positions` is the number of positions in the rotary tables."""
         config = self.config
         size = (config.vocab_size, config.hidden_size)
         rotary = Rotary.load(config, self.weights, positions)
@@ -54,7 +55,7 @@ class CPUWeights:
         return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
 
     def _embedding_kind(self) -> MatrixKind | None:
-        # Bytes make products fast; rows that are only looked up would lose bits for nothing.
+        # int8 makes products fast; rows that are only looked up would lose precision for nothing.
         only_looked_up = not self.config.tie_word_embeddings
         return None if self.kind in QUANTISED and only_looked_up else self.kind
 
@@ -105,7 +106,7 @@ class CPUWeights:
                 threads=self.threads,
                 arena=self.arena,
             )
-        # Another type was asked for, or the kernels don't know this one: by way of float32.
+        # Another dtype was asked for, or the kernels don't know this format: decode to float32.
         decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
         return pack(
             "F32",

@@ -1,4 +1,4 @@
-"""A bucket's inputs in one piece of memory, where its graph finds them."""
+"""The inputs of a decode bucket in one piece of memory, where its CUDA graph reads them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from penstock_worker.forward.uploads import places
 
 
 class DecodeInputs:
-    """sequences: rows of the padded step.  context: tokens that the longest may have.
+    """The layout of that memory. The arrays are those of HostStep, in its order: tokens, positions,
+    wanted rows, then the attention's.
 
-    The arrays are HostStep's, in its order: tokens, positions, wanted rows, then the attention's.
-    size: elements of the memory, int32.
+    `size` is the number of int32 elements.
     """
 
     def __init__(self, sequences: int, context: int, block_size: int) -> None:
+        """`sequences` is the number of rows of the padded step, `context` the most tokens that a
+        sequence may have."""
         self._block_size = block_size
         row = (sequences,)
         self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size)]
@@ -29,14 +31,14 @@ class DecodeInputs:
         self._parts = [slice(*ends_of) for ends_of in zip(starts, ends, strict=True)]
 
     def arrays(self, memory: np.ndarray) -> list[np.ndarray]:
-        """Views of the memory, [size]."""
+        """Returns the arrays as views of the memory, [size] int32."""
         return [
             memory[part].reshape(shape)
             for part, shape in zip(self._parts, self._shapes, strict=True)
         ]
 
     def write(self, memory: np.ndarray, batch: Batch, wanted: np.ndarray) -> None:
-        """A decode and the rows whose logits are asked for, padded."""
+        """Writes a decode step and the rows whose logits are wanted, padded to the bucket."""
         tokens, positions, rows, *attention = self.arrays(memory)
         for array, values in ((tokens, batch.tokens), (positions, batch.starts), (rows, wanted)):
             array[: len(values)] = values

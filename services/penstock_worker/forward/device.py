@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""The choice of the device that computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ CPU = torch.device("cpu")
 
 
 def compute_device(setup: Setup) -> torch.device:
-    """A GPU where there is one and the setup doesn't want the CPU. Ranks of a group take the GPUs
-    of their machine in turn.  Raises StartupError where a GPU is wanted and there is none."""
+    """Returns a GPU if there is one and the setup doesn't ask for the CPU. Ranks of a group are
+    assigned to the GPUs of their machine round-robin. Raises StartupError if a GPU is asked for and
+    there is none."""
     if setup.device not in ("auto", "cpu", "cuda"):
         raise StartupError(f"device is {setup.device!r}; allowed are auto, cpu, cuda")
     if setup.device == "cpu":
@@ -29,14 +30,14 @@ def compute_device(setup: Setup) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """For people: `cuda: NVIDIA H200`."""
+    """Returns the name that people read, such as `cuda: NVIDIA H200`."""
     if device.type == "cuda":
         return f"cuda: {torch.cuda.get_device_name(device)}"
     return device.type
 
 
 def capability(device: torch.device) -> str:
-    """What kernels are compiled for, as `sm_90`."""
+    """Returns the architecture that kernels are compiled for, such as `sm_90`."""
     if device.type == "cuda":
         return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
     return "interpreted"

@@ -1,4 +1,4 @@
-"""A step's inputs, on the host and on the device."""
+"""The inputs of a step, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from penstock_worker.attention.triton import HostLayout, TritonAttention
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """A step's inputs on the device. tokens, positions: [rows] int32.  wanted: rows whose logits
-    are asked for, int32."""
+    """A step's inputs on the device."""
 
     tokens: Tensor
+    """[rows] int32."""
     positions: Tensor
+    """[rows] int32."""
     wanted: Tensor
+    """Rows whose logits are wanted, int32."""
     attention: StepAttention
 
 
 @dataclass(frozen=True)
 class HostStep:
-    """The same on the host."""
+    """A step's inputs on the host."""
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -36,6 +38,6 @@ class HostStep:
         return [self.tokens, self.positions, self.wanted, *self.attention.arrays]
 
     def on_device(self, attention: TritonAttention, tensors: list[Tensor]) -> DeviceStep:
-        """tensors: self.arrays, on the device."""
+        """Returns the step on the device. `tensors` are `self.arrays`, copied there."""
         tokens, positions, wanted, *rest = tensors
         return DeviceStep(tokens, positions, wanted, attention.step(self.attention, rest))

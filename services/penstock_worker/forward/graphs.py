@@ -1,18 +1,20 @@
-"""Decode by CUDA graphs: a step of one token each is launched as a whole.
+"""Decode with CUDA graphs: a step of one token per sequence is launched as a whole.
 
-A graph's shapes are fixed, so a step is padded to a bucket, and each bucket has a graph, captured
-when the first step of it comes.  A bucket is a number of sequences and a longest context: the
-attention's grid has a place for each split of the keys that the bucket allows, and one grid for the
-longest context of all would be mostly empty places (131,072 tokens are 256 splits; at 64 sequences
-of 8 KV heads that is 131,072 programs a layer, which take longer than the attention itself).  With
-powers of two at least half of the longest sequence's places are filled.
+A graph has fixed shapes, so a step is padded to a bucket, and each bucket has one graph, which is
+captured when its first step comes. A bucket is a number of sequences and a longest context. The
+context is part of it because the attention's grid has one program for each key split that the
+bucket allows, and a single grid for the longest context of all would be mostly empty: 131,072
+tokens are 256 splits, and 64 sequences with 8 KV heads make 131,072 programs per layer, which take
+longer than the attention itself. With powers of two, at least half of the longest sequence's
+programs have work.
 
-Several ranks.  What tensor ranks say to one another is captured with the rest: NCCL's collectives
-are kernels on the stream.  So all of them must launch a graph or none; each decides by what all
-have seen, the batches since their group formed, and after a capture they tell one another whether
-it went well.  What stages say to one another stays outside: another stage may not have captured the
-same, a message is of as many rows as the step has, and a send is waited for by the one after it,
-which no capture may do.  A graph holds the communicators of its group and goes with it.
+Several ranks. Collectives between tensor-parallel ranks are captured with the rest, as NCCL's are
+kernels on the stream. So either all of these ranks launch a graph or none does. Each decides by
+what all of them have seen, the batches since their group formed; after a capture they exchange
+whether it succeeded. Messages between pipeline stages stay outside of the graphs, for three
+reasons: another stage may not have captured the same step, a message has as many rows as the step
+and not as the bucket, and each send waits for the one before it, which isn't possible in a capture.
+A graph holds the communicators of its group, and is dropped with it.
 """
 
 from __future__ import annotations
@@ -39,31 +41,36 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 log = logs.get(__name__)
 
 MAX_GRAPHS = 128
+"""Graphs that may be captured at a time."""
 GRAPH_BYTES = 4 << 20
-"""Memory of a captured graph beside its activations, which share one pool.  An estimate; the KV
-pool leaves room for MAX_GRAPHS of them."""
+"""Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
+KV cache allows for MAX_GRAPHS of them."""
 _UNUSED = 4096
-"""Decodes after which a graph that none of them was of gives way to another."""
+"""A graph that was not used in this many decode steps may be replaced by another."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """sequences: rows of the padded step.  context: tokens that the longest may have."""
+    """The shape to which a decode step is padded."""
 
     sequences: int
+    """Rows of the padded step."""
     context: int
+    """Tokens that the longest sequence may have."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets of up to `sequences` of up to `context` tokens each, in blocks of block_size."""
+    """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
+    `block_size` tokens."""
 
     sequences: int
     context: int
     block_size: int
 
     def of(self, batch: Batch) -> Bucket | None:
-        """None: not a decode, or more than was said there would be."""
+        """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
+        bucket."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
         if len(batch.tokens) > count or count > self.sequences or longest > self.context:
             return None
@@ -74,7 +81,7 @@ class Buckets:
         return Bucket(self.sequences, self._context(self.context))
 
     def _sequences(self, count: int) -> int:
-        """1, 2, 4, then multiples of 8."""
+        """Returns the bucket's size: 1, 2, 4, then multiples of 8."""
         wanted = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
         return min(wanted, self.sequences)
 
@@ -92,29 +99,26 @@ class _Captured:
 
 
 class Ends(Protocol):
-    """What is done beside the graphs, at both ends of a step."""
+    """What is done outside of the graph, before and after each step."""
 
     def enter(self, rows: int) -> None:
-        """Before it. rows: sequences of the step; the bucket has more."""
+        """Called before the step. `rows` is its number of sequences; the bucket may have more."""
 
     def leave(self, hidden: Tensor) -> None:
-        """After it. hidden: [rows, hidden], which the next step overwrites."""
+        """Called after the step. `hidden` is [rows, hidden], and is overwritten by the next
+        step."""
 
 
 class NoEnds:
     def enter(self, rows: int) -> None:
-        """There is nothing to do."""
+        """Does nothing."""
 
     def leave(self, hidden: Tensor) -> None:
-        """There is nothing to do."""
+        """Does nothing."""
 
 
 class DecodeGraphs:
-    """Computes decodes in buckets.
-
-    compute: [rows, hidden] of a step.  hidden: [buckets.sequences, hidden], where all of them leave
-    their result.  limit: of graphs at a time.  ranks: that compute the same.
-    """
+    """Computes decode steps by CUDA graphs."""
 
     def __init__(
         self,
@@ -129,6 +133,10 @@ class DecodeGraphs:
         ranks: Ranks = ALONE,
         ends: Ends | None = None,
     ) -> None:
+        """`compute`: computes a step's output, [rows, hidden].
+        `hidden`: [buckets.sequences, hidden], the buffer into which all graphs write their output.
+        `limit`: graphs at a time.
+        `ranks`: the ranks that compute the same steps."""
         self._buckets = buckets
         self._attention = attention
         self._uploads = uploads
@@ -149,8 +157,9 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def hidden(self, batch: Batch, wanted: np.ndarray) -> Tensor | None:
-        """Rows `wanted` of the last layer's output, [wanted, hidden].  None: this batch isn't for
-        graphs.  Queues, without waiting, unless it captures.  Raises GroupLost."""
+        """Returns the wanted rows of the last layer's output, [wanted, hidden], or None if this
+        batch can't be computed by a graph. Queues the work without waiting for the device, except
+        when it captures. Raises GroupLost."""
         self._ranks.check()
         bucket = self._buckets.of(batch) if self._able else None
         if bucket is None or len(wanted) > bucket.sequences:
@@ -176,22 +185,23 @@ class DecodeGraphs:
         return self._hidden.index_select(0, step.wanted[: len(wanted)])
 
     def forget(self) -> None:
-        """Drop all graphs. Doesn't wait for the device, which may be in one of them."""
+        """Drops all graphs. Doesn't wait for the device, which may be running one of them."""
         for captured in self._graphs.values():
             captured.recording.drop()
         self._graphs.clear()
         self._captures.renew()
-        # Ranks that were started since decide as this one does only if it remembers nothing.
+        # Ranks that start later must come to the same decisions, so nothing may be remembered.
         self._decodes = 0
         self._able = True
 
     def _capture(self, bucket: Bucket, step: DeviceStep) -> DeviceStep:
-        """Computes the step, which compiles its kernels, and keeps it for later ones."""
+        """Computes the step eagerly, which compiles its kernels, and captures it for later
+        steps."""
 
         def work() -> None:
             self._hidden[: bucket.sequences].copy_(self._compute(step))
 
-        work()  # On all ranks, so that what connects them is there before anyone captures.
+        work()  # On all ranks, so that their connections exist before any of them captures.
         recording = self._recorded(work)
         (failed,) = self._ranks.any([recording is None])
         if recording is not None and not failed:
@@ -216,7 +226,8 @@ class DecodeGraphs:
             return None
 
     def _has_room(self, bucket: Bucket) -> bool:
-        """Whether the bucket has a graph, or may get one: in place of one that nobody used."""
+        """Returns whether the bucket has a graph or may get one, if need be in place of an unused
+        one."""
         if bucket in self._graphs or len(self._graphs) < self._limit:
             return True
         oldest = min(self._graphs, key=lambda each: self._graphs[each].used)

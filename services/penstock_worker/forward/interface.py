@@ -1,4 +1,4 @@
-"""What the runner needs from whatever computes."""
+"""The interface between the runner and the backends."""
 
 from __future__ import annotations
 
@@ -12,78 +12,80 @@ from torch import Tensor
 
 
 class StepCancelled(BaseException):
-    """`cancel` was called while a step was computed."""
+    """Raised out of a step during which `cancel` was called."""
 
 
 class Unable(Exception):
-    """A backend can't run this model, or not with these settings. Says why."""
+    """A backend can't run this model, or not with these settings. The message says why."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one step: the rows of its sequences, one sequence after the other."""
+    """The input of one forward pass. A row is one token; the rows of a sequence are consecutive."""
 
     tokens: np.ndarray
-    """[rows] int64; below 0: the newest token of slot -1 - token, which only the device has so far
-    (see DeviceForward)."""
+    """[rows] int64 token ids. An id below 0 stands for the newest token of slot -1 - id, which only
+    the device knows so far (see DeviceForward)."""
     tables: Sequence[np.ndarray]
-    """Per sequence, its physical blocks in token order (int64), enough for the tokens that it has
-    after the step. To be read while it is computed, as a later plan changes what lies behind."""
-    starts: np.ndarray  # [sequences] tokens computed before.
-    counts: np.ndarray  # [sequences] tokens computed now, each at least 1.
+    """For each sequence its KV blocks in token order (int64), enough for all tokens that it has
+    after the step. They must be read before the next plan is applied, which changes the array
+    behind them."""
+    starts: np.ndarray  # [sequences] int64, tokens computed before.
+    counts: np.ndarray  # [sequences] int64, tokens computed in this step, each at least 1.
 
 
 class Forward(Protocol):
-    """Weights and KV cache of one model."""
+    """The weights and the KV cache of one model."""
 
     @property
     def layers_done(self) -> int:
-        """Layers computed since the start; readable from another thread during a step."""
+        """Layers computed since the start. May be read from another thread during a step."""
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         """Computes every row of the batch, stores its keys and values, and returns logits.
 
-        rows: [n] int64, may be empty.  Returns [n, vocab] float32.  A row has the same bits
-        whatever else the batch holds, however its sequence was cut into chunks, and however often
-        it is computed again.
+        `rows` is [n] int64 and may be empty. Returns [n, vocab] float32. A row has the same bits
+        whatever else is in the batch, however its sequence was divided into chunks, and however
+        often it is computed again.
         """
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Views of the KV cache, each [blocks, bytes] uint8: row b of all is block b."""
+        """Returns views of the KV cache, each [blocks, bytes] uint8. Row b of all of them together
+        is block b."""
 
     def cancel(self) -> None:
-        """The worker leaves: a step that is being computed may raise StepCancelled."""
+        """Called when the worker stops: a step that is being computed may raise StepCancelled."""
 
 
 class DeviceForward(Forward, Protocol):
-    """Of a device that works behind a queue: `logits` queues its work on torch's current stream and
-    returns a tensor of the device, without waiting.
-
-    newest: [slots] int64, of the device: each slot's newest token, or -1 where there was none to
-    choose: any id does for it.  Whoever samples writes it, on the same stream, and a Batch may
-    refer to it before the host has seen it.
-    """
+    """The forward pass of a device with a queue: `logits` queues its work on torch's current stream
+    and returns a tensor on the device, without waiting."""
 
     device: torch.device
     newest: Tensor
+    """[slots] int64 on the device: the newest token of each slot, or -1 if its logits were not
+    finite, in which case any id may be used instead. The sampler writes it on the same stream, and
+    a Batch may refer to it before the host has seen it."""
 
     def blocks(self) -> Tensor:
-        """A view of the KV cache: [parts, blocks, bytes] uint8 of the device; block b is [:, b]."""
+        """Returns a view of the KV cache, [parts, blocks, bytes] uint8 on the device. Block b is
+        [:, b]."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model will be computed, before its weights are read."""
+    """How a model will be computed, known before its weights are read."""
 
-    backend: str  # A name for people.
-    dtype: str  # Of the computation, for people.
-    fingerprint: str  # All that the numbers depend on beside the model.
-    block_bytes: int  # Memory of a KV block over all layers.
+    backend: str  # Name of the backend, for logs.
+    dtype: str  # Type of the computation, for logs.
+    fingerprint: str  # Everything but the model that the numbers depend on.
+    block_bytes: int  # Size of a KV block over all layers.
     threads_by_share: bool
-    """`logits` has no threads of its own, and may be called from several at once, with batches that
-    have no sequence in common."""
+    """Whether `logits` has no threads of its own. It may then be called from several threads at
+    once, with batches that have no sequence in common."""
     build: Callable[[], Callable[[int], Forward]]
-    """Reads the weights, and gives what makes the Forward with so many KV blocks."""
+    """Reads the weights, and returns a function that makes the Forward for a given number of KV
+    blocks."""
 
 
 class DeviceBuild(Protocol):
@@ -92,18 +94,18 @@ class DeviceBuild(Protocol):
     def __call__(self, blocks: int) -> DeviceForward: ...
 
     def widest_prefill(self) -> Tensor:
-        """Queues the largest step that may come, over a pool of one block; returns as many rows of
-        logits as may be asked for at once, at least one for each sequence that may run."""
+        """Queues the largest possible step over a KV cache of one block. Returns as many rows of
+        logits as may be requested at once, at least one for each sequence that may run."""
 
     def longest_decode(self) -> Tensor:
-        """The same for a token of each sequence, the context as long as it may be."""
+        """As `widest_prefill`, for one token of each sequence at the longest possible context."""
 
 
 @dataclass(frozen=True)
 class DeviceRecipe(Recipe):
-    """Of a device that works behind a queue."""
+    """The recipe for a device with a queue."""
 
     build: Callable[[], DeviceBuild]
     device: torch.device
-    device_name: str  # For people.
-    graphs: int  # So many captured ones there may be.
+    device_name: str  # For logs and status.
+    graphs: int  # CUDA graphs that may be captured.

@@ -1,4 +1,4 @@
-"""A step on a device that works behind a queue: everything is launched, nothing is waited for."""
+"""A forward pass on a device with a queue: everything is launched, and nothing is waited for."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 
 RowsHead = Callable[[Tensor], Tensor]
-"""[rows, hidden] of the last layer -> [rows, n]."""
+"""Maps rows of the last layer's output, [rows, hidden], to [rows, n]."""
 
 
 class TritonForward(LayerByLayer):
-    """A DeviceForward. model and attention agree on layers and heads, and lie on `device`.
-
-    slots: of the worker, each has a newest token.  memory: of the device.  ranks: the model's.
-    head: what is given for logits; None: the model's.
-    layers_done counts layers whose work is queued.
-    """
+    """A DeviceForward. `layers_done` counts layers whose work has been queued."""
 
     def __init__(
         self,
@@ -44,6 +39,13 @@ class TritonForward(LayerByLayer):
         ranks: Ranks = ALONE,
         head: RowsHead | None = None,
     ) -> None:
+        """`model` and `attention` agree on layers and heads, and are on `device`.
+
+        `slots`: the worker's number of slots, each of which has a newest token.
+        `memory`: of the device.
+        `ranks`: those that the model is distributed over.
+        `head`: what is computed in place of logits; None for the model's logits.
+        """
         super().__init__(ranks.check)
         self.device = device
         self.newest = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -58,15 +60,18 @@ class TritonForward(LayerByLayer):
     def use_graphs(
         self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
     ) -> None:
-        """Decode in buckets from now on. dtype: of activations.  limit: of graphs at a time."""
+        """Computes decode steps by CUDA graphs from now on. `dtype` is that of activations, `limit`
+        the number of graphs at a time."""
         model, rows = self._model, buckets.sequences
         ends = StageEnds(model, rows, dtype, self.device)
 
         def compute(step: DeviceStep) -> Tensor:
             count = len(step.tokens)
             before = None if ends.before is None else ends.before[:count]
-            tokens = self._newest_or(step.tokens)
-            return model.through_layers(tokens, before, step.positions, step.attention, _nothing)
+            tokens = self._with_newest(step.tokens)
+            return model.through_layers(
+                tokens, before, step.positions, step.attention, _ignore_layer
+            )
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
         self._graphs = DecodeGraphs(
@@ -88,8 +93,8 @@ class TritonForward(LayerByLayer):
         return self.attention.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        """See Forward. Raises torch.OutOfMemoryError, after which the allocator holds nothing that
-        it doesn't need, and the KV of the batch's tokens is not to be relied on."""
+        """See Forward. Raises torch.OutOfMemoryError; after that the allocator's unused memory has
+        been released, and the KV of the batch's tokens is undefined."""
         try:
             hidden = self._captured(batch, rows)
             if hidden is None:
@@ -117,17 +122,18 @@ class TritonForward(LayerByLayer):
         host = HostStep(batch.tokens, layout.positions, rows, laid_out)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))
         hidden = self._model.hidden(
-            self._newest_or(step.tokens), step.positions, step.attention, self._count_layer
+            self._with_newest(step.tokens), step.positions, step.attention, self._count_layer
         )
         return hidden.index_select(0, step.wanted)
 
-    def _newest_or(self, tokens: Tensor) -> Tensor:
-        """Batch.tokens with those filled in that only the device has: [rows] int64."""
+    def _with_newest(self, tokens: Tensor) -> Tensor:
+        """Returns Batch.tokens, [rows] int64, in which tokens that only the device knows are filled
+        in."""
         tokens = tokens.long()
-        # What isn't finite gave -1, and its slot has failed by now: any id does.
+        # Logits that aren't finite gave -1. Their slot has failed by now, so any id does.
         newest = self.newest[(-1 - tokens).clamp_(min=0)].clamp_(min=0)
         return torch.where(tokens < 0, newest, tokens)
 
 
-def _nothing() -> None:
+def _ignore_layer() -> None:
     pass

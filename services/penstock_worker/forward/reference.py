@@ -1,4 +1,4 @@
-"""The reference: models of plain torch blocks over a torch KV cache."""
+"""The reference backend: models of plain torch operations with a KV cache in torch tensors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from penstock_worker.weights.opening import open_weights
 
 
 class ReferenceForward(LayerByLayer):
-    """model and attention agree on layers and heads. head: what becomes of the last layer's rows,
-    if not logits."""
+    """The forward pass in plain torch."""
 
     def __init__(
         self,
@@ -34,6 +33,8 @@ class ReferenceForward(LayerByLayer):
         ranks: Ranks = ALONE,
         head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        """`model` and `attention` agree on layers and heads. `head` is what is computed from the
+        last layer's rows in place of logits."""
         super().__init__(ranks.check)
         self._model = model
         self._attention = attention
@@ -56,8 +57,8 @@ class ReferenceForward(LayerByLayer):
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """Any model that a family is written for, with any block size. Raises Unable for quantised
-    computing: its products are of floats."""
+    """For any model that a family exists for, with any block size. Raises Unable for a
+    quantization, because products here are of floats only."""
     if setup.quantization != "none":
         raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")
     config = prepared.decoder

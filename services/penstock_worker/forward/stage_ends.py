@@ -1,4 +1,4 @@
-"""What stages say to one another, beside the graphs of their steps."""
+"""Messages between pipeline stages, which stay outside of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from penstock_worker.models.decoder import DecoderModel
 
 
 class StageEnds:
-    """rows: that a step may have. before: [rows, hidden], where a step finds what the stage before
-    gave; None in the first stage."""
+    """Receives a stage's input before its graph runs, and sends its output afterwards."""
 
     def __init__(
         self, model: DecoderModel, rows: int, dtype: torch.dtype, device: torch.device
     ) -> None:
+        """`rows` is the most rows of a step. `before`, [rows, hidden], is where a graph reads what
+        the previous stage sent; None in the first stage."""
         self._model = model
         self.before: Tensor | None = None
         if not model.shard.place.first:
@@ -27,5 +28,5 @@ class StageEnds:
 
     def leave(self, hidden: Tensor) -> None:
         if not self._model.shard.place.last:
-            # It is on its way still when the next step computes.
+            # A clone, because it is still being sent when the next step overwrites `hidden`.
             self._model.send(hidden.clone())

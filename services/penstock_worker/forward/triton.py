@@ -1,4 +1,5 @@
-"""CUDA: the model families over Triton's kernels, steps queued, decode by CUDA graphs.
+"""The CUDA backend: the model families on Triton kernels, with queued steps and CUDA graphs for
+decode.
 
 With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow, for tests.
 """
@@ -45,24 +46,26 @@ from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
 LARGEST_HEAD = 256
+"""Largest head dimension of the attention kernels."""
 FP8_CAPABILITY = (8, 9)
+"""Lowest compute capability that has fp8 conversions."""
 
 
 class Purpose(Protocol):
-    """What a model is for: what comes behind its layers."""
+    """What a model is used for: what comes after its layers."""
 
     def take(self, weights: Weights) -> None:
-        """Before the model takes its tensors: those that are needed beside them."""
+        """Takes the extra tensors that it needs. Called before the model takes its own."""
 
     def of(self, model: DecoderModel) -> RowsHead:
-        """What becomes of the last layer's rows."""
+        """Returns what is computed from the last layer's rows."""
 
 
 class Logits:
-    """Of a model that generates."""
+    """For a model that generates: the logits."""
 
     def take(self, weights: Weights) -> None:
-        """Nothing."""
+        """Takes nothing."""
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.logits
@@ -73,18 +76,21 @@ LOGITS: Purpose = Logits()
 
 @dataclass(frozen=True)
 class TritonBuild:
-    """A DeviceBuild. dtype: of activations.  shape, choice: of the attention.  head: what becomes
-    of the last layer's rows."""
+    """A DeviceBuild."""
 
     model: DecoderModel
     setup: Setup
     dtype: torch.dtype
+    """Of activations."""
     shape: CacheShape
+    """Of the KV cache."""
     choice: AttentionChoice
+    """Kernel and tiles of the attention."""
     device: torch.device
     memory: DeviceMemory
     ranks: Ranks
     head: RowsHead
+    """What is computed from the last layer's rows."""
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
@@ -97,15 +103,15 @@ class TritonBuild:
         setup = self.setup
         whole, rest = divmod(setup.max_num_batched_tokens, setup.max_model_len)
         counts = [setup.max_model_len] * whole + [rest] * (rest > 0)
-        return self._rehearse(np.array(counts[: setup.max_num_seqs]), before=0)
+        return self._profile_step(np.array(counts[: setup.max_num_seqs]), before=0)
 
     def longest_decode(self) -> Tensor:
         count = np.ones(self.setup.max_num_seqs, dtype=np.int64)
-        return self._rehearse(count, before=self.setup.max_model_len - 1)
+        return self._profile_step(count, before=self.setup.max_model_len - 1)
 
-    def _rehearse(self, counts: np.ndarray, before: int) -> Tensor:
-        """A step of so many new tokens each.  All sequences read and write block 0: what comes of
-        it is nobody's concern."""
+    def _profile_step(self, counts: np.ndarray, before: int) -> Tensor:
+        """Runs a step with `counts` new tokens per sequence, after `before` tokens. All sequences
+        read and write block 0; the result is of no interest."""
         tokens = int(counts.sum())
         blocks = -(-(before + counts) // self.setup.block_size)
         batch = Batch(
@@ -137,8 +143,8 @@ def recipe(
     ranks: Ranks = ALONE,
     purpose: Purpose = LOGITS,
 ) -> DeviceRecipe:
-    """Any model that a family is written for.  Raises ImportError without Triton, Unable for what
-    its kernels can't run, StartupError for settings that no backend can follow."""
+    """For any model that a family exists for. Raises ImportError without Triton, Unable for a model
+    that its kernels can't run, and StartupError for settings that no backend can follow."""
     device = kernel_device(setup)
     config = prepared.decoder
     as_filed = setup.quantization == "none" and setup.load_format == "auto"
@@ -190,7 +196,8 @@ def recipe(
 
 
 def kernel_device(setup: Setup) -> torch.device:
-    """Where Triton's kernels run. Raises Unable where they can't, and as compute_device does."""
+    """Returns the device that Triton's kernels run on. Raises Unable if they can't run, and what
+    compute_device raises."""
     device = compute_device(setup)
     if device.type == "cpu" and not INTERPRETED.value:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
@@ -200,7 +207,8 @@ def kernel_device(setup: Setup) -> torch.device:
 
 
 def _check_cache(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises StartupError for a KV cache that the device's kernels can't be compiled for."""
+    """Raises StartupError for a KV cache dtype that kernels can't be compiled for on this
+    device."""
     if device.type != "cuda" or dtype != torch.float8_e4m3fn:
         return
     has = torch.cuda.get_device_capability(device)
@@ -221,7 +229,7 @@ def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:
 
 
 def _obstacle(shape: CacheShape, choice: AttentionChoice) -> str | None:
-    """Why the kernels can't run this; None: they can."""
+    """Returns why the kernels can't run this model, or None if they can."""
     group = shape.num_heads // shape.num_kv_heads
     if group > choice.few.rows:
         return f"{group} query heads share a KV head; at most {choice.few.rows} can"

@@ -1,4 +1,4 @@
-"""What a step needs from the host, in one copy that nobody waits for."""
+"""Copies a step's host inputs to the device, in one transfer that nobody waits for."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 32
-"""Elements: each array begins at a multiple of 128 bytes, so that kernels are compiled for one
-alignment only."""
+"""In int32 elements: each array begins at a multiple of 128 bytes, so that kernels are compiled for
+one alignment only."""
 _SMALLEST = 4096
+"""Elements of the smallest buffer."""
 
 
 class UploadMark(Protocol):
-    """A place in the device's queue of work."""
+    """A position in the device's queue, as a CUDA event is."""
 
     def record(self) -> None:
-        """Be at the queue's end."""
+        """Moves the mark to the end of the queue."""
 
     def query(self) -> bool:
-        """Whether the device is past it, or it was never recorded."""
+        """Returns whether the device has passed the mark, or it was never recorded."""
 
 
 class AtOnce:
-    """Of a device that works while it is called."""
+    """The mark of a device whose work is done when the call returns."""
 
     def record(self) -> None:
         pass
@@ -41,7 +42,7 @@ def mark_maker(device: torch.device) -> Callable[[], UploadMark]:
 
 
 class _HostBuffer:
-    """values: pinned int32.  mark: behind the last copy from it."""
+    """A pinned host buffer. `values` is int32; `mark` is behind the last copy from it."""
 
     def __init__(self, size: int, device: torch.device, mark: UploadMark) -> None:
         self.values = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -52,20 +53,22 @@ class _HostBuffer:
 class Uploads:
     """Copies arrays to a device through pinned host memory.
 
-    A buffer that the device may still read is left alone and another is taken: there are as many as
-    there were copies on their way at once.  marks: for tests.
+    A buffer that the device may still be reading is left alone and another is used, so there are as
+    many buffers as there were copies in flight at once.
     """
 
     def __init__(self, device: torch.device, marks: Callable[[], UploadMark] | None = None) -> None:
+        """`marks` makes the marks; tests pass their own."""
         self._device = device
         self._marks = marks or mark_maker(device)
         self._buffers: deque[_HostBuffer] = deque()
 
     def send(self, arrays: Sequence[np.ndarray], into: Tensor | None = None) -> list[Tensor]:
-        """The arrays as int32 tensors of the device, one after the other in one piece of memory.
+        """Returns the arrays as int32 tensors on the device, which lie one after another in one
+        piece of memory. The copy is queued on the current stream.
 
-        into: that memory, int32, at least `room(arrays)`; by default, new.  Queued on the current
-        stream.
+        `into` is that memory, int32, with at least `room(arrays)` elements; by default it is
+        allocated.
         """
         starts, total = places([array.size for array in arrays])
         if into is None:
@@ -82,14 +85,15 @@ class Uploads:
         ]
 
     def fill(self, size: int, write: Callable[[np.ndarray], None], into: Tensor) -> None:
-        """Copies what `write` writes into [size] int32 to the beginning of `into`."""
+        """Copies the [size] int32 that `write` fills in to the beginning of `into`."""
         buffer = self._take(size)
         write(buffer.array[:size])
         into[:size].copy_(buffer.values[:size], non_blocking=True)
         buffer.mark.record()
 
     def _take(self, size: int) -> _HostBuffer:
-        """The buffer that was used longest ago, if the device is through with it."""
+        """Returns the least recently used buffer if the device has finished with it and it is large
+        enough, otherwise a new one."""
         if self._buffers and self._buffers[0].mark.query():
             buffer = self._buffers.popleft()
             if len(buffer.values) < size:
@@ -106,12 +110,12 @@ class Uploads:
 
 
 def room(arrays: Sequence[np.ndarray]) -> int:
-    """Elements that `send` needs."""
+    """Returns the number of elements that `send` needs."""
     return places([array.size for array in arrays])[1]
 
 
 def places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """(where each array of so many elements begins, elements of all)."""
+    """Returns (start of each array, total number of elements), for arrays of these sizes."""
     starts, end = [], 0
     for size in sizes:
         starts.append(end)

@@ -1,1 +1,2 @@
-"""Blocks that model families are made of. Plain objects over tensors; no state, no gradients."""
+"""Layers that model families are composed of. Plain objects over tensors, without state or
+gradients."""

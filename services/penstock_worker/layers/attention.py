@@ -1,4 +1,4 @@
-"""Self-attention with grouped heads (Ainslie et al., 2023) and rotary positions."""
+"""Grouped-query self-attention (Ainslie et al., 2023) with rotary positions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from penstock_worker.quantisation.interface import Product
 
 
 class SelfAttention:
-    """hidden: [rows, hidden] -> [rows, hidden]. Writes the rows' keys and values to the cache.
-
-    layer: whose cache, counted from this rank's first one.
-    heads: of queries, keys and values in qkv's output.  norms: over each head before the rotation.
-    """
+    """Maps [rows, hidden] to [rows, hidden], and writes the rows' keys and values to the KV
+    cache."""
 
     def __init__(
         self,
@@ -26,6 +23,9 @@ class SelfAttention:
         head_dim: int,
         norms: HeadNorms | None = None,
     ) -> None:
+        """`layer`: index of the layer's KV cache, counted from this rank's first layer.
+        `heads`: numbers of query, key and value heads in the output of `qkv`.
+        `norms`: applied to each query and key head before the rotation."""
         self._layer = layer
         self.qkv = qkv
         self.output = output

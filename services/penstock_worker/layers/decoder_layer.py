@@ -11,7 +11,8 @@ from penstock_worker.layers.step import Step
 
 
 class DecoderLayer:
-    """Its result is residual + the tensor returned; the next norm adds them, in one kernel."""
+    """A layer whose result is residual + the tensor it returns. The addition is left to the next
+    norm, so that one kernel does both."""
 
     def __init__(
         self,
@@ -26,8 +27,8 @@ class DecoderLayer:
         self.feed_forward = feed_forward
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
-        """update: what the layer before returned, None before the first.  Both [rows, hidden].
-        Mutates residual."""
+        """`update` is what the previous layer returned, None before the first. Both tensors are
+        [rows, hidden]. Modifies `residual`."""
         norm = self.attention_norm
         normed = norm(residual) if update is None else norm.added(update, residual)
         mixed = self.attention(normed, step)

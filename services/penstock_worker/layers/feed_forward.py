@@ -10,7 +10,7 @@ from penstock_worker.quantisation.interface import Product
 
 
 class FeedForward:
-    """hidden: [rows, hidden] -> [rows, hidden]."""
+    """Maps [rows, hidden] to [rows, hidden]."""
 
     def __init__(self, ops: Ops, gate_up: Product, down: Product) -> None:
         self._ops = ops

@@ -1,4 +1,5 @@
-"""The operations that model families are written in, whoever's kernels compute them."""
+"""The operations that model families are written in, independent of the kernels that compute
+them."""
 
 from __future__ import annotations
 
@@ -11,24 +12,25 @@ from penstock_worker.weights.matrix import Matrix
 
 
 class Ops(Protocol):
-    """One set of kernels.  Tensors are its device's; numbers are `penstock_kernels.reference`'s, up
-    to rounding, and a row's never depend on the other rows."""
+    """One set of kernels. Tensors are on its device. Results equal those of
+    `penstock_kernels.reference` up to rounding, and a row's result never depends on the other
+    rows."""
 
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
-        """weight: [outputs, inputs].  bias: [outputs]."""
+        """`weight` is [outputs, inputs], `bias` [outputs]."""
 
     def table(self, weight: Matrix) -> Table:
-        """weight: [vocab, hidden]."""
+        """`weight` is [vocab, hidden]."""
 
     def head(self, weight: Matrix) -> Product:
-        """The product that gives logits. weight: [vocab, hidden]; never quantised unless its file
-        has it so, and where it is the embedding's own matrix already, not copied."""
+        """Returns the product that computes logits. `weight` is [vocab, hidden]. It is never
+        quantised on load, and where it is the embedding's matrix, it isn't copied."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x: [rows, size] or [rows, heads, size]; over the last dimension."""
+        """Normalises over the last dimension. `x` is [rows, size] or [rows, heads, size]."""
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """residual += x, rounded to its dtype; then rms_norm of it."""
+        """Adds x to residual in place, rounded to its dtype, and returns the sum's rms_norm."""
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """[rows, 2 * size], the gate first -> [rows, size]."""
+        """Maps [rows, 2 * size], the gate first, to [rows, size]."""

@@ -1,4 +1,4 @@
-"""What layers are made of."""
+"""What layers are built from: weights, operations, and this rank's shard."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from penstock_worker.weights.weights import Weights
 
 @dataclass(frozen=True)
 class Parts:
-    """What a layer takes its tensors from, and what computes with them."""
+    """Everything that a layer needs for loading and computing."""
 
     config: ModelConfig
-    """Of the model."""
+    """Of the whole model."""
     weights: Weights
-    """Hands out the model's tensors, or what this rank has of them."""
+    """Hands out the model's tensors, cut to this rank's shard."""
     ops: Ops
-    """What computes."""
+    """The kernels."""
     shard: Shard
-    """What this rank has."""
+    """What this rank holds of the model."""
     ranks: Ranks = ALONE
-    """The way to the other ranks."""
+    """Communication with the other ranks."""
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
-        """names: (name, outputs) of projections of one input, computed as one matrix. Of outputs
-        that are dealt out, this rank's."""
+        """Returns a column-parallel projection, computed as one matrix.
+
+        `names` are (name, outputs) of projections that share their input. Of outputs that are
+        sharded, only this rank's are computed.
+        """
         shapes = [(f"{name}.weight", (out, inputs)) for name, out in names]
         added = [(f"{name}.bias", (out,)) for name, out in names]
         return self.ops.product(
@@ -40,8 +43,8 @@ class Parts:
         )
 
     def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
-        """A projection of inputs that are dealt out: each rank's part, and their sum. The bias is
-        added by one of them."""
+        """Returns a row-parallel projection: inputs are sharded, and the ranks' products are summed
+        by an all-reduce. The bias is added by one of the ranks."""
         place = self.ranks.place
         mine = self.product([(name, outputs)], inputs, bias=bias and place.tensor_rank == 0)
         return mine if place.tensor == 1 else Summed(mine, self.ranks)
@@ -52,7 +55,8 @@ class Parts:
 
 
 class Summed:
-    """A product whose inputs are spread over tensor ranks."""
+    """A row-parallel product: each tensor-parallel rank has a part of the inputs, and the results
+    are summed."""
 
     def __init__(self, product: Product, ranks: Ranks) -> None:
         self.product = product
@@ -63,7 +67,7 @@ class Summed:
 
 
 class RMSNorm:
-    """x: [rows, size] or [rows, heads, size] -> the same."""
+    """Maps [rows, size] or [rows, heads, size] to the same shape."""
 
     def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
         self.weight = weight
@@ -74,5 +78,5 @@ class RMSNorm:
         return self._ops.rms_norm(x, self.weight, self.eps)
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Of residual + x. Mutates residual: it becomes the sum."""
+        """Returns the norm of residual + x. Modifies `residual`, which becomes the sum."""
         return self._ops.add_rms_norm(x, residual, self.weight, self.eps)

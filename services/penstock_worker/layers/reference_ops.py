@@ -1,4 +1,4 @@
-"""The reference kernels as Ops."""
+"""Ops computed by the reference kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_worker.weights.matrix import Matrix, plain
 
 @dataclass(frozen=True)
 class ReferenceProduct:
-    """x @ weight.T + bias."""
+    """Computes x @ weight.T + bias."""
 
     weight: Tensor
     bias: Tensor | None
@@ -26,11 +26,11 @@ class ReferenceProduct:
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Rows of a plain tensor."""
+    """Rows of an unquantised tensor."""
 
     weight: Tensor
     dtype: torch.dtype | None = None
-    """Of the rows; None: the tensor's own."""
+    """Dtype of the rows; None for the tensor's own."""
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Rotary frequencies of a model, and the angles of its positions."""
+"""The rotary frequencies of a model, and the tables of its angles."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock_worker.weights.weights import Weights
 
 
 class Rotary:
-    """cos, sin: [positions, head_dim / 2] float32, for every position that may occur; computed on
-    the CPU, so that all devices have the same."""
+    """Cosines and sines, each [positions, head_dim / 2] float32, for every position that may occur.
+    They are computed on the CPU, so that all devices have the same values."""
 
     def __init__(
         self, frequencies: Tensor, positions: int, device: torch.device | None = None
@@ -22,7 +22,7 @@ class Rotary:
         self.cos, self.sin = (each.to(device) for each in ops.rope_table(frequencies, positions))
 
     def at(self, positions: Tensor) -> Rotation:
-        """For the rows of a step, at int64 positions [rows]."""
+        """Returns the rotation for the rows of a step. `positions` is [rows] int64."""
         return Rotation(self.cos, self.sin, positions)
 
     @staticmethod

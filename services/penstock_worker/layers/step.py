@@ -1,4 +1,4 @@
-"""What every layer of one forward pass shares."""
+"""What all layers of one forward pass share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock_worker.attention.interface import Rotation, StepAttention
 
 @dataclass(frozen=True)
 class Step:
-    """What every layer of a step reads."""
+    """The inputs of a step that every layer reads."""
 
     rotation: Rotation
-    """Of each row."""
+    """For each row."""
     attention: StepAttention
-    """Of this step's batch."""
+    """For this step's batch."""

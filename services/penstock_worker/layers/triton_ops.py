@@ -1,8 +1,8 @@
-"""The CUDA kernels as Ops.
+"""Ops computed on CUDA.
 
-Products by default are cuBLAS's, which chooses its kernel by the number of rows: a row's last bits
-may then depend on how many others there are.  batch_invariant takes this project's own, of one
-shape for all, and so does everything else here anyway.
+By default, products are cuBLAS's. It chooses a kernel by the number of rows, so a row's last bits
+may depend on how many others there are. With `batch_invariant`, they are computed by Triton kernels
+of one fixed shape. All other operations here are invariant in any case.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
 
 @dataclass(frozen=True)
 class LibraryProduct:
-    """cuBLAS: float32 sums; where it cuts a sum into parts, these may be rounded, too (torch's
-    default).  float32 stays float32 (no TF32)."""
+    """A cuBLAS product, accumulated in float32. With split-K, partial sums may be rounded to a
+    lower precision (torch's default). float32 stays float32 (no TF32)."""
 
     weight: Tensor
     bias: Tensor | None
@@ -35,7 +35,7 @@ class LibraryProduct:
 
 @dataclass(frozen=True)
 class InvariantProduct:
-    """One tile shape and one order of sums, whatever the number of rows."""
+    """A product with one tile shape and one order of sums, whatever the number of rows."""
 
     weight: Tensor
     bias: Tensor | None
@@ -46,11 +46,14 @@ class InvariantProduct:
 
 @dataclass(frozen=True)
 class WideProduct:
-    """Of weights that may be of a wider type than activations: computed in theirs."""
+    """A product with weights whose dtype may be wider than the activations'; computed in the
+    weights' dtype."""
 
     product: Product
     weight_dtype: torch.dtype
+    """That of the weights, in which the product is computed."""
     dtype: torch.dtype | None
+    """Dtype of the result; None for the input's."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.product(x.to(self.weight_dtype)).to(self.dtype or x.dtype)
@@ -58,7 +61,7 @@ class WideProduct:
 
 @dataclass(frozen=True)
 class JoinedProduct:
-    """Products of one input, side by side."""
+    """Several products of the same input, whose outputs are concatenated."""
 
     products: tuple[Product, ...]
 
@@ -68,13 +71,9 @@ class JoinedProduct:
 
 
 class TritonOps:
-    """dtype: of activations, and of weights that aren't quantised.  quantization: of the layers'
-    matrices; embedding, head and norms stay in dtype, as few bytes that matter much.  Matrices that
-    come quantised, or as pieces of several types, stay what they are, and their logits are
-    float32; a plain head's are rounded to dtype, as its products are.
-
-    Raises StartupError for a quantization that is unknown, or that the device can't compute.
-    """
+    """Matrices that are quantised in the file, or stacked from pieces of several types, keep their
+    types, and their logits are float32. The logits of an unquantised head are rounded to `dtype`,
+    as its products are."""
 
     def __init__(
         self,
@@ -84,6 +83,12 @@ class TritonOps:
         batch_invariant: bool = False,
         quantization: str = "none",
     ) -> None:
+        """`dtype` is that of activations, and of weights that aren't quantised. `quantization`
+        applies to the layers' matrices; embedding, head and norms stay in `dtype`, because they
+        have few bytes and matter much.
+
+        Raises StartupError for a quantization that is unknown, or that the device can't compute.
+        """
         check_quantization(quantization, device)
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = False
@@ -93,7 +98,7 @@ class TritonOps:
         self._quantization = QUANTIZATIONS.get(quantization)
 
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
-        """weight: [outputs, inputs], bias: [outputs]; any float dtype, on any device."""
+        """`weight` is [outputs, inputs], `bias` [outputs]; of any float dtype, on any device."""
         if not isinstance(weight, Tensor):
             return self._as_it_is(weight, bias)
         if bias is not None:

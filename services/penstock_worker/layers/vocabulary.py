@@ -1,4 +1,4 @@
-"""The two ends of a model, whose rows are dealt out by token id."""
+"""The two ends of a model, embedding and head, whose rows are sharded by token id."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from penstock_worker.quantisation.interface import Product, Table
 
 
 class TokenEmbedding:
-    """tokens: [rows] int64 -> [rows, hidden]. table: of this rank's ids."""
+    """Maps token ids, [rows] int64, to [rows, hidden]."""
 
     def __init__(self, table: Table, shard: Shard, ranks: Ranks) -> None:
+        """`table` has the rows of this rank's ids."""
         self._table = table
         self._shard = shard
         self._ranks = ranks
@@ -24,14 +25,15 @@ class TokenEmbedding:
         own = tokens - self._shard.vocab.start
         mine = (own >= 0) & (own < self._table.rows)
         rows = self._table(own.clamp(0, self._table.rows - 1))
-        # Everyone else's is zero: the sum is the row, to the bit.
+        # All other ranks contribute zeros, so the sum is exactly the row.
         return self._ranks.sum(torch.where(mine[:, None], rows, torch.zeros_like(rows)))
 
 
 class Head:
-    """[rows, hidden] -> logits [rows, vocab] float32. product: gives this rank's columns."""
+    """Maps [rows, hidden] to logits, [rows, vocab] float32."""
 
     def __init__(self, product: Product, shard: Shard, ranks: Ranks) -> None:
+        """`product` computes this rank's columns."""
         self.product = product
         self._sizes = shard.vocab_sizes
         self._ranks = ranks

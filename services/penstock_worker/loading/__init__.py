@@ -1,1 +1,1 @@
-"""From the engine core's Setup to a runner."""
+"""From the engine core's Setup to a loaded model with its runner."""

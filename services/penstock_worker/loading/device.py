@@ -1,4 +1,4 @@
-"""What a runner on a GPU is made of: weights, sampler, and a KV pool of what is left."""
+"""Loads a model onto a GPU: weights, sampler, and a KV cache in the memory that is left."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class DevicePool:
-    """They agree on KV blocks. blocks: of the pool."""
+    """A forward pass and its block copies, which share one KV cache."""
 
     forward: DeviceForward
     copies: DeviceBlockCopies
     blocks: int
+    """Number of KV blocks."""
 
 
 @dataclass(frozen=True)
 class DeviceParts(DevicePool):
-    """They agree on slots, too."""
+    """With a sampler, which has as many slots."""
 
     sampler: DeviceSampler
 
@@ -60,7 +61,7 @@ def load_on_device(
     profile_run = ProfileRun(sampler, setup, vocab, ranks)
     pool = load_forward(recipe, setup, profile_run.sample, ranks)
     if recipe.device.type == "cuda" and ranks.place.last:
-        # Or a first request with a rare wish would wait for a compiler.
+        # Otherwise the first request with a rare option would wait for its kernels to compile.
         try:
             sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
         except torch.OutOfMemoryError as error:
@@ -69,7 +70,7 @@ def load_on_device(
 
 
 def use_device(device: torch.device) -> None:
-    """From now on torch's calls and Triton's kernels are for it."""
+    """Makes this the current device of torch and Triton."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -77,10 +78,13 @@ def use_device(device: torch.device) -> None:
 def load_forward(
     recipe: DeviceRecipe, setup: Setup, profile: Callable[[Tensor], None], ranks: Ranks = ALONE
 ) -> DevicePool:
-    """profile: what comes behind the largest step's logits.  ranks: the pool and the host tier
-    have the blocks of the one that has least.
+    """Loads the weights, measures the largest steps, and allocates the KV cache.
 
-    Raises StartupError where the device, or the host tier's memory, doesn't suffice.
+    `profile` runs what follows the largest step's logits. KV cache and host tier get the smallest
+    number of blocks that any of the ranks has room for.
+
+    Raises StartupError if the memory of the device, or the host's for the host tier, doesn't
+    suffice.
     """
     use_device(recipe.device)
     memory = memory_of(recipe.device)
@@ -88,7 +92,7 @@ def load_forward(
         build = recipe.build()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise StartupError(f"not enough memory on the device for the weights: {error}") from error
-    memory.release()  # What loading left behind.
+    memory.release()  # Temporary memory of loading.
     with ranks.waiting():
         blocks = _kv_blocks(recipe, setup, memory, build, profile)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
@@ -103,7 +107,8 @@ def load_forward(
 
 @dataclass(frozen=True)
 class ProfileRun:
-    """Samples as the largest step does: a row for each slot, with all that a request may ask."""
+    """Samples as the largest possible step does: one row per slot, with every option that a request
+    may have."""
 
     sampler: DeviceSampler
     setup: Setup
@@ -111,7 +116,8 @@ class ProfileRun:
     ranks: Ranks
 
     def sample(self, logits: Tensor) -> None:
-        """logits: [at least max_num_seqs, vocab]; of a stage that samples."""
+        """`logits` is [at least max_num_seqs, vocab]. Does nothing in a stage that doesn't
+        sample."""
         if not self.ranks.place.last:
             return
         slots = list(range(self.setup.max_num_seqs))

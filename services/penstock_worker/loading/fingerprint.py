@@ -1,4 +1,5 @@
-"""What the numbers depend on beside the request. Equal fingerprints, equal outputs."""
+"""Identifies everything but the request that outputs depend on: equal fingerprints, equal
+outputs."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ ONE_RANK = "1 rank"
 
 
 def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:
-    """sha256, hex. digest: of the model.  computing: fingerprint of backend and sampler.
-    layout: how the model is spread over ranks (parallel.place.RankPlace).
+    """Returns a sha256 in hex.
 
-    The number of threads is no part of it: no backend's sums depend on it.
+    `digest` is that of the model, `computing` the fingerprint of backend and sampler, and `layout`
+    how the model is distributed over ranks (parallel.place.RankPlace).
+
+    The number of threads is not part of it, because no backend's sums depend on it.
     """
     parts = (digest, computing, instruction_set(), layout)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""From the engine core's Setup to a StepRunner."""
+"""Loads a model for the engine core's Setup, and builds its StepRunner."""
 
 from __future__ import annotations
 
@@ -42,24 +42,26 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is served."""
+    """A loaded model."""
 
-    setup: Setup  # What was asked.
+    setup: Setup  # What it was loaded for.
     runner: StepRunner[Any]
-    ready: Ready  # What the engine core is told.
-    kv_bytes: int  # Memory of the KV pool.
+    ready: Ready  # What is reported to the engine core.
+    kv_bytes: int  # Size of the KV cache.
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
-    """Weights, then the KV pool from the memory that is left. phases: what the runner's parts are
-    timed by.  ranks: with whom the model is computed; the pool is what the least of them has.
+    """Loads the weights, and allocates the KV cache in the memory that is left.
 
-    Raises ModelNotFound, UnsupportedModel or StartupError: what a restart doesn't mend.  Or
+    `phases` measure the parts of a step. With several ranks, the KV cache has as many blocks as the
+    rank with the least room for them.
+
+    Raises ModelNotFound, UnsupportedModel or StartupError, which a restart can't cure, or
     GroupLost.
     """
     begun = time.monotonic()
     threads = setup.threads or usable_threads()
-    torch.set_num_threads(1)  # The threads of a backend each compute alone.
+    torch.set_num_threads(1)  # Backends have threads of their own.
     prepared = load_manifest(setup.model_dir)
     if setup.digest and prepared.digest != setup.digest:
         raise StartupError(
@@ -71,7 +73,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     recipe = choose(prepared, setup, threads, ranks)
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
-    # Either several threads each compute and sample their share of a step, or one call uses all.
+    # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
@@ -215,12 +217,12 @@ def _load_pooling(
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:
-    """Whether what is loaded serves this setup as it is."""
-    return _lasting(setup) == _lasting(loaded.setup)
+    """Returns whether the loaded model can serve this setup as it is."""
+    return _without_session(setup) == _without_session(loaded.setup)
 
 
-def _lasting(setup: Setup) -> Setup:
-    """Without what changes from session to session."""
+def _without_session(setup: Setup) -> Setup:
+    """Returns the setup without what changes from session to session."""
     group = setup.group
     if group is not None:
         group = msgspec.structs.replace(group, rendezvous="", number=0)
@@ -228,15 +230,15 @@ def _lasting(setup: Setup) -> Setup:
 
 
 def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
-    """Of a model that is loaded, in another group: a rank that has come anew may have less room.
-    What this one has beyond that stays unused."""
+    """Returns the Ready of a loaded model that joins another group. A rank that is new there may
+    have less room for KV blocks; what this rank has beyond that stays unused."""
     ready = loaded.ready
     blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
     return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
-    """(the forward pass, its number of KV blocks, that of the host tier)."""
+    """Returns (the forward pass, its number of KV blocks, that of the host tier)."""
     try:
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""From the engine's Setup to the runner of a pooling model."""
+"""Chooses how a pooling model is computed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MODULES = {
     "triton": "penstock_worker.pooling.triton",
     "reference": "penstock_worker.pooling.reference",
 }
-"""As `forward` has them, with recipes for pooling models."""
+"""As in `forward.backends`, with recipes for pooling models."""
 
 
 def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> PoolingRecipe:
-    """The recipe that `setup` asks for. Raises StartupError when it can't be."""
+    """Returns the recipe that `setup` asks for. Raises StartupError if there is none."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     if setup.quantization != "none":

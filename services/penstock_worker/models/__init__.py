@@ -1,4 +1,4 @@
-"""Models, by their family."""
+"""Model classes by architecture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from penstock_worker.models.llama import LlamaModel
 
 
 def model_class(architecture: str) -> type[DecoderModel]:
-    """Raises UnsupportedModel for an architecture that isn't served."""
+    """Returns the class that implements the architecture. Raises UnsupportedModel for an unknown
+    one."""
     if architecture not in FAMILIES:
         raise UnsupportedModel(
             f"the architecture {architecture!r} is not served; {', '.join(FAMILIES)} are"

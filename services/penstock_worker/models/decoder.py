@@ -1,7 +1,8 @@
-"""A decoder-only transformer: embedding, layers, norm, output head. Families give the layers.
+"""A decoder-only transformer: embedding, layers, norm, output head. Families provide the layers.
 
-Of several stages, the first has the embedding and the last norm and head; each takes the hidden
-states of the one before and hands its own on.  With tied embeddings the last has a copy.
+With pipeline parallelism, the first stage has the embedding, and the last has the norm and the
+head. Each stage receives the hidden states of the one before and sends its own on. With tied
+embeddings, the last stage has a copy of the embedding.
 """
 
 from __future__ import annotations
@@ -30,12 +31,7 @@ HEAD = "lm_head.weight"
 
 
 class DecoderModel(ABC):
-    """Takes its weights when it is made; read-only from then on.
-
-    config, weights: of the whole model.  positions: how many token positions may occur.  ops: what
-    computes.  ranks: with whom; the model has this one's part.  Raises UnsupportedModel for
-    weights that don't fit the configuration, StartupError for what can't be dealt out.
-    """
+    """Loads its weights when it is constructed, and is read-only from then on."""
 
     def __init__(
         self,
@@ -45,6 +41,16 @@ class DecoderModel(ABC):
         ops: Ops = REFERENCE,
         ranks: Ranks = ALONE,
     ) -> None:
+        """Loads this rank's part of the model.
+
+        `config`, `weights`: of the whole model.
+        `positions`: number of token positions that may occur.
+        `ops`: the kernels.
+        `ranks`: the ranks that the model is distributed over.
+
+        Raises UnsupportedModel for weights that don't fit the configuration, and StartupError for a
+        model that can't be sharded so.
+        """
         self.config = config
         self.dtype = weights.dtype
         self.shard = shard_of(config, ranks.place)
@@ -74,7 +80,7 @@ class DecoderModel(ABC):
 
     @abstractmethod
     def load_layer(self, parts: Parts, layer: int) -> DecoderLayer:
-        """The family's layer number `layer`."""
+        """Returns the family's layer with index `layer`."""
 
     def hidden(
         self,
@@ -83,10 +89,11 @@ class DecoderModel(ABC):
         attention: StepAttention,
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """tokens, positions: [rows] int64 -> the last layer's output [rows, hidden].
+        """Maps `tokens` at `positions`, each [rows] int64, to the last layer's output, [rows,
+        hidden].
 
-        attention: of this step; its cache gets the rows' keys and values.  layer_done: called
-        after each layer, so that others can see progress.
+        `attention` is that of this step; its cache receives the rows' keys and values. `layer_done`
+        is called after each layer, so that progress can be observed.
         """
         before = self.receive(tokens.shape[0])
         hidden = self.through_layers(tokens, before, positions, attention, layer_done)
@@ -94,8 +101,8 @@ class DecoderModel(ABC):
         return hidden
 
     def receive(self, rows: int) -> Tensor | None:
-        """What the stage before gives: [rows, hidden], which the layers may change; None in the
-        first stage."""
+        """Returns what the previous stage sends, [rows, hidden], which the layers may modify.
+        Returns None in the first stage."""
         if self._ranks.place.first:
             return None
         return self._ranks.receive((rows, self.config.hidden_size), self.dtype)
@@ -108,7 +115,7 @@ class DecoderModel(ABC):
         attention: StepAttention,
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """`hidden` without a word to other stages. before: what was received."""
+        """As `hidden`, without communication with other stages. `before` is what was received."""
         step = Step(self.rotary.at(positions), attention)
         residual, update = self._embed(tokens) if before is None else before, None
         for layer in self.layers:
@@ -117,12 +124,13 @@ class DecoderModel(ABC):
         return residual if update is None else residual + update
 
     def send(self, hidden: Tensor) -> None:
-        """To the stage after, if there is one. hidden must not be changed any more."""
+        """Sends to the next stage, if there is one. `hidden` must not be modified any more."""
         if not self._ranks.place.last:
             self._ranks.send(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab], float32; before the last stage none: [0, vocab]."""
+        """Maps [rows, hidden] to logits, [rows, vocab] float32. Before the last stage, returns an
+        empty tensor, [0, vocab]."""
         if not self._ranks.place.last:
             return hidden.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         return self._logits(self.norm(hidden))

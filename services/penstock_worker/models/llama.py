@@ -1,4 +1,4 @@
-"""Llama, and the families that differ from it only in what their ModelConfig says."""
+"""Llama, and the families that differ from it only by fields of ModelConfig."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock_worker.models.decoder import DecoderModel
 
 
 class LlamaModel(DecoderModel):
-    """Grouped-query attention and SwiGLU; biases, and norms over heads of q and k, where the config
-    has them."""
+    """Grouped-query attention and SwiGLU, with biases and with norms on query and key heads where
+    the config has them."""
 
     def load_layer(self, parts: Parts, layer: int) -> DecoderLayer:
         return DecoderLayer.load(parts, layer, SelfAttention.load(parts, layer))

@@ -1,8 +1,9 @@
-"""What may go wrong between ranks."""
+"""Errors of communication between ranks."""
 
 from __future__ import annotations
 
 
 class GroupLost(Exception):
-    """The group can't go on or can't form: a rank is gone, or this one was told to leave. All its
-    ranks fail as one; the engine core has them form another."""
+    """The group of ranks can't form or can't continue, because a rank is gone or this rank's
+    session has ended. All ranks of the group fail together; the engine core has them form a new
+    one."""

@@ -1,8 +1,9 @@
-"""The process groups of one forming, by torch.distributed.
+"""The torch.distributed process groups through which the ranks of one model communicate.
 
-Each is made by itself and belongs to nobody else: torch's own registry, of which a process has
-one, would outlive a forming.  Data goes by NCCL between CUDA devices and by gloo on a CPU; what the
-hosts agree on goes by gloo, or by the store while ranks may be minutes apart.
+Each communicator is created directly and owned by its `Group`. torch's global registry is not used:
+there is one per process, and it would outlive the group. Tensors go by NCCL between CUDA devices
+and by gloo on a CPU. What the hosts have to agree on goes by gloo, or through the TCP store where
+ranks may arrive minutes apart.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.rendezvous import Rendezvous, answers, split_address
 
 CONNECT = timedelta(seconds=20)
-"""To make the connections of a group whose ranks have all come."""
+"""Timeout for setting up the connections of a group once all of its ranks have arrived."""
 
 COLLECTIVE = timedelta(minutes=10)
-"""That a rank waits for another inside a step.  One that has died is noticed at once, one that is
-frozen by the engine core; this is for what neither sees."""
+"""Timeout of a collective within a step. A rank that died is noticed at once, and the engine core
+notices one that is frozen; this limit is for what neither of them sees."""
 
 KNOCK = 0.2
-"""Seconds between looks for the store of a group that is still wanted."""
+"""Seconds between attempts to reach the store of a group whose session still lasts."""
 
 LOOK = 0.05
-"""Seconds between looks at whether the others have said something there."""
+"""Seconds between checks of whether the other ranks have written their value to the store."""
 
-# On the stream that computes: there is nothing to do beside them, and NCCL's own stream would take
-# two events for each.
-_ON_OUR_STREAM, _EXCHANGE_ON_OUR_STREAM = AllgatherOptions(), AllToAllOptions()
-_ON_OUR_STREAM.asyncOp = _EXCHANGE_ON_OUR_STREAM.asyncOp = False
+# Collectives run on the compute stream. There is nothing to overlap them with, and NCCL's own
+# stream would cost two events for each.
+_GATHER_OPTIONS, _EXCHANGE_OPTIONS = AllgatherOptions(), AllToAllOptions()
+_GATHER_OPTIONS.asyncOp = _EXCHANGE_OPTIONS.asyncOp = False
 
 Wanted = Callable[[], bool]
-"""Whether the session that the group is for still stands."""
+"""Returns whether the session for which the group was formed still lasts."""
 
 
 class Group:
-    """wanted: looked at while ranks wait for one another at the store."""
+    """The communicators of one rank: with its tensor-parallel ranks, and with the neighbouring
+    stages."""
 
     def __init__(
         self,
@@ -56,6 +58,11 @@ class Group:
         device: torch.device,
         wanted: Wanted,
     ) -> None:
+        """Connects to the other ranks, and returns when all of them have arrived.
+
+        `wanted` is polled while this rank waits at the store. Raises GroupLost when it returns
+        False.
+        """
         self.place = place = RankPlace.of(group)
         self._device = device
         self._wanted = wanted
@@ -65,7 +72,8 @@ class Group:
         self._meet("here", "")
         connect = _Connector(self._store, rendezvous.host, device)
         stage, position = place.stage, place.tensor_rank
-        # None: not of this place, or hung up.  Whoever calls is in the group, and of the place.
+        # None: this place has no such neighbour, or the group was left.  A caller is a member, and
+        # calls only what its place has.
         self._tensor: Any = None
         self._flags: Any = None
         self._before: Any = None
@@ -81,53 +89,66 @@ class Group:
             self._after = connect.data(f"to {stage + 1} at {position}", 0, 2)
 
     def gather(self, x: Tensor) -> Tensor:
-        """[tensor, *x.shape]: x of each tensor rank, in their order. They agree on shape and dtype.
-        Bytes are copied, whatever they mean."""
+        """All-gather over the tensor-parallel ranks of this stage.
+
+        Returns [tensor, *x.shape]: x of each rank, in rank order. All ranks must pass the same
+        shape and dtype. The transfer is of raw bytes, so any dtype will do.
+        """
         out = x.new_empty(self.place.tensor, *x.shape)
-        _finish(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _ON_OUR_STREAM))
+        _wait(self._tensor._allgather_base(_bytes(out), _bytes(x.contiguous()), _GATHER_OPTIONS))
         return out
 
     def exchange(self, x: Tensor) -> Tensor:
-        """x: [tensor, …], contiguous; row r is for tensor rank r. The same shape: row r is from
-        tensor rank r."""
+        """All-to-all over the tensor-parallel ranks of this stage.
+
+        `x` is [tensor, …] and contiguous; row r is sent to rank r. Returns a tensor of the same
+        shape, in which row r was received from rank r.
+        """
         out = torch.empty_like(x)
-        work = self._tensor.alltoall_base(_bytes(out), _bytes(x), [], [], _EXCHANGE_ON_OUR_STREAM)
-        _finish(work)
+        work = self._tensor.alltoall_base(_bytes(out), _bytes(x), [], [], _EXCHANGE_OPTIONS)
+        _wait(work)
         return out
 
     def flags(self, values: list[bool]) -> list[bool]:
-        """Each: whether any tensor rank of this stage says so."""
+        """Element-wise "or" over the tensor-parallel ranks of this stage: returns, for each value,
+        whether it is true on any of them."""
         mine = torch.tensor(values, dtype=torch.uint8)
         out = mine.new_empty(self.place.tensor * len(values))
         self._flags._allgather_base(out, mine).wait()
         return [bool(value) for value in out.view(-1, len(values)).amax(0).tolist()]
 
     def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """From the same tensor rank of the stage before."""
+        """Receives a tensor from the same tensor-parallel rank of the previous stage."""
         x = torch.empty(shape, dtype=dtype, device=self._device)
         self._before.recv([_bytes(x)], 0, 0).wait()
         return x
 
     def send(self, x: Tensor) -> None:
-        """To the same tensor rank of the stage after. Returns before it is there; x must not be
-        changed any more."""
+        """Sends x to the same tensor-parallel rank of the next stage. Returns before it has been
+        received; x must not be modified any more."""
         self._sent_before()
         x = x.contiguous()
         self._sent = (self._after.send([_bytes(x)], 1, 0), x)
 
     def least(self, values: list[int]) -> list[int]:
-        """Each: the least that any rank has. Waits for all of them, for as long as it takes."""
+        """Minimum over all ranks of the model, for each value. Waits for all ranks without a
+        timeout."""
         found = self._meet("least", " ".join(map(str, values)))
         return [min(each) for each in zip(*(map(int, text.split()) for text in found), strict=True)]
 
     def cut(self) -> None:
-        """Have devices give up what they say to one another. From another thread than the one that
-        talks; returns at once, as the rest of it may wait for that one to drop its graphs."""
-        if self._device.type == "cuda":  # Hosts see by themselves that a peer has gone.
+        """Aborts the communicators between devices, so that a device that waits in a collective can
+        go on.
+
+        Called from another thread than the one that communicates. Returns at once, because the
+        abort may have to wait until that thread has dropped its CUDA graphs. On a CPU there is
+        nothing to do: hosts notice by themselves that a peer has gone.
+        """
+        if self._device.type == "cuda":
             self._abort()
 
     def leave(self) -> None:
-        """Hang up: whoever waits for this rank fails at once."""
+        """Closes all communicators and the store. Ranks that wait for this one fail at once."""
         for thread in self._abort():
             thread.join()
         self._tensor = self._flags = self._before = self._after = None
@@ -135,7 +156,9 @@ class Group:
         self._store = None
 
     def _abort(self) -> list[threading.Thread]:
-        """All at once: before NCCL gives up one communicator, CUDA waits for the kernels of all."""
+        """Aborts all communicators, each in a thread of its own, and returns the threads. It has to
+        be all at once: before NCCL gives up one communicator, CUDA waits for the kernels of all of
+        them."""
         made = {self._tensor, self._flags, self._before, self._after} - {None}
         threads = [threading.Thread(target=each.abort, name="hang-up") for each in made]
         for thread in threads:
@@ -144,7 +167,8 @@ class Group:
         return threads
 
     def _sent_before(self) -> None:
-        """One message is on its way at a time: so much runs a stage ahead of the next."""
+        """Waits until the previous send is complete. One message is in flight at a time, which
+        bounds how far a stage runs ahead of the next."""
         if self._sent is not None:
             self._sent[0].wait()
             self._sent = None
@@ -153,7 +177,7 @@ class Group:
         host, port = split_address(group.rendezvous)
         if group.rank == 0:
             taken = rendezvous.take(group.rendezvous)
-            # The store's server takes the descriptor over, and closes it.
+            # The store's server takes ownership of the descriptor, and closes it.
             store = dist.TCPStore(
                 host,
                 port,
@@ -164,8 +188,8 @@ class Group:
             )
             return dist.PrefixStore(str(group.number), store)
         while self._wanted():
-            # Rank 0 may not have heard yet that it is one. Torch's own client would try again, too,
-            # but with a page of C++ frames each time.
+            # Rank 0 may not have received its Setup yet.  torch's client would retry, too, but logs
+            # a page of C++ frames each time.
             if not answers(host, port):
                 time.sleep(KNOCK)
                 continue
@@ -176,12 +200,13 @@ class Group:
         raise GroupLost("the session ended while the group's store was looked for")
 
     def _meet(self, what: str, value: str) -> list[str]:
-        """What each rank has to say, when all have said it."""
+        """Publishes this rank's value in the store, waits for those of all ranks, and returns them
+        in rank order. Raises GroupLost when the session ends meanwhile."""
         self._rounds += 1
         keys = [f"{what} {self._rounds} {rank}" for rank in range(self.place.ranks)]
         self._store.set(keys[self.place.rank], value)
         while self._wanted():
-            # Not the store's own wait: that logs a page when a time is over.
+            # Not the store's own wait, which logs a page of C++ frames on a timeout.
             if self._store.check(keys):
                 return [self._store.get(key).decode() for key in keys]
             time.sleep(LOOK)
@@ -189,12 +214,12 @@ class Group:
 
 
 def device_of(setup: Setup) -> torch.device:
-    """Between which devices data goes."""
+    """Returns the device whose tensors this worker exchanges with other ranks."""
     return compute_device(setup) if setup.attention_backend in ("auto", "triton") else CPU
 
 
 class _Connector:
-    """Makes process groups: each among its own ranks, under its own name in the store."""
+    """Creates process groups. Each has its own ranks, and its own name in the store."""
 
     def __init__(self, store: Any, host: str, device: torch.device) -> None:
         self._store = store
@@ -202,7 +227,7 @@ class _Connector:
         self._device = device
 
     def data(self, name: str, rank: int, size: int) -> Any:
-        """For tensors of the device."""
+        """Returns a process group for tensors of the device: NCCL on CUDA, otherwise gloo."""
         if self._device.type != "cuda":
             return self.host(name, rank, size)
         options = dist.ProcessGroupNCCL.Options()
@@ -210,7 +235,8 @@ class _Connector:
         return dist.ProcessGroupNCCL(dist.PrefixStore(name, self._store), rank, size, options)
 
     def host(self, name: str, rank: int, size: int) -> Any:
-        """For tensors of the CPU. Bound to the host that the ranks were told."""
+        """Returns a gloo process group for CPU tensors. It is bound to the host under which the
+        other ranks know this one."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
         options._timeout = CONNECT
@@ -219,12 +245,13 @@ class _Connector:
         return made
 
 
-def _finish(work: Any) -> None:
-    """None: there is nothing to wait for any more."""
+def _wait(work: Any) -> None:
+    """Waits for a collective. `work` is None where the call was synchronous."""
     if work is not None:
         work.wait()
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """x as one row of bytes: every backend copies those, whatever types it knows."""
+    """Returns x as a flat uint8 view: every backend transfers those, whatever dtypes it
+    supports."""
     return x.view(-1).view(torch.uint8)

@@ -1,12 +1,14 @@
-"""A worker's part in groups of ranks, one after the other.
+"""A worker's membership in groups of ranks, one after another.
 
-A group lives as long as the session whose Setup named it.  When that ends, the main thread leaves
-the group as soon as it comes back from what it does; a step is given up at the next word with
-another rank.  A host that waits for a rank that is gone sees its connection close.  A device sees
-nothing of the kind: its queue stands still in the middle of a collective, and the main thread with
-it when it wants the step's end.  So the watchdog cuts the group, which lets the device go on to
-that end.  Only a rank that waits for a frozen one can't come back: then the process ends, and is
-started again.
+A group lives as long as the session whose Setup named it. When the session ends, the main thread
+leaves the group as soon as it returns from what it is doing; a step that is being computed is given
+up at its next communication with another rank.
+
+A host that waits for a dead rank sees its connection close. A device doesn't: its stream stalls
+inside a collective, and the main thread with it once that waits for the step to finish. In this
+case a watchdog thread aborts the communicators, so that the device can run on to the step's end.
+That doesn't help a rank which waits for one that is frozen; its process ends itself, and the
+supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 STUCK_SECONDS = 5.0
-"""That the main thread may wait for other ranks after its session's end."""
+"""Seconds that the main thread may wait for other ranks after its session has ended. After that,
+the process ends itself."""
 
 LOOK_SECONDS = 0.5
+"""Seconds between the watchdog's checks."""
 
 
 class Membership:
-    """`address` and `over` are the session thread's, the rest the main thread's.
+    """Joins and leaves groups, and watches the main thread after a session's end.
 
-    computing: whether a step is being computed, where waiting can't be seen (kernels on a device);
-    loading says so itself, by Ranks.waiting.
+    `address` and `over` are called by the session's thread, everything else by the main thread.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Membership:
         computing: Callable[[], bool] = lambda: False,
         end_process: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
+        """`computing` returns whether a step is being computed where waiting can't be observed, as
+        in kernels on a device. Loading reports its waiting itself, by `Ranks.waiting`."""
         self._rendezvous = Rendezvous(host)
         self.computing = computing
         self._end_process = end_process
@@ -56,14 +61,19 @@ class Membership:
         self._left = threading.Event()
 
     def address(self) -> str:
-        """For a hello. Raises StartupError where the host isn't this machine's."""
+        """Returns HOST:PORT for the Hello message. Raises StartupError if the host is not an
+        address of this machine."""
         return self._rendezvous.address()
 
     def join(self, setup: Setup, wanted: Callable[[], bool]) -> Ranks:
-        """Form the group that the setup names, if it names one. wanted: whether its session stands.
+        """Forms the group that the setup names, if it names one.
 
-        Returns what the model talks to; the same object for the same place, so that a loaded model
-        goes on with it.  Raises GroupLost, or StartupError for what can't be spread.
+        `wanted` returns whether the setup's session still lasts. Returns what the model
+        communicates through; it is the same object for the same place, so that a model that is
+        already loaded can continue to use it.
+
+        Raises GroupLost if the group can't form, and StartupError for a model that can't be
+        distributed.
         """
         from penstock_worker.parallel.ranks import Ranks
 
@@ -77,7 +87,7 @@ class Membership:
         return self._ranks
 
     def over(self) -> None:
-        """The session has ended."""
+        """Called when the session has ended: abandons the group, and starts the watchdog."""
         if not self._member:
             return
         ranks = self._ranks
@@ -88,11 +98,11 @@ class Membership:
         ).start()
 
     def leave(self) -> None:
-        """Hang up; the weights stay."""
+        """Leaves the group. The loaded weights stay."""
         if self._ranks is not None:
             self._ranks.leave()
         self._member = False
-        self._left.set()  # Not before: hanging up may itself hang.
+        self._left.set()  # Last, because leaving may itself hang and must be watched.
 
     def close(self) -> None:
         self.leave()
@@ -112,7 +122,7 @@ class Membership:
         except RuntimeError as error:
             raise GroupLost(f"the group of ranks can't form: {error}") from error
         if not wanted():
-            ranks.abandon()  # It ended before there was anything to abandon.
+            ranks.abandon()  # The session ended before `over` could abandon this group.
         log.info(
             "group of ranks formed",
             rank=group.rank,
@@ -122,8 +132,9 @@ class Membership:
         )
 
     def _watch(self, left: threading.Event) -> None:
-        """Frees the main thread where it waits for other ranks; ends the process if it doesn't come
-        back all the same."""
+        """Runs in the watchdog thread until the group is left. Aborts the communicators if the main
+        thread waits for other ranks, and ends the process if it is still stuck after
+        STUCK_SECONDS."""
         waited = 0.0
         while not left.wait(LOOK_SECONDS):
             ranks = self._ranks

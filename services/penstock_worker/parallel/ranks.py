@@ -1,4 +1,4 @@
-"""What models and runners say to the other ranks of their model."""
+"""The communication of models and runners with the other ranks of their model."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ if TYPE_CHECKING:
 
 
 class RecordedWork(Protocol):
-    """Holds what can be done again in one group only."""
+    """Holder of recorded work (CUDA graphs) that can be replayed in one group only."""
 
     def forget(self) -> None:
-        """Let go of all of it, now."""
+        """Frees all recordings at once."""
 
 
 class Ranks:
-    """A rank's connection to the others. It outlives their groups, as the weights do that are held
-    by whoever holds it.
+    """A rank's connection to the other ranks of its model.
 
-    formed: how many groups it has been in.  Every call may raise GroupLost, after which only `join`
-    and `leave` make sense.  All ranks must make the same calls in the same order; the runner calls
-    from one thread.  Where data goes between devices, a call only queues it: that a rank is gone
-    stops the device then, not the caller, until `cut` or `leave`.
+    The object outlives groups, as the loaded model does that uses it. Every call may raise
+    GroupLost, after which only `join` and `leave` are meaningful. All ranks must make the same
+    calls in the same order, and the runner makes them from one thread.
+
+    Between devices, a call only queues the transfer. If a rank is gone, the device stalls and not
+    the caller, until `cut` or `leave`.
     """
 
     def __init__(self, place: RankPlace | None = None) -> None:
         self.place = place or RankPlace()
-        self.formed = 0
+        self.formed = 0  # Groups joined so far.
         self.busy = False
-        """Whether another rank is being waited for; read by the watchdog."""
+        """Whether the main thread waits for another rank; read by the watchdog."""
         self._group: Group | None = None
         self._abandoned = False
         self._recorded: WeakSet[RecordedWork] = WeakSet()
@@ -50,8 +51,8 @@ class Ranks:
         self.formed += 1
 
     def leave(self) -> None:
-        """Hang up. What was recorded goes first: NCCL waits for the graphs that hold its
-        communicators before it gives those up."""
+        """Leaves the group. Recorded work is dropped first: NCCL waits for the CUDA graphs that
+        hold its communicators before it gives those up."""
         if self._group is None:
             return
         self.busy = True
@@ -64,90 +65,98 @@ class Ranks:
             self.busy = False
 
     def records(self, recorded: RecordedWork) -> None:
-        """What was recorded of a group (CUDA graphs) is of no use in the next: it is told to forget
-        it when this one is left.  It isn't kept alive for that."""
+        """Registers an object whose recordings (CUDA graphs) are useless outside the current group.
+        It is told to forget them when the group is left. Only a weak reference is kept."""
         self._recorded.add(recorded)
 
     def abandon(self) -> None:
-        """The group is over: the next call fails. From any thread."""
+        """Marks the group as over, so that the next call raises GroupLost. May be called from any
+        thread."""
         self._abandoned = True
 
     def cut(self) -> None:
-        """Free a device that waits for other ranks, in a group that is over: what it computes from
-        then on means nothing.  From any thread; returns at once."""
+        """Aborts the communication of a group that is over, to free a device that waits for other
+        ranks. Whatever the device computes from then on is meaningless. May be called from any
+        thread; returns at once."""
         group = self._group
         if group is not None:
             group.cut()
 
     def check(self) -> None:
-        """Raises GroupLost in a group that is over: a step needn't be computed to its end, and what
-        was computed may not be so."""
+        """Raises GroupLost if the group is over. A step then need not be computed to its end, and
+        what was computed may be wrong."""
         if self._abandoned:
             raise GroupLost("the session that the group was formed for is over")
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of each tensor rank's x, [rows, size]: in the ranks' order in float32, rounded
-        once.  The same bits on every rank, in any batch; see `sums`."""
+        """All-reduce (sum) of x, [rows, size], over the tensor-parallel ranks.
+
+        Terms are added in rank order in float32, and the sum is rounded once. So the bits are the
+        same on every rank and in any batch; see `sums`.
+        """
         tensor = self.place.tensor
         if tensor == 1:
             return x
-        with self._talking() as group:
+        with self._communicating() as group:
             if in_halves(tensor, x.nbytes):
                 return sum_in_halves(group, x, tensor)
             return sum_whole(group, x)
 
     def join_columns(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Each tensor rank's columns of one matrix, side by side: [rows, sum of sizes]. x: this
-        one's, [rows, sizes[tensor rank]]."""
+        """All-gather of a matrix whose columns are distributed over the tensor-parallel ranks.
+
+        `x` is this rank's part, [rows, sizes[tensor rank]]. Returns [rows, sum of sizes].
+        """
         if self.place.tensor == 1:
             return x
         if not x.shape[0]:
             return x.new_empty(0, sum(sizes))
-        with self._talking() as group:
+        with self._communicating() as group:
             parts = group.gather(lengthened(x, max(sizes)))
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
 
     def any(self, flags: list[bool]) -> list[bool]:
-        """Each: whether any tensor rank of this stage says so."""
+        """Returns, for each flag, whether it is true on any tensor-parallel rank of this stage."""
         if self.place.tensor == 1 or not flags:
             return flags
-        with self._talking() as group:
+        with self._communicating() as group:
             return group.flags(flags)
 
     def least(self, values: list[int]) -> list[int]:
-        """Each: the least that any rank of the model has. Waits for them with patience: not for use
-        inside a step."""
+        """Returns the minimum of each value over all ranks of the model. Waits without a timeout,
+        so it is not for use within a step."""
         if self.place.ranks == 1:
             return values
-        with self._sound() as group:
+        with self._errors_as_group_lost() as group:
             return group.least(values)
 
     def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """What the stage before has sent."""
-        with self._talking() as group:
+        """Receives what the previous stage has sent."""
+        with self._communicating() as group:
             return group.receive(shape, dtype)
 
     def send(self, x: Tensor) -> None:
-        """To the stage after. x must not be changed any more."""
-        with self._talking() as group:
+        """Sends x to the next stage. It must not be modified any more."""
+        with self._communicating() as group:
             group.send(x)
 
     @contextmanager
-    def _talking(self) -> Iterator[Group]:
-        with self._seen_waiting(), self._sound() as group:
+    def _communicating(self) -> Iterator[Group]:
+        with self._marked_busy(), self._errors_as_group_lost() as group:
             yield group
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, the host may wait for a device that waits for other ranks."""
+        """Within this context, the watchdog assumes that the host may wait for a device that waits
+        for other ranks."""
         if self._group is None:
             yield
             return
-        with self._seen_waiting():
+        with self._marked_busy():
             yield
 
     @contextmanager
-    def _seen_waiting(self) -> Iterator[None]:
+    def _marked_busy(self) -> Iterator[None]:
         before, self.busy = self.busy, True
         try:
             yield
@@ -155,19 +164,19 @@ class Ranks:
             self.busy = before
 
     @contextmanager
-    def _sound(self) -> Iterator[Group]:
-        """The group; what torch raises when a rank is gone becomes GroupLost. A rank without memory
-        for what the others send has itself to blame."""
+    def _errors_as_group_lost(self) -> Iterator[Group]:
+        """Yields the group, and turns what torch raises when a rank is gone into GroupLost. A rank
+        that runs out of memory while it receives keeps its own error."""
         self.check()
         if self._group is None:
             raise GroupLost("this rank is in no group")
         try:
             yield self._group
         except torch.OutOfMemoryError:
-            raise  # This rank's own, though torch derives it from RuntimeError.
+            raise  # This rank's own failure, though torch derives it from RuntimeError.
         except RuntimeError as error:
             raise GroupLost(f"another rank is gone: {error}") from error
 
 
 ALONE = Ranks()
-"""Of a model that one rank computes."""
+"""For a model that a single rank computes."""

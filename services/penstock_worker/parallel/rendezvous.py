@@ -1,7 +1,7 @@
-"""The port that a worker keeps for the store of a group whose rank 0 it may be.
+"""The TCP port that a worker reserves for the group's store, in case it becomes rank 0.
 
-A port is bound when it is named in a hello and serves one forming: what an earlier one left in its
-store can't be met again.
+A port is bound when the worker names it in its Hello, and serves the forming of one group only. So
+no rank can ever find what an earlier group left in its store.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from penstock.errors import StartupError
 from penstock_worker.parallel.errors import GroupLost
 
 KNOCK_SECONDS = 1.0
+"""Timeout of one connection attempt."""
 BACKLOG = 128
-"""Ranks that may knock at once."""
+"""Ranks that may be connecting at once."""
 
 
 class Rendezvous:
-    """host: the address at which other ranks reach this machine.  From any thread."""
+    """Reserves a port and hands it over. All methods may be called from any thread."""
 
     def __init__(self, host: str) -> None:
+        """`host` is the address at which other ranks reach this machine."""
         self.host = host
         self._lock = threading.Lock()
         self._kept: socket.socket | None = None
 
     def address(self) -> str:
-        """HOST:PORT, bound from now on. Raises StartupError where the host isn't this machine's."""
+        """Returns HOST:PORT, which stays bound from now on. Raises StartupError if the host is not
+        an address of this machine."""
         with self._lock:
             if self._kept is None:
                 self._kept = _bind(self.host)
@@ -34,14 +37,18 @@ class Rendezvous:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def take(self, address: str) -> int:
-        """The file descriptor of what listens at that address; the next address is another."""
+        """Starts to listen at that address and returns the socket's file descriptor. The next call
+        of `address` binds another port.
+
+        Raises GroupLost if the address is not the one that is currently reserved.
+        """
         if address != self.address():
             raise GroupLost(f"the rendezvous {address} is of an earlier session")
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is None:
             raise GroupLost(f"the rendezvous {address} was taken")
-        # Not before: torch's client waits without end where it is let in and nobody answers.
+        # Not earlier: torch's client waits forever once it is connected and nobody answers.
         kept.listen(BACKLOG)
         return kept.detach()
 
@@ -63,7 +70,7 @@ def _bind(host: str) -> socket.socket:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Returns whether something listens at that address."""
     try:
         socket.create_connection((host, port), KNOCK_SECONDS).close()
     except OSError:
@@ -72,7 +79,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT, an IPv6 host in brackets."""
+    """Splits HOST:PORT, where an IPv6 host is in brackets. Raises GroupLost if it is malformed."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise GroupLost(f"the rendezvous {address!r} is not HOST:PORT")

@@ -1,4 +1,4 @@
-"""What a rank tells the engine core of a step."""
+"""What a rank reports to the engine core about a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock_worker.parallel.place import RankPlace
 
 _DEFERRED, _FAILED = -1, -2
-"""In place of a token id."""
+"""In place of a token id, in the hash."""
 
 BITS = 63
-"""Of a hash: every reader of MessagePack has signed integers of 64 bits."""
+"""Width of the hash in bits. It must fit a signed 64-bit integer, which every MessagePack reader
+has."""
 
 
 def report(result: Result, place: RankPlace, seconds: float) -> Result:
-    """result: all that this rank knows of the step."""
+    """Returns what this rank sends. The lead rank sends the results of all slots; with several
+    ranks, each sends a hash of what was sampled, by which the engine core checks that they agree.
+
+    `result` is all that this rank knows of the step.
+    """
     if place.ranks == 1:
         return Result(result.step, result.slots, seconds)
     slots = result.slots if place.lead else []
@@ -24,7 +29,8 @@ def report(result: Result, place: RankPlace, seconds: float) -> Result:
 
 
 def sampled_hash(slots: list[SlotResult]) -> int:
-    """Of which slot got which token, or none for which reason; 0 where nobody was to get one."""
+    """Returns a hash of which slot got which token, or why it got none; 0 if no slot was due for
+    one."""
     pairs = [(each.slot, _outcome(each)) for each in slots]
     said = b"".join(struct.pack("<qq", slot, token) for slot, token in pairs if token is not None)
     if not said:

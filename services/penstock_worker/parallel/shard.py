@@ -1,7 +1,8 @@
-"""Which part of a model a rank has. Plain arithmetic over the model's sizes.
+"""How a model is sharded over ranks. Plain arithmetic over the model's sizes.
 
-Attention is dealt out in groups of one KV head and its query heads, whole where there are as many
-KV heads as ranks; with fewer, each KV head is kept by several ranks, which share its query heads.
+Attention is distributed by groups of one KV head and its query heads. With at least as many KV
+heads as tensor-parallel ranks, each rank gets whole groups. With fewer, a KV head is replicated on
+several ranks, which share its query heads among them.
 """
 
 from __future__ import annotations
@@ -16,27 +17,34 @@ from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
 
 UNIT = 32
-"""Inner columns and vocabulary rows are dealt out in so many where that can be: a quantised block
-of most formats, and what matrix kernels like."""
+"""Columns of the feed-forward's inner dimension and rows of the vocabulary are distributed in
+multiples of this, where possible. It is the block size of most quantised formats, and suits the
+matrix kernels."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """config: of the whole model.  heads, kv_heads, inner, vocab: what this rank has of a layer's
-    query heads and KV heads, of the inner columns, of the vocabulary.  layers: of its stage."""
+    """The part of a model that one rank holds."""
 
     config: ModelConfig
+    """Of the whole model."""
     place: RankPlace
     heads: range
+    """Query heads of each layer."""
     kv_heads: range
+    """KV heads of each layer."""
     inner: range
+    """Columns of the feed-forward's inner dimension."""
     vocab: range
+    """Rows of the embedding and of the output head."""
     layers: range
+    """Layers of the rank's stage."""
 
     @property
     def own(self) -> ModelConfig:
-        """The configuration with this rank's numbers of layers, heads and inner columns. Its
-        vocabulary is the whole one, as logits are joined."""
+        """The model's configuration with this rank's numbers of layers, heads and inner columns.
+        The vocabulary size stays that of the whole model, because logits are gathered from all
+        ranks."""
         return msgspec.structs.replace(
             self.config,
             num_layers=len(self.layers),
@@ -47,12 +55,13 @@ class Shard:
 
     @property
     def vocab_sizes(self) -> list[int]:
-        """Of each tensor rank."""
+        """Number of vocabulary rows on each tensor-parallel rank."""
         return [len(part) for part in deal_units(self.config.vocab_size, self.place.tensor)]
 
 
 def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
-    """Raises StartupError where the model can't be dealt out to so many ranks."""
+    """Returns the shard of the rank at this place. Raises StartupError if the model can't be split
+    into so many parts."""
     _check(config, place)
     rank, tensor = place.tensor_rank, place.tensor
     heads, kv_heads = _attention(config, tensor)[rank]
@@ -68,15 +77,17 @@ def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
 
 
 def deal(count: int, hands: int) -> list[range]:
-    """0 … count - 1 in consecutive parts whose sizes differ by at most one, larger ones first."""
+    """Splits 0 … count - 1 into consecutive ranges whose sizes differ by at most one, the larger
+    ones first."""
     least, extra = divmod(count, hands)
     starts = [hand * least + min(hand, extra) for hand in range(hands + 1)]
     return [range(low, high) for low, high in pairwise(starts)]
 
 
 def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
-    """As `deal`, cut at multiples of `unit` if everyone gets some of it so. Larger parts come last:
-    there the odd end makes up for it, and sizes differ by at most one unit."""
+    """As `deal`, but cut at multiples of `unit`, provided that every range gets at least one unit.
+    Larger ranges come last: there the incomplete last unit makes up for it, and sizes differ by at
+    most one unit."""
     units = -(-count // unit)
     if units < hands:
         return deal(count, hands)
@@ -86,7 +97,7 @@ def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
 
 
 def _attention(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
-    """(query heads, KV heads) of each tensor rank."""
+    """Returns (query heads, KV heads) of each tensor-parallel rank."""
     kv_heads = config.num_kv_heads
     group = config.num_heads // kv_heads
     if kv_heads >= tensor:

@@ -1,9 +1,9 @@
-"""Sums over tensor ranks, whose bits are the same on every rank and in any batch.
+"""All-reduce over tensor-parallel ranks with the same bits on every rank and in any batch.
 
-What the ranks have is added in their order, in float32, and rounded once: element by element, so
-it doesn't matter which rank adds which elements.  A small tensor goes whole to everyone, who all
-add: one round.  A large one goes in two halves: each rank gets everyone's part of its own share of
-the elements, adds that, and hands the sums round.
+Terms are added element by element in rank order, in float32, and rounded once; so it doesn't matter
+which rank adds which elements. A small tensor is all-gathered, and every rank adds all of it: one
+round. A large one takes a reduce-scatter (an all-to-all, after which each rank adds its share of
+the elements) and an all-gather of the sums: two rounds, but less data.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from torch.nn.functional import pad
 from penstock_kernels.reference import rank_sum as plain_rank_sum
 
 ROUND_BYTES = 2 << 20
-"""That a rank could receive in the time that a second round takes beyond its data, some ten
-microseconds at a few hundred GB/s between GPUs of a machine.  Still to be measured on GPUs; it
-changes no bits."""
+"""Bytes that a rank could receive in the time that a second round costs beyond its data: some ten
+microseconds at a few hundred GB/s between the GPUs of one machine. Not measured on GPUs yet; the
+value doesn't affect results."""
 
 SHARE = 16
-"""Elements that a share is a multiple of: vectors of bytes that copies and kernels like."""
+"""A share's number of elements is a multiple of this, so that copies and kernels can use aligned
+vector accesses."""
 
 
 class Exchange(Protocol):
-    """What is needed of Group."""
+    """The collectives of `Group` that sums need."""
 
     def gather(self, x: Tensor) -> Tensor: ...
 
@@ -33,20 +34,23 @@ class Exchange(Protocol):
 
 
 def in_halves(tensor: int, size: int) -> bool:
-    """Whether a tensor of `size` bytes on each of so many ranks is summed in two halves. Whole, a
-    rank receives it tensor - 1 times; in halves 2 * (tensor - 1) / tensor times, which for two
-    ranks is as much."""
+    """Returns whether to sum in two rounds a tensor of `size` bytes on each of `tensor` ranks.
+
+    In one round, a rank receives the size tensor - 1 times; in two rounds 2 * (tensor - 1) / tensor
+    times, which for two ranks is the same.
+    """
     whole, halves = (tensor - 1) * size, 2 * (tensor - 1) * size // tensor
     return whole - halves > ROUND_BYTES
 
 
 def sum_whole(group: Exchange, x: Tensor) -> Tensor:
-    """By one gather."""
+    """Sums by one all-gather."""
     return rank_sum(group.gather(x))
 
 
 def sum_in_halves(group: Exchange, x: Tensor, tensor: int) -> Tensor:
-    """By an exchange of shares and a gather of their sums. tensor: how many ranks."""
+    """Sums by an all-to-all of shares and an all-gather of their sums. `tensor` is the number of
+    ranks."""
     flat = x.reshape(-1)
     share = -(-len(flat) // (tensor * SHARE)) * SHARE
     shares = lengthened(flat, tensor * share).view(tensor, share)
@@ -55,17 +59,17 @@ def sum_in_halves(group: Exchange, x: Tensor, tensor: int) -> Tensor:
 
 
 def rank_sum(parts: Tensor) -> Tensor:
-    """parts: [ranks, *shape] -> [*shape]."""
+    """Sums over the first dimension in its order, in float32: [ranks, *shape] -> [*shape]."""
     if not parts.is_cuda:
         return plain_rank_sum(parts)
-    # Needs triton, which only a worker with a GPU has to have.
+    # Imports triton, which only workers with a GPU need to have installed.
     from penstock_kernels.triton.rowwise.rank_sum import rank_sum as device_rank_sum
 
     return device_rank_sum(parts)
 
 
 def lengthened(x: Tensor, size: int) -> Tensor:
-    """x with zeros behind, so that its last dimension is `size`. x itself where it is already:
-    torch's `pad` would copy it."""
+    """Returns x with its last dimension padded with zeros to `size`. Returns x itself where nothing
+    is missing: torch's `pad` would copy it."""
     short = size - x.shape[-1]
     return pad(x, (0, short)) if short else x

@@ -1,1 +1,1 @@
-"""Models that give vectors or classes instead of text."""
+"""Models that compute vectors or classes instead of text."""

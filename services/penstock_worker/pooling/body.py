@@ -1,4 +1,4 @@
-"""What the pooling runner needs from whatever computes."""
+"""The interface between pooling steps and the model on a CPU."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Body(Protocol):
 
     @property
     def layers_done(self) -> int:
-        """Layers computed since the start; readable from another thread during a step."""
+        """Layers computed since the start. May be read from another thread during a step."""
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        """For each work, the last layer's output: [count, hidden] of an encoder's, [1, hidden]
-        (of its last token) of a decoder's.  May be called from several threads at once, with works
-        that have no slot in common.  An input's rows have the same bits in any company."""
+        """Returns the last layer's output for each work: [count, hidden] for an encoder, or [1,
+        hidden], that of the last token, for a decoder. May be called from several threads at once,
+        with works that have no slot in common. The rows of an input have the same bits whatever
+        else is computed."""
 
     def kv_blocks(self) -> list[np.ndarray]:
-        """Views of the KV cache, each [blocks, bytes]; empty where there is none."""
+        """Returns views of the KV cache, each [blocks, bytes]; empty for a model without one."""
 
     def cancel(self) -> None:
-        """The worker leaves: a step that is being computed may raise StepCancelled."""
+        """Called when the worker stops: a step that is being computed may raise StepCancelled."""

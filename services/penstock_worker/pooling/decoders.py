@@ -1,4 +1,5 @@
-"""Decoders as a Body: chunks over the KV cache, and the last token's vector at the end."""
+"""Decoders as a Body: inputs are computed in chunks over the KV cache, and the last token's vector
+is the result."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ from penstock_worker.weights.opening import open_weights
 
 
 class DecoderBody:
-    """forward: whose head is the model's last norm, so that its logits are vectors."""
+    """A decoder's layers and its last norm."""
 
     def __init__(self, forward: Forward) -> None:
+        """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
+        vectors."""
         self._forward = forward
 
     @property
@@ -46,12 +49,12 @@ class DecoderBody:
 def build_decoder(
     prepared: PreparedModel, setup: Setup
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
-    """Reads the weights. Returns a block's bytes, what makes the Body with so many blocks, and the
-    head."""
+    """Reads the weights. Returns (bytes of a KV block, a function that makes the Body for a number
+    of blocks, the classification head)."""
     config = prepared.config
     if not isinstance(config, ModelConfig):
         raise TypeError(f"{type(config).__name__} is no decoder's")
-    # Its output head is not computed: as if it were the embedding, it is neither read nor needed.
+    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)

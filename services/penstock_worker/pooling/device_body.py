@@ -1,4 +1,4 @@
-"""What the pooling runner of a device needs from whatever computes."""
+"""The interface between pooling steps and the model on a device with a queue."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ from penstock_worker.pooling.encoders import Inputs, inputs_of
 
 @dataclass(frozen=True)
 class Hidden:
-    """Of one step, on the device. vectors: [works, hidden] float32, the one vector of each input
-    (after a chunk: of its last token so far).  rows: [tokens, hidden], of all tokens; None where
-    only the last ones are kept."""
+    """The output of one step, on the device."""
 
     vectors: Tensor
+    """[works, hidden] float32: one vector per input; after a chunk, that of its last token so
+    far."""
     rows: Tensor | None
+    """[tokens, hidden]: the vectors of all tokens; None if only the last ones are kept."""
 
 
 class DeviceBody(Protocol):
-    """A model without its output head. Its work is queued on torch's current stream."""
+    """A model without its output head, whose work is queued on torch's current stream."""
 
     device: torch.device
 
     @property
     def layers_done(self) -> int:
-        """Layers queued since the start; readable from another thread."""
+        """Layers queued since the start. May be read from another thread."""
 
     def hidden(self, works: list[SlotWork], slots: Slots) -> Hidden:
-        """Queues these works, and waits for nothing. Raises torch.OutOfMemoryError."""
+        """Queues these works without waiting for the device. Raises torch.OutOfMemoryError."""
 
     def cancel(self) -> None:
-        """The worker leaves: a step that is being queued may raise StepCancelled."""
+        """Called when the worker stops: a step that is being queued may raise StepCancelled."""
 
 
 class DeviceEncoderBody(LayerByLayer):
-    """mode: how an input's rows become its vector.  memory: of the device."""
+    """An encoder's layers, and the pooling of each input's rows."""
 
     def __init__(
         self, model: EncoderModel, mode: PoolingMode, device: torch.device, memory: DeviceMemory
     ) -> None:
+        """`mode` says how an input's rows become its vector. `memory` is the device's."""
         super().__init__()
         self.device = device
         self._model = model
@@ -95,9 +97,11 @@ _POOLS: dict[PoolingMode, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 class DeviceDecoderBody:
-    """forward: whose head is the model's last norm, so that its logits are vectors."""
+    """A decoder's layers and its last norm."""
 
     def __init__(self, forward: DeviceForward) -> None:
+        """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
+        vectors."""
         self.device = forward.device
         self._forward = forward
 

@@ -1,8 +1,8 @@
-"""Pooling on a device that works behind a queue.
+"""Pooling on a device with a queue.
 
-A whole step is queued, down to the copies of its vectors to pinned memory.  Its result waits for
-those, and does on the host what differs from request to request: cutting, normalising,
-probabilities.
+A whole step is queued, including the copies of its vectors to pinned memory. Its result waits for
+these, and does the rest on the host, since it differs between requests: truncation, normalisation,
+and probabilities.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logs.get(__name__)
 
 
 class DevicePooler:
-    """body and head work on one queue. ways: between host and device; None: torch's own."""
+    """Computes pooling requests on a device."""
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class DevicePooler:
         config: PoolingConfig,
         ways: Transfers | None = None,
     ) -> None:
+        """`body` and `head` work on the same queue. `ways` copies between host and device; None for
+        the default."""
         self.body = body
         self._head = head
         self._config = config
@@ -53,11 +55,12 @@ class DevicePoolingLaunch:
     """Inputs of a step that were queued together, until the host has their vectors."""
 
     works: list[SlotWork]
-    slots: dict[int, Slot]  # Whose works they are, as they were then.
+    slots: dict[int, Slot]  # The slots of the works, as they were when queued.
     config: PoolingConfig
     _fetched: Fetched | None = None
     _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """By slot: which of the fetched tensors has its numbers, and in which row; None: all of it."""
+    """By slot: (index of the fetched tensor with its numbers, row there or None for the whole
+    tensor)."""
 
     @staticmethod
     def of(works: list[SlotWork], slots: Slots, config: PoolingConfig) -> DevicePoolingLaunch:
@@ -69,7 +72,7 @@ class DevicePoolingLaunch:
         return DevicePoolingLaunch(works, held, config)
 
     def fetch(self, hidden: Hidden, head: Head | None, transfers: Transfers) -> None:
-        """Queues what inputs that end here are asked for, and its way to the host."""
+        """Queues what is requested of inputs that end in this step, and the copies to the host."""
         tensors: list[Tensor] = []
         shared: dict[str, int] = {}
         start = 0
@@ -81,7 +84,7 @@ class DevicePoolingLaunch:
                 continue
             if asked.task == "token_embed":
                 self._places[work.slot] = (len(tensors), None)
-                tensors.append(_all(hidden)[rows].float())
+                tensors.append(_token_rows(hidden)[rows].float())
                 continue
             if asked.task not in shared:
                 shared[asked.task] = len(tensors)
@@ -92,12 +95,13 @@ class DevicePoolingLaunch:
             self._fetched = transfers.fetch(tensors)
 
     def advance(self) -> None:
-        """All of it is queued: the slots get ahead of the device."""
+        """Called when everything is queued: advances the slots ahead of the device."""
         for work in self.works:
             self.slots[work.slot].computed = work.start + work.count
 
     def settle(self) -> dict[int, SlotResult]:
-        """What each work gave, but for those of slots that have failed. Waits for the device."""
+        """Waits for the device and returns the results by slot. Slots that have failed have
+        none."""
         arrays = [] if self._fetched is None else self._fetched.arrays()
         values = [torch.from_numpy(array) for array in arrays]
         results: dict[int, SlotResult] = {}
@@ -126,7 +130,7 @@ class DevicePoolingLaunch:
         return work.start + work.count == len(self.slots[work.slot].token_ids)
 
 
-def _all(hidden: Hidden) -> Tensor:
+def _token_rows(hidden: Hidden) -> Tensor:
     if hidden.rows is None:
         raise ValueError("the model gives no vector of each token")
     return hidden.rows

@@ -23,6 +23,8 @@ from penstock_worker.weights.weights import Weights
 
 
 class EncoderBody(LayerByLayer):
+    """An encoder's layers."""
+
     def __init__(self, model: EncoderModel) -> None:
         super().__init__()
         self._model = model
@@ -38,16 +40,19 @@ class EncoderBody(LayerByLayer):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Of one step. tokens, types: [tokens] int64, one input after the other.  lengths: of each."""
+    """The inputs of one step."""
 
     tokens: np.ndarray
+    """[tokens] int64, one input after another."""
     types: np.ndarray
+    """[tokens] int64, the token type of each."""
     lengths: list[int]
+    """Number of tokens of each input."""
 
 
 def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inputs:
-    """Raises PlanError for an input that is not to be computed whole, ValueError for a token type
-    that the model doesn't have."""
+    """Raises PlanError for an input that isn't computed whole, and ValueError for a token type that
+    the model doesn't have."""
     tokens: list[int] = []
     types = bytearray()
     for work in works:
@@ -73,8 +78,8 @@ def build_encoder(
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
 ) -> tuple[EncoderModel, Head | None]:
-    """Reads the weights, to where the kernels want them. Raises UnsupportedModel where they don't
-    fit the configuration."""
+    """Reads the weights to `device`. Returns the model and its classification head. Raises
+    UnsupportedModel for weights that don't fit the configuration."""
     config, pooling = prepared.config, setup.pooling
     if not isinstance(config, EncoderConfig):
         raise TypeError(f"{type(config).__name__} is no encoder's")
@@ -85,7 +90,7 @@ def build_encoder(
     head = None
     if pooling is not None and pooling.labels:
         head = encoder_head(config, weights, len(pooling.labels), head_ops)
-    # A head that isn't asked for, and BERT's pooler, which only its heads use.
+    # A head that isn't requested, and BERT's pooler, which only heads use.
     for name in tensors:
         if name.startswith(("pooler.", "classifier.", "pre_classifier.")):
             weights.ignore(name)

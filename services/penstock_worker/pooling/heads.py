@@ -1,4 +1,4 @@
-"""Classification heads over the vectors of inputs."""
+"""Classification heads on the vectors of inputs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
 Head = Callable[[Tensor], Tensor]
-"""[hidden] -> [labels], or [inputs, hidden] -> [inputs, labels]; float32."""
+"""Maps [hidden] to [labels], or [inputs, hidden] to [inputs, labels]; float32."""
 
 
 class HeadOps(Protocol):
-    """What heads are computed with. float32; an input's numbers never depend on the others."""
+    """The operations of heads, in float32. An input's result never depends on the others."""
 
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
-        """weight: [outputs, inputs].  bias: [outputs]."""
+        """`weight` is [outputs, inputs], `bias` [outputs]."""
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
-        """tanh or relu."""
+        """`kind` is tanh or relu."""
 
 
 @dataclass(frozen=True)
 class VectorProduct:
-    """Of one vector at a time."""
+    """A product with one vector at a time."""
 
     weight: Tensor
     bias: Tensor | None
@@ -41,7 +41,8 @@ class VectorProduct:
 
 
 class VectorOps:
-    """Plain torch, for one vector of an input: a row product each, so batches don't matter."""
+    """Plain torch, for the vector of one input at a time, so that the result doesn't depend on the
+    batch."""
 
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Product:
         return VectorProduct(weight, bias)
@@ -56,7 +57,8 @@ VECTORS: HeadOps = VectorOps()
 def encoder_head(
     config: EncoderConfig, weights: Weights, labels: int, ops: HeadOps = VECTORS
 ) -> Head:
-    """As transformers has it for the family. Raises UnsupportedModel for missing tensors."""
+    """Returns the family's head as transformers has it. Raises UnsupportedModel for missing
+    tensors."""
     size = config.hidden_size
     head = ENCODERS[config.family].head
     first = _dense(weights, head.inner, size, size, ops)
@@ -65,7 +67,7 @@ def encoder_head(
 
 
 def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:
-    """One matrix, without a bias."""
+    """Returns a head of one matrix without a bias."""
     return ops.product(weights.take("score.weight", (labels, hidden), torch.float32))
 
 

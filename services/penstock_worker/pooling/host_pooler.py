@@ -1,4 +1,4 @@
-"""Pooling on a host, which has done a step when it was told of it."""
+"""Pooling on a CPU, where a step is done when the call returns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from penstock_worker.pooling.pool import as_vectors, pooled
 
 @dataclass(frozen=True)
 class HostPoolingLaunch:
+    """Inputs of a step, whose results are known already."""
+
     results: dict[int, SlotResult]
 
     def settle(self) -> dict[int, SlotResult]:
@@ -25,6 +27,8 @@ class HostPoolingLaunch:
 
 @dataclass(frozen=True)
 class HostPooler:
+    """Computes pooling requests on a CPU."""
+
     body: Body
     head: Head | None
     config: PoolingConfig

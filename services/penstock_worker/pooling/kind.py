@@ -1,4 +1,4 @@
-"""Steps of a pooling model. What generates text knows nothing of it."""
+"""The kind of step of a pooling model. The code for generation doesn't know it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ class PoolingLaunch(Protocol):
     """Inputs of a step that were queued together."""
 
     def settle(self) -> dict[int, SlotResult]:
-        """What each work gave, but for those of slots that have failed. Waits for the device."""
+        """Waits for the device and returns the results by slot. Slots that have failed have
+        none."""
 
 
 class Pooler(Protocol):
-    """From a step's inputs to what their requests asked for."""
+    """Computes what pooling requests ask for."""
 
     @property
     def body(self) -> Computer:
         """The model without its output head."""
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> PoolingLaunch:
-        """Queues these works, and lets their slots go ahead of the device. Raises PlanError for a
+        """Queues these works and advances their slots ahead of the device. Raises PlanError for a
         slot that asks for text."""
 
 
 class Pool(StepKind[PoolingLaunch]):
-    """pooler and copies work on one queue; without KV there are no copies. No grammar is ever
-    compiled here."""
+    """The kind of step that pools. It never compiles a grammar."""
 
     def __init__(self, pooler: Pooler, slots: Slots, *, copies: Copies = NO_COPIES) -> None:
+        """`pooler` and `copies` work on the same queue. Without a KV cache there are no copies."""
         super().__init__(pooler.body, slots, copies, SlotGrammars())
         self._pooler = pooler
 

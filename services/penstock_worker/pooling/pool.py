@@ -1,7 +1,7 @@
-"""From the last layer's output to what a request asked for.
+"""Pooling: from the last layer's output to what a request asks for.
 
-Everything here works on one input's rows in fresh memory and in float32: its shape, and so its
-bits, depend on that input alone.
+Everything here works on the rows of a single input, in fresh memory and in float32. So the shapes,
+and with them the bits, depend on that input alone.
 """
 
 from __future__ import annotations
@@ -14,29 +14,34 @@ from penstock.protocol.common import Pooling, Vectors
 from penstock_worker.pooling.heads import Head
 
 LEAST_NORM = 1e-12
-"""A vector is divided by no less."""
+"""Smallest length that a vector is divided by."""
 
 
 def pooled(rows: Tensor, asked: Pooling, config: PoolingConfig, head: Head | None) -> Tensor:
-    """rows: [tokens, hidden] of one input; only the last one is needed where `mode` is last.
-    Returns [size], [labels] or [tokens, size], float32."""
+    """Returns what is asked of one input: [size], [labels] or [tokens, size], float32.
+
+    `rows` is [tokens, hidden]; if the mode is `last`, the last row suffices.
+    """
     wide = rows.float().clone()
     if asked.task == "token_embed":
         return finished(wide, asked, config)
-    vector = _one(wide, config.mode)
+    vector = _pooled_vector(wide, config.mode)
     return finished(scored(vector, head) if asked.task == "classify" else vector, asked, config)
 
 
 def scored(vectors: Tensor, head: Head | None) -> Tensor:
-    """What a head makes of [hidden], or of [inputs, hidden]."""
+    """Applies the head to [hidden] or [inputs, hidden]."""
     if head is None:
         raise ValueError("the model has no classification head")
     return head(vectors)
 
 
 def finished(values: Tensor, asked: Pooling, config: PoolingConfig) -> Tensor:
-    """values: an input's scores [labels], its vector [hidden] or its tokens' [tokens, hidden]. What
-    the request wants of them, cut, normalised or as probabilities."""
+    """Applies what the request asks for: truncation and normalisation, or probabilities.
+
+    `values` are an input's scores [labels], its vector [hidden], or its tokens' vectors [tokens,
+    hidden].
+    """
     if asked.task == "classify":
         wanted = asked.activate is None or asked.activate
         return activated(values, config.activation) if wanted else values
@@ -48,7 +53,7 @@ def finished(values: Tensor, asked: Pooling, config: PoolingConfig) -> Tensor:
     return values
 
 
-def _one(rows: Tensor, mode: PoolingMode) -> Tensor:
+def _pooled_vector(rows: Tensor, mode: PoolingMode) -> Tensor:
     match mode:
         case "mean":
             return rows.sum(0) / rows.shape[0]
@@ -61,7 +66,7 @@ def _one(rows: Tensor, mode: PoolingMode) -> Tensor:
 
 
 def activated(scores: Tensor, kind: Activation) -> Tensor:
-    """scores: [labels]."""
+    """`scores` is [labels]."""
     match kind:
         case "sigmoid":
             return torch.sigmoid(scores)
@@ -72,7 +77,8 @@ def activated(scores: Tensor, kind: Activation) -> Tensor:
 
 
 def as_vectors(values: Tensor) -> Vectors:
-    """For the wire: float32, little-endian. Raises ValueError for numbers that aren't finite."""
+    """Returns the values in wire format: float32, little-endian. Raises ValueError if any isn't
+    finite."""
     if not bool(torch.isfinite(values).all()):
         raise ValueError("the model gave numbers that are not finite")
     return Vectors(tuple(values.shape), values.contiguous().numpy().astype("<f4").tobytes())

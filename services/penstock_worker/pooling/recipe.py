@@ -1,4 +1,4 @@
-"""How a pooling model will be computed, and what comes of loading it."""
+"""How a pooling model will be computed, and what results from loading it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.runner import StepRunner
 
 BLOCKS_EACH = 3
-"""An encoder's blocks are only the engine's count of sequences: one for each that runs, and what it
-keeps free beside them."""
+"""Blocks per sequence that are reported for an encoder. It has no KV cache, so that blocks only let
+the engine core count sequences: one for each that runs, and those that it keeps free."""
 
 
 @dataclass(frozen=True)
 class PoolingParts:
-    """A pooling model that is loaded."""
+    """A loaded pooling model."""
 
     runner: StepRunner[Any]
-    blocks: int  # Of the KV pool.
-    host_blocks: int = 0  # Of the host tier.
-    kv_bytes: int = 0  # Memory of the pool.
-    copy_seconds: float = 0.0  # What a block takes to the host and back.
+    blocks: int  # Number of KV blocks.
+    host_blocks: int = 0  # Number of blocks of the host tier.
+    kv_bytes: int = 0  # Size of the KV cache.
+    copy_seconds: float = 0.0  # Time of copying a block to the host and back.
 
 
 @dataclass(frozen=True)
 class PoolingRecipe:
     """A pooling model before its weights are read."""
 
-    backend: str  # For people, as the next two.
+    backend: str  # For logs, as are the next two.
     dtype: str
     device_name: str
-    fingerprint: str  # All that the numbers depend on beside the model.
+    fingerprint: str  # Everything but the model that the numbers depend on.
     load: Callable[[Phases], PoolingParts]
-    """Reads the weights. The runner's parts are timed by the Phases."""
+    """Reads the weights. The phases measure the parts of a step."""
 
 
 def pooling_slots(prepared: PreparedModel, setup: Setup, blocks: int) -> Slots:

@@ -1,4 +1,4 @@
-"""Pooling models on the reference kernels: plain torch, on the CPU."""
+"""Pooling models on the reference kernels: plain torch on the CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock_worker.steps.threads import ShareThreads
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """Any pooling model. Raises StartupError for settings that no backend can follow."""
+    """For any pooling model. Raises StartupError for settings that no backend can follow."""
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
     fingerprint = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"

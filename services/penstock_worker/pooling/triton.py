@@ -1,4 +1,4 @@
-"""Pooling models on CUDA: Triton's kernels, steps queued.
+"""Pooling models on CUDA: Triton kernels and queued steps.
 
 With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow, for tests.
 """
@@ -45,7 +45,7 @@ from penstock_worker.weights.weights import Weights
 
 
 class TritonHeadOps:
-    """Of a head's float32 products, for all inputs of a step at once."""
+    """Float32 products of a head, for all inputs of a step at once."""
 
     def __init__(self, device: torch.device, *, batch_invariant: bool) -> None:
         self._products = TritonOps(device, torch.float32, batch_invariant=batch_invariant)
@@ -60,8 +60,8 @@ class TritonHeadOps:
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """Any pooling model. Raises ImportError without Triton, Unable for what its kernels can't run,
-    StartupError for settings that no backend can follow."""
+    """For any pooling model. Raises ImportError without Triton, Unable for a model that its kernels
+    can't run, and StartupError for settings that no backend can follow."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     device = generating.kernel_device(setup)
@@ -99,7 +99,7 @@ def _encoder(
                 f"not enough memory on the device for the weights: {error}"
             ) from error
         body = DeviceEncoderBody(model, pooling.mode, device, memory)
-        memory.release()  # What loading left behind.
+        memory.release()  # Temporary memory of loading.
         _profile(body, head, setup)
         memory.wait()
         memory.release()
@@ -122,7 +122,7 @@ def _encoder(
 
 
 def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
-    """The largest step, so that it is known to fit, and kernels are compiled."""
+    """Runs the largest step, so that it is known to fit and its kernels are compiled."""
     longest = setup.max_model_len
     whole, rest = divmod(max(setup.max_num_batched_tokens, longest), longest)
     lengths = ([longest] * whole + [rest] * (rest > 0))[: setup.max_num_seqs]
@@ -139,10 +139,10 @@ def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
 
 
 class PooledVectors:
-    """The Purpose of a decoder whose last norm's rows are wanted. labels: of its classification
-    head."""
+    """The Purpose of a decoder of which the rows after the last norm are wanted."""
 
     def __init__(self, config: ModelConfig, labels: int, ops: TritonHeadOps) -> None:
+        """`labels` is the number of labels of the classification head, 0 if there is none."""
         self.head: Head | None = None
         self._config = config
         self._labels = labels
@@ -165,12 +165,12 @@ def _decoder(
     threads: int,
     ranks: Ranks,
 ) -> PoolingRecipe:
-    # Its output head is not computed: as if it were the embedding, it is neither read nor needed.
+    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
     headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
     vectors = PooledVectors(config, len(pooling.labels), ops)
-    # A sequence decodes nothing, so there is nothing to capture.
+    # Nothing is decoded, so there are no steps to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless),
         msgspec.structs.replace(setup, enforce_eager=True),

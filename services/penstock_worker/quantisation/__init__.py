@@ -1,1 +1,1 @@
-"""Formats of weights: how files store them, and how each backend multiplies with them."""
+"""Weight formats: how files store them, and how each backend multiplies with them."""

@@ -1,4 +1,5 @@
-"""Weights and activations in FP8 e4m3, with a scale for each output and each row."""
+"""FP8 (e4m3) weights and activations, with a scale per output of the weights and per row of
+activations."""
 
 from __future__ import annotations
 

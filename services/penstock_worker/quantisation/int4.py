@@ -1,4 +1,4 @@
-"""Levels of 4 bits, with a scale for each group of inputs."""
+"""4-bit weights with a scale per group of inputs."""
 
 from __future__ import annotations
 

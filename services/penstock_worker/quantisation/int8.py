@@ -1,4 +1,4 @@
-"""Signed bytes, with a scale for each group of inputs."""
+"""8-bit weights (signed) with a scale per group of inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a format of weights is, and what a backend multiplies with."""
+"""Interfaces of weight formats, and of what backends multiply with."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from penstock_kernels.triton.linear.gguf_weights import Layout
 
 
 class Product(Protocol):
-    """A matrix with its bias, in the form that its kernels want."""
+    """A matrix with its bias, in the form that its kernel needs."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[rows, inputs] -> [rows, outputs], each row by itself."""
+        """Maps [rows, inputs] to [rows, outputs], each row independently."""
 
 
 class Table(Protocol):
-    """Rows that are looked up."""
+    """A matrix whose rows are looked up, such as an embedding."""
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """ids: [n] int64, each below `rows` -> [n, size], of the activations' dtype."""
+        """Returns the rows with these ids, [n, size] in the activations' dtype. `ids` is [n] int64,
+        each below `rows`."""
 
 
 class KeptMatrix(Protocol):
-    """A matrix [outputs, inputs] that a GPU holds as its file has it."""
+    """A matrix, [outputs, inputs], that stays quantised on a GPU as it is in its file."""
 
     @property
     def outputs(self) -> int: ...
@@ -40,52 +41,53 @@ class KeptMatrix(Protocol):
     def product(
         self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
     ) -> Product:
-        """bias: [outputs].  dtype: of the result; None: the input's."""
+        """`bias` is [outputs]. `dtype` is that of the result; None for the input's."""
 
     def table(self, dtype: torch.dtype) -> Table:
-        """dtype: of the rows."""
+        """`dtype` is that of the rows."""
 
 
 class KeptForm(NamedTuple):
-    """How the Triton kernels keep a quantised format: its own numbers, in another order."""
+    """How Triton kernels hold a quantised format: the file's numbers, in another order."""
 
     layout: Layout
-    """What the numbers mean."""
+    """How the numbers are decoded."""
     split: Callable[[Tensor], dict[str, Tensor]]
-    """uint8 [blocks, bytes] -> the tensors of GGUFWeights by name, each [blocks, groups or units,
-    …]."""
+    """Maps uint8 [blocks, bytes] to the tensors of GGUFWeights by name, each [blocks, groups or
+    units, …]."""
 
 
 class StoredFormat(NamedTuple):
-    """How a weight file stores elements: blocks of bytes."""
+    """How a weight file stores elements, in blocks of bytes."""
 
     name: str
-    """As GGUF and safetensors call the type."""
+    """The type's name in GGUF or safetensors."""
     elements: int
-    """Of a block."""
+    """Elements per block."""
     bytes: int
-    """Of a block."""
+    """Bytes per block."""
     decode: Callable[[Tensor], Tensor]
-    """uint8 [blocks, bytes] -> [blocks, elements], float32 or, of a plain format, its own dtype.
-    It is what the reference computes with, and any backend that has no product of its own."""
+    """Maps uint8 [blocks, bytes] to [blocks, elements], in float32, or for a plain format in its
+    own dtype. The reference computes with the result, as does any backend without a product for the
+    format."""
     plain: bool = False
-    """Whether elements are floating-point numbers, which may be quantised when they are loaded."""
+    """Whether elements are floating-point numbers, which may be quantised on load."""
     packed: bool = False
-    """Whether the CPU kernels pack it as it is (penstock_kernels.cpu.matrix.SOURCES)."""
+    """Whether the CPU kernels can pack it without decoding
+    (penstock_kernels.cpu.matrix.SOURCES)."""
     kept: KeptForm | None = None
-    """How the Triton kernels multiply with it; None: it is decoded when it is loaded."""
+    """How Triton kernels hold it; None if it is decoded on load."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """What matrices of floating-point numbers become when they are loaded: a value of the setting
-    `quantization`."""
+    """A value of the setting `quantization`: what floating-point matrices become on load."""
 
     name: str
     triton: Callable[[Tensor, Tensor | None, bool], Product | None]
-    """(weight [outputs, inputs] on the device, bias [outputs], batch_invariant) -> its product;
-    None: this matrix stays as it is."""
+    """Maps (weight [outputs, inputs] on the device, bias [outputs], batch_invariant) to a product;
+    None if this matrix stays unquantised."""
     cpu: MatrixKind | None = None
-    """What the CPU kernels pack matrices as; None: they can't."""
+    """What the CPU kernels pack matrices as; None if they can't."""
     capability: tuple[int, int] = (0, 0)
-    """Least compute capability of a GPU."""
+    """Lowest compute capability of a GPU that supports it."""

@@ -1,4 +1,4 @@
-"""Matrices packed into levels of 8 or 4 bits when they are loaded, for the Triton kernels."""
+"""Matrices quantised to 8 or 4 bits on load, for the Triton kernels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from penstock_worker.quantisation.interface import Product
 log = logs.get(__name__)
 
 MANY_ROWS = 128
-"""From here on packed weights are unpacked first: their kernel reads a weight once for each 16
-rows, and unpacking costs as much as reading it about 5 times.  Still to be measured."""
+"""From this many rows on, weights are unpacked before the product. The kernel for packed weights
+reads each weight once per 16 rows, and unpacking costs as much as reading it about 5 times. Not
+measured yet."""
 
 
 def packed_product(
     name: str, bits: int, weight: Tensor, bias: Tensor | None, batch_invariant: bool
 ) -> Product | None:
-    """Weights of 8 or 4 bits, activations as they are.
+    """Returns a product of weights with 8 or 4 bits and unquantised activations.
 
-    From MANY_ROWS rows on weights are unpacked, and rounded to x's dtype; with batch_invariant
-    never, so that all rows get the same bits.  None where no group of weights divides the inputs.
+    From MANY_ROWS rows on, weights are unpacked and rounded to x's dtype; never with
+    `batch_invariant`, so that all rows get the same bits. Returns None if no supported group size
+    divides the inputs.
     """
     from penstock_kernels.triton.linear.dequantise import dequantise
     from penstock_kernels.triton.linear.weight_only import GROUPS, pack, weight_only_linear

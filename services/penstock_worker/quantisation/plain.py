@@ -1,4 +1,4 @@
-"""Floating-point numbers, one to a block."""
+"""Unquantised floating-point formats, with one element per block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats of weights that are known. A new one is a module beside these and its line here."""
+"""All known weight formats. A new one needs a module beside these, and its line here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from penstock_worker.quantisation.interface import Quantization, StoredFormat
 from penstock_worker.quantisation.plain import BF16, F16, F32
 
 FORMATS: dict[str, StoredFormat] = {each.name: each for each in (F32, F16, BF16, *GGUF_FORMATS)}
-"""What weight files store, by the name that GGUF and safetensors give the type."""
+"""Types that weight files may store, by their name in GGUF and safetensors."""
 
 QUANTIZATIONS: dict[str, Quantization] = {each.name: each for each in (INT8, INT4, FP8)}
-"""What the setting `quantization` makes of floating-point matrices. `none` leaves them."""
+"""Values of the setting `quantization`, which quantise floating-point matrices on load. `none`
+leaves them as they are."""
 
 
 def check_quantization(quantization: str, device: torch.device) -> None:
-    """Raises StartupError unless the Triton kernels can quantise products on `device` so."""
+    """Raises StartupError unless the Triton kernels support this quantization on `device`."""
     if quantization == "none":
         return
     if quantization not in QUANTIZATIONS:

@@ -1,4 +1,4 @@
-"""Choosing next tokens from logits: on the CPU kernels, or in torch where they are missing."""
+"""Samples next tokens from logits: by the CPU kernels, or in torch where these are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ log = logs.get(__name__)
 
 
 def choose(threads: int) -> Sampler:
-    """The fastest that this machine has. threads: that one call may use."""
+    """Returns the fastest sampler that this machine supports. `threads` is what one call may
+    use."""
     try:
         return CPUSampler(threads)
     except ImportError as error:

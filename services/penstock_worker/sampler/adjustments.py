@@ -1,4 +1,4 @@
-"""How the logits of a sequence are changed before a token is chosen."""
+"""Adjustments of a sequence's logits before a token is sampled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_worker.sampler.penalties import Penalties, PromptIds
 
 
 class RequestAdjustments:
-    """What the sequences of one request have in common: made once, and not changed."""
+    """The part that all sequences of a request share; made once and immutable."""
 
     def __init__(
         self, wanted: LogitsAdjustments, prompt_token_ids: Sequence[int], vocab: int
@@ -25,7 +25,8 @@ class RequestAdjustments:
         self.bad_words = BadWords(wanted.bad_words) if wanted.bad_words else None
 
     def penalties(self, output: Sequence[int]) -> Penalties | None:
-        """Of a sequence that has emitted `output`; None: nothing is penalised."""
+        """Returns the penalties of a sequence that has emitted `output`, or None if nothing is
+        penalised."""
         wanted = self.wanted
         if not wanted.presence and not wanted.frequency and wanted.repetition == 1.0:
             return None
@@ -39,17 +40,17 @@ class RequestAdjustments:
 
     @cached_property
     def bias_ids(self) -> np.ndarray:
-        """int32, in the order of the bias."""
+        """int32, in the order of `bias`."""
         return np.fromiter(self.wanted.bias, np.int32, len(self.wanted.bias))
 
     @cached_property
     def biases(self) -> np.ndarray:
-        """float64, in the order of the bias."""
+        """float64, in the order of `bias`."""
         return np.fromiter(self.wanted.bias.values(), np.float64, len(self.wanted.bias))
 
     @cached_property
     def allowed(self) -> np.ndarray | None:
-        """[vocab] bool, not to be changed; None: all."""
+        """[vocab] bool, read-only; None if all ids are allowed."""
         if self.wanted.allowed is None:
             return None
         mask = np.zeros(self._vocab, dtype=bool)
@@ -58,34 +59,36 @@ class RequestAdjustments:
 
     @cached_property
     def allowed_words(self) -> np.ndarray | None:
-        """`allowed`, a bit each (see bits.py), not to be changed; None: all."""
+        """`allowed` as a bitmask (see bits.py), read-only; None if all ids are allowed."""
         return None if self.allowed is None else words_of(self.allowed)
 
     @cached_property
     def disallowed(self) -> np.ndarray:
-        """The ids that aren't `allowed`, int32, ascending."""
+        """The ids that are not in `allowed`, int32, ascending."""
         if self.allowed is None:
             return np.zeros(0, np.int32)
         return np.flatnonzero(~self.allowed).astype(np.int32)
 
 
 class SequenceAdjustments:
-    """Allowed ids, bad words, biases and penalties of one sequence."""
+    """The allowed ids, bad words, biases and penalties of one sequence."""
 
     def __init__(self, request: RequestAdjustments, output: Sequence[int]) -> None:
-        """output: ids that it has emitted; `advance` is told each new one."""
+        """`output` has the ids that the sequence has emitted. Each later one is passed to
+        `advance`."""
         self._request = request
         self._bad_words = request.bad_words
         self._state = 0 if self._bad_words is None else self._bad_words.after(output)
         self.penalties = request.penalties(output)
 
     def beside(self, output: Sequence[int]) -> SequenceAdjustments:
-        """Of another sequence of the same request, which has emitted `output`."""
+        """Returns the adjustments of another sequence of the same request, which has emitted
+        `output`."""
         return SequenceAdjustments(self._request, output)
 
     @property
     def bias(self) -> dict[int, float]:
-        """What is added to the logits of ids."""
+        """What is added to the logit of an id."""
         return self._request.wanted.bias
 
     @property
@@ -100,7 +103,7 @@ class SequenceAdjustments:
 
     @property
     def allowed(self) -> np.ndarray | None:
-        """[vocab] bool, not to be changed; None: all."""
+        """[vocab] bool, read-only; None if all ids are allowed."""
         return self._request.allowed
 
     @property
@@ -110,12 +113,12 @@ class SequenceAdjustments:
 
     @property
     def allowed_words(self) -> np.ndarray | None:
-        """`allowed`, a bit each (see bits.py), not to be changed; None: all."""
+        """`allowed` as a bitmask (see bits.py), read-only; None if all ids are allowed."""
         return self._request.allowed_words
 
     @property
     def disallowed(self) -> np.ndarray:
-        """The ids that aren't `allowed`, int32: most steps need no more."""
+        """The ids that are not in `allowed`, int32. Most steps need nothing else of it."""
         return self._request.disallowed
 
     @property
@@ -125,17 +128,17 @@ class SequenceAdjustments:
 
     @property
     def banned_ids(self) -> np.ndarray:
-        """`banned`: int32, ascending, not to be changed. The same array wherever sequences of one
-        request stand alike."""
+        """`banned` as int32, ascending, read-only. It is the same array for all sequences of a
+        request that are in the same state."""
         return self._banned.array
 
     @property
     def ban_follows_output(self) -> bool:
-        """Whether `banned` may be another after the next token."""
+        """Whether `banned` may change with the next token."""
         return self._bad_words is not None and self._bad_words.follows_output
 
     def advance(self, token: int) -> None:
-        """The output has one token more."""
+        """Updates the state with a token that was emitted."""
         if self.penalties is not None:
             self.penalties.advance(token)
         if self._bad_words is not None:
@@ -146,14 +149,15 @@ class SequenceAdjustments:
         return NOTHING if self._bad_words is None else self._bad_words.banned(self._state)
 
     def forbids(self, token: int) -> bool:
-        """Whether it may not be the next."""
+        """Returns whether the token must not come next."""
         return token in self.banned or (self.allowed is not None and not self.allowed[token])
 
 
 def adjustments_of(
     sampling: TokenSampling, token_ids: Sequence[int], num_prompt: int, vocab: int
 ) -> SequenceAdjustments | None:
-    """Of a sequence whose first `num_prompt` tokens are its prompt; None where it has none."""
+    """Returns the adjustments of a sequence whose first `num_prompt` tokens are its prompt, or None
+    if it has none."""
     if sampling.adjustments is None:
         return None
     prompt_token_ids, output = token_ids[:num_prompt], token_ids[num_prompt:]

@@ -1,7 +1,8 @@
-"""Sequences of tokens that an output may not hold.
+"""Token sequences that an output must not contain.
 
-An automaton over token ids: Aho and Corasick, "Efficient string matching", 1975.  Its states are
-the beginnings of words; an output is in that of the longest one that it ends in.
+They are matched by an automaton over token ids (Aho and Corasick, "Efficient string matching",
+1975). Its states are the proper prefixes of words; an output is in the state of the longest prefix
+that it ends with.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import numpy as np
 _START = 0
 _NO_STATE = -1
 _TOKEN_BITS = 32
-"""A step of the automaton has one number as its key: the state, and the token in so many bits."""
+"""A transition's key is one integer: the state, shifted by this many bits, and the token."""
 
 
 class Banned(msgspec.Struct, frozen=True):
-    """Ids that can't come next. array: the same, int32, ascending, not to be changed."""
+    """Ids that must not come next."""
 
     ids: frozenset[int]
+    """As a set."""
     array: np.ndarray
+    """As int32, ascending, read-only."""
 
     @staticmethod
     def of(ids: Iterable[int]) -> Banned:
@@ -35,41 +38,41 @@ NOTHING = Banned.of(())
 
 
 class BadWords:
-    """The words of one request, shared by all its sequences: each has a state of its own. May be
-    asked from several threads.
+    """The words of one request. All of its sequences share this automaton; each has a state of its
+    own. May be used by several threads.
 
-    words: each at least one token long.  Takes time and memory in proportion to their tokens; what
-    `banned` keeps is bounded by the square of their number.
+    Each word has at least one token. Construction takes time and memory in proportion to the words'
+    tokens. What `banned` caches is bounded by the square of the number of words.
     """
 
     def __init__(self, words: Iterable[tuple[int, ...]]) -> None:
         self._onward: dict[int, int] = {}
-        """By state and token: the state that is one token longer."""
+        """Transitions, by state and token: the state that is one token longer."""
         self._last: dict[int, list[int]] = {}
-        """By state: ids that complete a word of which only that token is missing."""
-        self._fall = [_NO_STATE]
-        """By state: the longest other one that it ends in."""
+        """By state: ids that complete a word of which only the last token is missing."""
+        self._failure_links = [_NO_STATE]
+        """Failure links, by state: the longest other state that it ends with."""
         self._ended = [_NO_STATE]
-        """By state: the longest in `_last` that it ends in, itself among them."""
+        """By state: the longest state in `_last` that it ends with, which may be itself."""
         self._kept: dict[int, Banned] = {}
-        self._link(self._begin(words))
+        self._set_failure_links(self._make_states(words))
 
     @property
     def follows_output(self) -> bool:
-        """Whether `banned` is another in some state than at the start."""
+        """Whether `banned` differs between states."""
         return bool(self._onward)
 
     def after(self, output: Iterable[int]) -> int:
-        """The state after an output."""
+        """Returns the state after an output."""
         state = _START
         for token in output:
             state = self.step(state, token)
         return state
 
     def step(self, state: int, token: int) -> int:
-        """The state after one more token. Constant time, as a mean over an output: a state falls
-        no more often than tokens have led onward."""
-        onward, fall = self._onward, self._fall
+        """Returns the state after one more token. Takes constant time on average over an output,
+        because failure links are followed at most as often as tokens have been matched."""
+        onward, fall = self._onward, self._failure_links
         while state != _NO_STATE:
             found = onward.get(state << _TOKEN_BITS | token)
             if found is not None:
@@ -78,7 +81,8 @@ class BadWords:
         return _START
 
     def banned(self, state: int) -> Banned:
-        """What would complete a word now. Made when it is first asked for, and kept."""
+        """Returns the ids that would complete a word in this state. Computed on first use and
+        cached."""
         longest = self._ended[state]
         if longest == _NO_STATE:
             return NOTHING
@@ -88,17 +92,17 @@ class BadWords:
         return found
 
     def _completing(self, state: int) -> set[int]:
-        """state: of `_last`."""
+        """Returns the ids that complete a word. `state` must be in `_last`."""
         ids: set[int] = set()
         while state != _NO_STATE:
             ids.update(self._last[state])
-            shorter = self._fall[state]
+            shorter = self._failure_links[state]
             state = _NO_STATE if shorter == _NO_STATE else self._ended[shorter]
         return ids
 
-    def _begin(self, words: Iterable[tuple[int, ...]]) -> list[list[tuple[int, int, int]]]:
-        """Makes the states, falling nowhere yet. By their length: (state, the one that it goes on
-        from, by which token)."""
+    def _make_states(self, words: Iterable[tuple[int, ...]]) -> list[list[tuple[int, int, int]]]:
+        """Makes the states, whose failure links all lead to the start. Returns, for each length,
+        [(state, the state it extends, by which token)]."""
         onward, lengths = self._onward, list[list[tuple[int, int, int]]]()
         for word in words:
             state = _START
@@ -106,8 +110,8 @@ class BadWords:
                 key = state << _TOKEN_BITS | token
                 longer = onward.get(key)
                 if longer is None:
-                    longer = onward[key] = len(self._fall)
-                    self._fall.append(_START)
+                    longer = onward[key] = len(self._failure_links)
+                    self._failure_links.append(_START)
                     if length == len(lengths):
                         lengths.append([])
                     lengths[length].append((longer, state, token))
@@ -115,9 +119,10 @@ class BadWords:
             self._last.setdefault(state, []).append(word[-1])
         return lengths
 
-    def _link(self, lengths: list[list[tuple[int, int, int]]]) -> None:
-        """Finds where states fall, the shortest first: all that they fall to are linked by then."""
-        fall, last = self._fall, self._last
+    def _set_failure_links(self, lengths: list[list[tuple[int, int, int]]]) -> None:
+        """Sets the failure links, shortest states first, so that the links it follows are already
+        set."""
+        fall, last = self._failure_links, self._last
         ended = self._ended = [_NO_STATE] * len(fall)
         if _START in last:
             ended[_START] = _START

@@ -1,4 +1,5 @@
-"""Sets of token ids with a bit each, as the CUDA kernels read them: bit i % 32 of word i // 32."""
+"""Bitmasks of token ids, in the layout that the CUDA kernels read: id i is bit i % 32 of word i //
+32."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _WORD = 32
 
 
 def words_of(ids: np.ndarray) -> np.ndarray:
-    """[vocab] bool -> [ceil(vocab / 32)] int32."""
+    """Packs [vocab] bool into [ceil(vocab / 32)] int32."""
     words = np.zeros(-(-len(ids) // _WORD), np.int32)
     packed = np.packbits(ids, bitorder="little")
     words.view(np.uint8)[: len(packed)] = packed
@@ -20,12 +21,12 @@ def words_of(ids: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def everything(vocab: int) -> np.ndarray:
-    """All ids. Not to be changed."""
+    """Returns the mask of all ids, read-only."""
     return words_of(np.ones(vocab, dtype=bool))
 
 
 def without(words: np.ndarray, ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
-    """A copy that lacks `ids`; those beyond the vocabulary mean nothing."""
+    """Returns a copy of the mask without `ids`. Ids outside of the vocabulary are ignored."""
     left = words.copy()
     if not len(ids):
         return left

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
-from penstock_kernels.cpu.edits import Edit
+from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, Sampled, sample, uniform
@@ -17,22 +17,23 @@ from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
-class _Own(threading.local):
-    """Each calling thread's memory."""
+class _ThreadMemory(threading.local):
+    """Scratch memory of each calling thread."""
 
     def __init__(self) -> None:
         self.scratch = Scratch()
 
 
 class CPUSampler:
-    """threads: that one call may use. Raises ImportError without the library."""
+    """Samples by the C++ library."""
 
     fingerprint = "cpu"
 
     def __init__(self, threads: int) -> None:
+        """`threads` is what one call may use. Raises ImportError without the library."""
         load()
         self._threads = threads
-        self._own = _Own()
+        self._memory = _ThreadMemory()
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
         draws = uniform(
@@ -41,9 +42,9 @@ class CPUSampler:
             [request.emitted for request in requests],
         )
         rows = [_row(request, draw) for request, draw in zip(requests, draws.tolist(), strict=True)]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
+        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
         return [
-            request.judge(_choice(request.sampling.logprobs, token, sampled, row))
+            request.judge(_sampled_token(request.sampling.logprobs, token, sampled, row))
             for row, (request, token) in enumerate(
                 zip(requests, sampled.tokens.tolist(), strict=True)
             )
@@ -53,7 +54,7 @@ class CPUSampler:
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
         rows = [Row(given=token, logprobs=count) for token in tokens]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._own.scratch)
+        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]
@@ -69,15 +70,19 @@ def _row(request: SampleRequest, draw: float) -> Row:
         draw,
         request.held_back(),
         sampling.logprobs,
-        None if request.adjustments is None else _edit(request.adjustments),
+        None if request.adjustments is None else _row_adjustments(request.adjustments),
     )
 
 
-def _edit(adjustments: SequenceAdjustments) -> Edit | None:
+def _row_adjustments(adjustments: SequenceAdjustments) -> CPURowAdjustments | None:
     penalties = adjustments.penalties
     if penalties is None:
-        return Edit(adjustments.bias_ids, adjustments.biases) if adjustments.bias else None
-    return Edit(
+        return (
+            CPURowAdjustments(adjustments.bias_ids, adjustments.biases)
+            if adjustments.bias
+            else None
+        )
+    return CPURowAdjustments(
         adjustments.bias_ids,
         adjustments.biases,
         penalties.ids,
@@ -88,7 +93,7 @@ def _edit(adjustments: SequenceAdjustments) -> Edit | None:
     )
 
 
-def _choice(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
+def _sampled_token(wanted: int | None, token: int, sampled: Sampled, row: int) -> SampledToken:
     if token < 0:
         return SampledToken(error=NOT_FINITE)
     return SampledToken(token, None if wanted is None else _logprobs(sampled, row))

@@ -1,7 +1,7 @@
-"""Choosing tokens by the CUDA kernels, without waiting for them.
+"""Samples by the CUDA kernels, without waiting for them.
 
-Nothing here reads the device before `DeviceSamples.sampled`: a step is launched with what the host
-knows by then, and the penalties of tokens that it doesn't know yet are counted on the device.
+Nothing here reads from the device before `DeviceSamples.sampled`. A step is launched with what the
+host knows by then; tokens that it doesn't know yet are counted on the device, for penalties.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
+from penstock_kernels.triton.sampling.adjustments import adjust_rows
 from penstock_kernels.triton.sampling.argmax import argmax
-from penstock_kernels.triton.sampling.edits import edit_rows
 from penstock_kernels.triton.sampling.log_probs import TopLogProbs
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
-from penstock_worker.sampler.device_adjustments import StepAdjustments, edited
+from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
 from penstock_worker.sampler.device_logprobs import top_log_probs
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
@@ -30,32 +30,33 @@ _FAILED = SampledToken(error=NOT_FINITE)
 
 
 class DeviceSamples:
-    """A step's tokens on their way. tokens: [rows] int64, on the device; -1: a logit of the row
-    isn't a finite number."""
+    """The tokens of a step, which the device may still be sampling."""
 
     def __init__(
         self, requests: list[SampleRequest], tokens: Tensor, fetched: Fetched, told: dict[int, int]
     ) -> None:
-        """told: of rows whose log-probabilities come too, where they are in them."""
+        """`tokens` is [rows] int64 on the device, where -1 means that the row has a logit that is
+        not finite. `told` maps rows whose log-probabilities are fetched to their place among
+        these."""
         self.tokens = tokens
         self._requests = requests
         self._fetched = fetched
-        self._told = told
+        self._logprob_places = told
 
     def done(self) -> bool:
-        """Whether `sampled` wouldn't wait."""
+        """Returns whether `sampled` would return without waiting."""
         return self._fetched.done()
 
     def sampled(self) -> list[SampledToken]:
-        """Waits for this step's tokens, and for nothing that was queued after them.
+        """Waits for this step's tokens, but for nothing that was queued after them.
 
-        To be called before the requests' adjustments are told a token that comes after these.
+        Must be called before the requests' adjustments are advanced by any later token.
         """
         tokens, *arrays = self._fetched.arrays()
         choices = [SampledToken(token) if token >= 0 else _FAILED for token in tokens.tolist()]
         if arrays:
-            tops = _Tops(*arrays)
-            for row, place in self._told.items():
+            tops = _HostTopLogProbs(*arrays)
+            for row, place in self._logprob_places.items():
                 token, wanted = choices[row].token, self._requests[row].sampling.logprobs
                 if token is not None and wanted is not None:
                     choices[row] = SampledToken(token, tops.of(place, wanted))
@@ -65,8 +66,8 @@ class DeviceSamples:
         ]
 
 
-class _Tops:
-    """TopLogProbs on the host."""
+class _HostTopLogProbs:
+    """TopLogProbs, copied to the host."""
 
     def __init__(self, own: np.ndarray, ids: np.ndarray, top: np.ndarray) -> None:
         self._own: list[float] = np.maximum(own, np.float32(IMPOSSIBLE)).tolist()
@@ -78,14 +79,10 @@ class _Tops:
 
 
 class DeviceSampler:
-    """Samples for slots 0 to max_slots - 1, on torch's current stream. Used by one thread.
+    """Samples for slots 0 to max_slots - 1, on torch's current stream. Must be used by one thread.
 
-    The same tokens as the reference's, as far as the device's exp is the host's.  Keeps
-    4 * max_slots * vocab bytes on the device, for the counts of penalties.
-
-    batch_invariant: a row is drawn from by the same compiled code whatever the others ask for;
-    else a step in which none asks for top_k, top_p or min_p takes a shorter way through the
-    same sums.
+    It samples the same tokens as the reference, as far as the device's exp equals the host's. It
+    keeps 4 * max_slots * vocab bytes on the device, for the counts of penalties.
     """
 
     fingerprint = "triton"
@@ -93,19 +90,24 @@ class DeviceSampler:
     def __init__(
         self, device: torch.device, vocab: int, max_slots: int, *, batch_invariant: bool = False
     ) -> None:
+        """With `batch_invariant`, each row is sampled by the same compiled code whatever the other
+        rows request. Otherwise a step without any top_k, top_p or min_p takes a shorter path
+        through the same sums."""
         self._vocab = vocab
-        self._one_way = batch_invariant
+        self._batch_invariant = batch_invariant
         self._transfers = transfers(device)
         self._table = SlotTable(max_slots, vocab)
         self._counts = SlotCounts(device, vocab, max_slots)
 
     def forget(self, slot: int) -> None:
-        """Its sequence is gone, or what was launched for it since the host last knew is void."""
+        """Forgets what is kept of a slot, because its sequence is gone, or because what was
+        launched for it has failed."""
         self._table.forget(slot)
         self._counts.forget(slot)
 
     def needs_host(self, request: SampleRequest) -> bool:
-        """Whether it can only be made once the host knows the slot's newest token."""
+        """Returns whether the request can be made only when the host knows the slot's newest
+        token."""
         if request.allowed is not None:
             return True
         return request.adjustments is not None and request.adjustments.ban_follows_output
@@ -113,16 +115,20 @@ class DeviceSampler:
     def launch(
         self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
     ) -> DeviceSamples:
-        """Queues the choice of a token for each row.
+        """Queues the sampling of one token for each row.
 
-        logits: [rows, vocab] float32 on the device, contiguous; not changed, and not to be before
-        the queue has come here.  requests: `emitted` counts tokens that are still on their way; the
-        `adjustments` of penalties may lack these.  slots: of the rows, distinct.
-        Raises ValueError for a slot with penalties whose counts neither side has.
+        `logits`: [rows, vocab] float32 on the device, contiguous. They are not modified, and must
+        not be until the queue has passed this call.
+        `requests`: `emitted` includes tokens that are still being sampled; the counts in
+        `adjustments` may lack these.
+        `slots`: those of the rows, distinct.
+
+        Raises ValueError for a slot with penalties whose counts neither the host nor the device
+        has.
         """
         self._table.learn(requests, slots)
         places = np.array(slots, dtype=np.int64)
-        which = edited(requests)
+        which = adjusted(requests)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
         told = np.flatnonzero(wanted >= 0)
@@ -136,19 +142,19 @@ class DeviceSampler:
         if 0 < len(told) < len(requests):
             arrays["told"] = told
         sent = self._send(arrays)
-        draws = None if greedy else _draws(sent)
-        cuts = not greedy and (self._one_way or self._table.cuts(places))
+        draws = None if greedy else _sampling_rows(sent)
+        cuts = not greedy and (self._batch_invariant or self._table.cuts(places))
         if step is None:
-            tokens = _chosen(logits, draws, holes=False, cuts=cuts)
+            tokens = _sampled_tokens(logits, draws, holes=False, cuts=cuts)
         else:
             raw = argmax(logits)
-            edited_logits = edit_rows(logits, step.rows(sent))
-            tokens = _chosen(edited_logits, draws, holes=True, cuts=cuts)
+            adjusted_logits = adjust_rows(logits, step.rows(sent))
+            tokens = _sampled_tokens(adjusted_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
         if not len(told):
             return DeviceSamples(requests, tokens, self._transfers.fetch([tokens]), {})
-        tops = _tops(logits, tokens, int(wanted.max()), sent.get("told"))
+        tops = _top_log_probs(logits, tokens, int(wanted.max()), sent.get("told"))
         fetched = self._transfers.fetch([tokens, tops.own, tops.ids, tops.top])
         return DeviceSamples(
             requests, tokens, fetched, {row: place for place, row in enumerate(told.tolist())}
@@ -157,8 +163,8 @@ class DeviceSampler:
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
-        """Sampler.score of logits on the device: what it gives waits for them, and for nothing
-        that was queued after them."""
+        """Queues Sampler.score for logits on the device. Calling the result waits for the scores,
+        but for nothing that was queued after them."""
         (given,) = self._transfers.send([np.array(tokens, dtype=np.int64)])
         tops = top_log_probs(logits, given, min(count, self._vocab))
         fetched = self._transfers.fetch([argmax(logits), tops.own, tops.ids, tops.top])
@@ -167,16 +173,17 @@ class DeviceSampler:
             best, *arrays = fetched.arrays()
             if (best < 0).any():
                 return None
-            found = _Tops(*arrays)
+            found = _HostTopLogProbs(*arrays)
             return [found.of(row, count) for row in range(len(tokens))]
 
         return told
 
     def warm_up(self, logits: Tensor) -> None:
-        """Launches all kernels, so that they are compiled, and takes the most memory that so many
-        rows ever do (but for more log-probabilities than the kernel tells). Waits.
+        """Launches all kernels, so that they are compiled, and allocates the most memory that a
+        step of so many rows can need (except for more log-probabilities than the kernel supports).
+        Waits for the device.
 
-        Forgets all slots.  logits: as for `launch`.
+        Forgets all slots. `logits` is as for `launch`.
         """
         slots = list(range(len(logits)))
         greedy, drawn = TokenSampling(0, temperature=0.0), TokenSampling(0, top_k=5, top_p=0.5)
@@ -198,21 +205,24 @@ class DeviceSampler:
         return dict(zip(arrays, self._transfers.send(list(arrays.values())), strict=True))
 
 
-def _chosen(logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool) -> Tensor:
-    """draws: None: the argmax.  holes, cuts: see sample_rows."""
+def _sampled_tokens(
+    logits: Tensor, draws: SamplingRows | None, *, holes: bool, cuts: bool
+) -> Tensor:
+    """Returns the sampled tokens, or the argmax if `draws` is None. For `holes` and `cuts` see
+    sample_rows."""
     if draws is None:
         return argmax(logits, holes=holes)
     return sample_rows(logits, draws, holes=holes, cuts=cuts)
 
 
-def _draws(sent: dict[str, Tensor]) -> SamplingRows:
+def _sampling_rows(sent: dict[str, Tensor]) -> SamplingRows:
     temperature, top_p, min_p = sent["wide"][:3].view(torch.float64).unbind()
     seed, sequence, token = sent["wide"][3:].unbind()
     return SamplingRows(temperature, sent["top_k"], top_p, min_p, seed, sequence, token)
 
 
-def _tops(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
-    """rows: of which; None: of all."""
+def _top_log_probs(logits: Tensor, tokens: Tensor, count: int, rows: Tensor | None) -> TopLogProbs:
+    """Returns the log-probabilities of the given rows, or of all rows if `rows` is None."""
     if rows is None:
         return top_log_probs(logits, tokens, count)
     return top_log_probs(logits[rows], tokens[rows], count)

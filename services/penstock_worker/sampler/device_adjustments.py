@@ -1,4 +1,4 @@
-"""How a step's logits are to be changed, as arrays for the device."""
+"""The logits adjustments of a step, as arrays for the device."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from penstock_kernels.triton.sampling.edits import EditRows
+from penstock_kernels.triton.sampling.adjustments import DeviceRowAdjustments
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.masks import Masks
 from penstock_worker.sampler.slot_counts import CountsFill, SlotCounts
 
 
-def edited(requests: list[SampleRequest]) -> list[int]:
-    """The rows whose logits may be changed before a token is chosen."""
+def adjusted(requests: list[SampleRequest]) -> list[int]:
+    """Returns the rows whose logits may be adjusted before sampling."""
     return [
         row
         for row, request in enumerate(requests)
@@ -26,7 +26,7 @@ def edited(requests: list[SampleRequest]) -> list[int]:
 
 
 def masked(request: SampleRequest) -> bool:
-    """Whether some ids may be held back: only then is its mask looked for."""
+    """Returns whether the request may hold back ids, so that it needs a mask."""
     adjustments = request.adjustments
     return (
         request.allowed is not None
@@ -36,7 +36,7 @@ def masked(request: SampleRequest) -> bool:
 
 
 class StepAdjustments:
-    """The edits of one step. requests: of its rows.  slots: theirs.  which: rows that have any."""
+    """The logits adjustments of one step."""
 
     def __init__(
         self,
@@ -46,11 +46,13 @@ class StepAdjustments:
         counts: SlotCounts,
         vocab: int,
     ) -> None:
+        """`requests` and `slots` are those of the step's rows; `which` are the rows that have
+        adjustments."""
         self._counts = counts
         self._masks = Masks(vocab)
         self._mask_rows = np.full(len(requests), -1, np.int32)
         self._seen_rows = np.full(len(requests), -1, np.int32)
-        # Rounded up to an even number: each of the three begins at 16 bytes.
+        # Rounded up to an even number, so that each of the three is aligned to 16 bytes.
         self._numbers = np.zeros((3, len(requests) + len(requests) % 2))
         self._penalties: list[tuple[float, float, float]] = []
         self._bias_counts = np.zeros(len(requests) + 1, np.int32)
@@ -63,12 +65,12 @@ class StepAdjustments:
             if masked(request):
                 self._mask_rows[row] = self._masks.place(request)
             if request.adjustments is not None:
-                self._rule(row, slots[row], request, request.adjustments)
+                self._add(row, slots[row], request, request.adjustments)
         punished = np.flatnonzero(self._seen_rows >= 0)
         if len(punished):
             self._numbers[:, punished] = np.array(self._penalties).T
 
-    def _rule(
+    def _add(
         self, row: int, slot: int, request: SampleRequest, adjustments: SequenceAdjustments
     ) -> None:
         if adjustments.bias:
@@ -86,9 +88,9 @@ class StepAdjustments:
             self._fills.append(fill)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What must be on the device; by names that `rows` knows."""
+        """Returns what must be copied to the device, by the names that `rows` expects."""
         arrays = {
-            # The lists' first entry is no row's: none of them is empty so.
+            # The lists begin with an entry of no row, so that none of them is empty.
             "bias_starts": np.cumsum(self._bias_counts, dtype=np.int32) + np.int32(1),
             "bias_ids": np.concatenate(self._bias_ids),
             "biases": np.concatenate(self._biases),
@@ -102,13 +104,14 @@ class StepAdjustments:
             arrays[f"seen of {fill.slot}"] = fill.seen
         return arrays
 
-    def rows(self, sent: Mapping[str, Tensor]) -> EditRows:
-        """sent: the arrays, on the device. Fills the counts that were missing there."""
+    def rows(self, sent: Mapping[str, Tensor]) -> DeviceRowAdjustments:
+        """Returns the kernel's arguments. `sent` are the arrays on the device. Also fills in the
+        counts that are missing there."""
         for fill in self._fills:
             ids, seen = sent[f"ids of {fill.slot}"], sent[f"seen of {fill.slot}"]
             self._counts.fill(fill.slot, self._counted[fill.slot], ids, seen)
         presence, frequency, repetition = sent["numbers"].unbind()
-        return EditRows(
+        return DeviceRowAdjustments(
             sent["bias_starts"],
             sent["bias_ids"],
             sent["biases"],
@@ -122,6 +125,6 @@ class StepAdjustments:
         )
 
     def count(self, sent: Mapping[str, Tensor], tokens: Tensor) -> None:
-        """The step's tokens were chosen. tokens: [rows] int64, on the device."""
+        """Queues the counting of the step's tokens, [rows] int64 on the device."""
         if self._counted:
             self._counts.count(sent["seen_rows"], tokens, self._counted)

@@ -1,4 +1,4 @@
-"""Log-probabilities of a step's tokens, on their device."""
+"""Log-probabilities of sampled tokens, computed on the device."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from torch import Tensor
 from penstock_kernels.triton.sampling.log_probs import MOST, TopLogProbs, log_probs
 
 _SIZES = (0, 8, 32, MOST)
-"""How many of the likeliest the kernel is asked for: each number is compiled by itself."""
+"""Numbers of top tokens that the kernel is called with. It is compiled for each of them."""
 
 _SORTED_ROWS = 16
-"""Rows that are sorted at once, where a kernel can't tell so many."""
+"""Rows that are sorted at a time, if more top tokens are requested than the kernel supports."""
 
 
 def top_log_probs(logits: Tensor, tokens: Tensor, count: int) -> TopLogProbs:
-    """Of each row's token, and of its `count` likeliest or some more: a row's first are the same.
+    """Returns the log-probabilities of each row's token and of its `count` most likely ones. There
+    may be more of these than asked for, which doesn't change the first.
 
-    logits: [rows, vocab] float32, contiguous.  tokens: [rows] int64, -1: none.
+    `logits` is [rows, vocab] float32, contiguous. `tokens` is [rows] int64, where -1 means none.
     """
     vocab = logits.shape[1]
     if count <= MOST:
@@ -29,7 +30,8 @@ def top_log_probs(logits: Tensor, tokens: Tensor, count: int) -> TopLogProbs:
 
 
 def _sorted(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(ids, log-probabilities) of the likeliest, equal ones by lower id."""
+    """Returns (ids, log-probabilities) of the most likely tokens; of equal ones, the lower id comes
+    first."""
     shifted = logits - logits.amax(-1, keepdim=True)
     total = torch.exp(shifted).sum(-1, keepdim=True, dtype=torch.float64)
     ids = torch.sort(shifted, dim=-1, descending=True, stable=True).indices[:, :count]

@@ -1,4 +1,4 @@
-"""A Sampler that computes while it is called, as a QueuedSampler."""
+"""Adapts a Sampler, which computes at once, to the interface QueuedSampler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_worker.sampler.interface import SampledToken, Sampler, SampleReque
 
 
 class HostSamples:
-    """A step's tokens, which are there already."""
+    """The tokens of a step, which are known already."""
 
     def __init__(self, sampled: list[SampledToken]) -> None:
         self._sampled = sampled
@@ -27,7 +27,7 @@ class HostSamples:
 
 
 class HostSampler:
-    """Keeps nothing of a slot between steps: the host knows all of its tokens."""
+    """Keeps no state between steps, because the host knows all tokens."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -45,7 +45,7 @@ class HostSampler:
         return False
 
     def forget(self, slot: int) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int

@@ -1,4 +1,4 @@
-"""What the runner needs from whatever chooses tokens."""
+"""The interface of samplers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 
 IMPOSSIBLE = -1e30
-"""What is reported for a log-probability of -inf."""
+"""Reported in place of a log-probability of -inf."""
 NOT_FINITE = "the model gave logits that are not finite numbers"
 _NOTHING = np.zeros(0, np.int32)
 NO_TOKEN_LEFT = "allowed_token_ids, bad_words and the grammar together leave no token to choose"
 
 
 class SampleRequest(msgspec.Struct, frozen=True):
-    """A token for one row of logits."""
+    """What is needed to sample a token from one row of logits."""
 
     sampling: TokenSampling
-    index: int  # Of the sequence in its request.
-    emitted: int  # Tokens that the sequence has emitted before.
+    index: int  # Index of the sequence within its request.
+    emitted: int  # Number of tokens that the sequence has emitted before.
     allowed: np.ndarray | None = None
-    """[vocab] bool, ids that a grammar allows, at least one; None: all."""
-    adjustments: SequenceAdjustments | None = None  # Of the sequence, as they stand now.
+    """[vocab] bool, the ids that a grammar allows, at least one; None if there is no grammar."""
+    adjustments: SequenceAdjustments | None = None  # In the sequence's current state.
 
     def held_back(self) -> Sequence[int] | np.ndarray:
-        """Ids that can't be chosen now, unless no other is left.
+        """Returns the ids that must not be sampled now, unless no other is left.
 
-        What ends a sequence is held back until min_tokens, but not where nothing else is allowed.
+        Tokens that would end the sequence are held back until min_tokens, except where nothing else
+        is allowed.
         """
         sampling = self.sampling
         early = sampling.held_back if self.emitted < sampling.min_tokens else ()
@@ -57,7 +58,8 @@ class SampleRequest(msgspec.Struct, frozen=True):
         return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
     def judge(self, choice: SampledToken) -> SampledToken:
-        """What becomes of the sampler's choice: it is a forbidden id where no other is left."""
+        """Turns the sampler's choice into an error if it is a forbidden id, which happens where no
+        other id is left."""
         token, adjustments, mask = choice.token, self.adjustments, self.allowed
         if token is None or adjustments is None:
             return choice
@@ -66,7 +68,7 @@ class SampleRequest(msgspec.Struct, frozen=True):
         return SampledToken(error=NO_TOKEN_LEFT, error_code="no_token_left")
 
     def _allowed(self) -> np.ndarray | None:
-        """By the grammar and by the adjustments. Not to be changed."""
+        """Returns the ids that both the grammar and the adjustments allow; read-only."""
         listed = None if self.adjustments is None else self.adjustments.allowed
         if listed is None or self.allowed is None:
             return self.allowed if listed is None else listed
@@ -74,29 +76,32 @@ class SampleRequest(msgspec.Struct, frozen=True):
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """What came of a request: a token, or why there is none."""
+    """The outcome of a request: a token, or why there is none."""
 
     token: int | None = None
-    logprobs: TokenLogprobs | None = None  # If asked for.
+    logprobs: TokenLogprobs | None = None  # If requested.
     error: str | None = None
-    deferred: bool = False  # There is no token yet, because the mask is late.
+    deferred: bool = False  # Whether there is no token yet, because the grammar's mask is late.
     error_code: ErrorCode | None = None  # See SlotResult.
 
 
 class Sampler(Protocol):
-    """Chooses next tokens from logits, each row by itself. May be called from several threads."""
+    """Samples next tokens from logits, each row independently. May be called from several
+    threads."""
 
     @property
     def fingerprint(self) -> str:
-        """All that its numbers depend on beside the logits."""
+        """Everything but the logits and requests that results depend on."""
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        """One choice for each row. logits: [rows, vocab] float32, not changed."""
+        """Samples one token for each row. `logits` is [rows, vocab] float32, and is not
+        modified."""
 
     def score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> list[TokenLogprobs] | None:
-        """Log-probabilities of a given token of each row, and of its `count` likeliest.
+        """Returns the log-probabilities of a given token of each row, and of its `count` most
+        likely ones.
 
-        logits: as above.  None where a row has a logit that isn't a finite number.
+        `logits` is as for `sample`. Returns None if any logit is not finite.
         """

@@ -1,4 +1,4 @@
-"""Which ids each row of a step may choose."""
+"""Bitmasks of the ids that each row of a step may sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = np.zeros(0, np.int32)
 
 
 class Masks:
-    """The masks of one step, equal ones kept once. vocab: ids of a row."""
+    """The masks of one step. Equal masks are kept once."""
 
     def __init__(self, vocab: int) -> None:
         self._vocab = vocab
@@ -19,8 +19,8 @@ class Masks:
         self._places: dict[object, int] = {}
 
     def place(self, request: SampleRequest) -> int:
-        """Of the mask that holds back what `request.held_back()` says; -1: nothing is held back, or
-        no id would be left."""
+        """Returns the index of the mask that excludes `request.held_back()`. Returns -1 if nothing
+        is held back, or if no id would be left."""
         key = _key(request)
         if key is None:
             return -1
@@ -30,7 +30,8 @@ class Masks:
         return place
 
     def stacked(self) -> np.ndarray:
-        """[masks, words] int32, at least one: a kernel wants its width."""
+        """Returns [masks, words] int32. There is at least one mask, because the kernel needs its
+        width."""
         return np.stack(self._masks or [everything(self._vocab)])
 
     def _added(self, mask: np.ndarray) -> int:
@@ -40,17 +41,18 @@ class Masks:
         return len(self._masks) - 1
 
 
-def _early(request: SampleRequest) -> tuple[int, ...]:
+def _held_back_early(request: SampleRequest) -> tuple[int, ...]:
     return request.sampling.held_back if request.emitted < request.sampling.min_tokens else ()
 
 
 def _key(request: SampleRequest) -> object | None:
-    """Equal for two requests of one step only if their masks are. None: nothing is held back.
+    """Returns a key that is equal for two requests of one step only if their masks are equal, or
+    None if nothing is held back.
 
-    Arrays are told apart by where they are: a step's requests keep them alive. Sequences of one
+    Arrays are compared by identity, as the step's requests keep them alive. Sequences of one
     request share theirs.
     """
-    early, adjustments = _early(request), request.adjustments
+    early, adjustments = _held_back_early(request), request.adjustments
     if adjustments is None or not (adjustments.limited or adjustments.banned):
         return (
             early or None if request.allowed is None else (early, id(request.allowed), None, None)
@@ -59,9 +61,9 @@ def _key(request: SampleRequest) -> object | None:
 
 
 def _mask(request: SampleRequest, vocab: int) -> np.ndarray:
-    """As SampleRequest.held_back has it: where not all ids are allowed, min_tokens gives way to
-    need."""
-    early, adjustments = _early(request), request.adjustments
+    """Computes the mask for what SampleRequest.held_back excludes: where only some ids are allowed
+    and min_tokens would exclude all of them, it is ignored."""
+    early, adjustments = _held_back_early(request), request.adjustments
     banned = _NOTHING if adjustments is None else adjustments.banned_ids
     listed = None if adjustments is None else adjustments.allowed_words
     if request.allowed is None and listed is None:

@@ -1,4 +1,4 @@
-"""Which tokens a sequence holds, kept token by token."""
+"""Counts of the tokens in a sequence, updated token by token."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SMALLEST = 64
 
 
 class PromptIds:
-    """Which ids a prompt holds, each once, in the order in which they appear. Not changed: the
-    sequences of a request share one.
+    """The distinct ids of a prompt, in order of appearance. Immutable: the sequences of a request
+    share it.
 
-    place: of each among `ids`, which are int32.
+    `ids` is int32, and `place` maps each id to its index there.
     """
 
     def __init__(self, prompt_token_ids: Sequence[int]) -> None:
@@ -24,10 +24,10 @@ class PromptIds:
 
 
 class Penalties:
-    """Counts what the output holds, and knows what the prompt does where that matters.
+    """Counts the tokens of the output, and for a repetition penalty also knows the prompt's.
 
-    A token costs constant time, and a step's arrays nothing: they are views.  Its state is a
-    function of prompt and output, so whoever is admitted again replays its output.
+    A token costs constant time, and a step's arrays cost nothing, as they are views. The state is a
+    function of prompt and output, so a sequence that is admitted again replays its output.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Penalties:
         prompt: PromptIds,
         output: Sequence[int],
     ) -> None:
-        """prompt: what counts as seen before the output begins."""
+        """`prompt` has the ids that count as seen before the output begins."""
         self.presence = presence
         self.frequency = frequency
         self.repetition = repetition
         self._prompt = prompt.place
         self._own: dict[int, int] = {}
-        """Places of ids that the prompt doesn't hold."""
+        """Places of ids that are not in the prompt."""
         counts = Counter(output)
         known = len(self._prompt)
         room = max(_SMALLEST, known + len(counts))
@@ -57,17 +57,17 @@ class Penalties:
 
     @property
     def ids(self) -> np.ndarray:
-        """Each once: what the output holds, and where there is a repetition penalty, the prompt."""
+        """Distinct ids of the output and, if there is a repetition penalty, of the prompt."""
         return self._ids[: len(self._prompt) + len(self._own)]
 
     @property
     def counts(self) -> np.ndarray:
-        """How often the output holds each of `ids`."""
+        """How often the output contains each of `ids`."""
         return self._counts[: len(self._prompt) + len(self._own)]
 
     def advance(self, token: int) -> None:
-        """The output has one token more."""
-        place = self._find(token)  # May put the counts into a larger array.
+        """Counts a token that was emitted."""
+        place = self._find(token)  # May move the counts to a larger array.
         self._counts[place] += 1
 
     def _find(self, token: int) -> int:

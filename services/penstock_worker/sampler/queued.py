@@ -1,4 +1,4 @@
-"""Samplers that work on a queue, as steps need them."""
+"""The interface of samplers that work on a device's queue."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from penstock_worker.sampler import SampledToken, SampleRequest
 
 
 class QueuedSamples(Protocol):
-    """Rows whose tokens are being chosen."""
+    """Tokens that are being sampled."""
 
     @property
     def tokens(self) -> Tensor:
-        """[rows] int64 of the device, there as soon as its queue gets to them; -1 where a logit is
-        not a finite number."""
+        """[rows] int64 on the device, valid when its queue has reached them; -1 where a logit is
+        not finite."""
 
     def sampled(self) -> list[SampledToken]:
-        """One for each row, after waiting for them."""
+        """Waits for the tokens and returns one for each row."""
 
 
 class QueuedSampler(Protocol):
-    """A sampler that works on the queue of the device where the logits are.
+    """A sampler that works on the queue of the device that has the logits.
 
-    What a slot's next choices need of those before (counts for penalties) is kept on the device.
+    What a slot's later tokens need of earlier ones (counts for penalties) is kept on the device.
     """
 
     @property
     def fingerprint(self) -> str:
-        """All that its numbers depend on beside the logits."""
+        """Everything but the logits and requests that results depend on."""
 
     def launch(
         self, logits: Tensor, requests: list[SampleRequest], slots: list[int]
     ) -> QueuedSamples:
-        """Queues the choice of one token for each row. logits: [rows, vocab] of the device.
-        slots: whose rows they are."""
+        """Queues the sampling of one token for each row. `logits` is [rows, vocab] on the device;
+        `slots` are those of the rows."""
 
     def needs_host(self, request: SampleRequest) -> bool:
-        """Whether `launch` needs the request's adjustments to know of the slot's last token. Only
-        asked where there are adjustments."""
+        """Returns whether `launch` needs adjustments that have been advanced by the slot's newest
+        token. Called only for requests with adjustments."""
 
     def forget(self, slot: int) -> None:
-        """What is kept for a slot isn't its next sequence's; the next request's adjustments know
-        all."""
+        """Drops what is kept for a slot. The slot's next request must have adjustments that know
+        all tokens."""
 
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
     ) -> Callable[[], list[TokenLogprobs] | None]:
-        """Sampler.score, queued: what it gives waits for it."""
+        """Queues Sampler.score. Calling the result waits for it."""

@@ -1,4 +1,4 @@
-"""The reference: one row after the other, in torch."""
+"""The reference sampler: in torch, one row after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledTok
 
 
 class ReferenceSampler:
-    """Needs no library."""
+    """A sampler that needs no compiled library."""
 
     fingerprint = "reference"
 
@@ -47,10 +47,11 @@ class ReferenceSampler:
 
 
 def _argmax(logits: np.ndarray) -> tuple[list[int], list[bool]]:
-    """Each row's largest logit, of equal ones the lowest id; and whether the row is finite.
+    """Returns the id of each row's largest logit (the lowest of equal ones), and whether the row is
+    finite.
 
-    By numpy, which promises the first of equals and is quick: at 64 rows of 49,152, on one thread,
-    0.4 ms where torch's argmax and aminmax take 9.5.
+    Uses numpy, which guarantees the first of equal values and is fast: 64 rows of 49,152 on one
+    thread take 0.4 ms, against 9.5 ms for torch's argmax and aminmax.
     """
     best = logits.argmax(-1)
     rows = np.arange(len(logits))
@@ -59,13 +60,13 @@ def _argmax(logits: np.ndarray) -> tuple[list[int], list[bool]]:
 
 
 def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) -> int:
-    """argmax: of the row as it is, before ids are held back or anything is changed."""
+    """Samples one row. `argmax` is that of the unmodified row."""
     sampling = request.sampling
     held_back = np.asarray(request.held_back(), dtype=np.int64)
     if len(held_back):
         logits = _without(logits, held_back)
     if request.adjustments is not None:
-        logits = ops.edit_row(logits, _edits(request.adjustments))
+        logits = ops.adjust_row(logits, _row_adjustments(request.adjustments))
     if sampling.temperature == 0.0:
         changed = len(held_back) or request.adjustments is not None
         return int(logits.numpy().argmax()) if changed else argmax
@@ -75,25 +76,25 @@ def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) ->
     return ops.sample_row(logits, cuts, draw)
 
 
-def _edits(adjustments: SequenceAdjustments) -> ops.Edits:
+def _row_adjustments(adjustments: SequenceAdjustments) -> ops.RowAdjustments:
     penalties = adjustments.penalties
     if penalties is None:
-        return ops.Edits(adjustments.bias)
+        return ops.RowAdjustments(adjustments.bias)
     counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
-    return ops.Edits(
+    return ops.RowAdjustments(
         adjustments.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
     )
 
 
 def _without(logits: Tensor, held_back: np.ndarray) -> Tensor:
-    """logits with some ids impossible, unless no id would be left."""
+    """Returns the logits with these ids set to -inf, unless no id would be left."""
     masked = logits.clone()
     masked[torch.from_numpy(held_back[held_back < logits.shape[0]])] = float("-inf")
     return masked if bool(torch.isfinite(masked).any()) else logits
 
 
 def _logprobs(logits: Tensor, token: int, count: int) -> TokenLogprobs:
-    """Of the raw distribution."""
+    """Returns log-probabilities of the raw distribution."""
     row = ops.log_softmax_row(logits).clamp_(min=IMPOSSIBLE)
     top = ops.top_ids(logits, count) if count else torch.empty(0, dtype=torch.int64)
     return TokenLogprobs(float(row[token]), top.tolist(), row[top].tolist())

@@ -1,4 +1,4 @@
-"""How often each slot's output holds each id, counted on the device for penalties."""
+"""Counts on the device of the tokens that each slot has emitted, for penalties."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock_kernels.triton.sampling.edits import count_tokens
+from penstock_kernels.triton.sampling.adjustments import count_tokens
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.penalties import Penalties
 
 
 @dataclass(frozen=True)
 class CountsFill:
-    """A slot's counts as the host knows them. ids: int64.  seen: int32, as EditRows.seen."""
+    """The counts of a slot as the host knows them."""
 
     slot: int
     ids: np.ndarray
+    """int64."""
     seen: np.ndarray
+    """int32, as in DeviceRowAdjustments.seen."""
 
 
 class SlotCounts:
-    """seen: [slots, vocab] int32, see EditRows.
+    """The counts of all slots. `seen` is [slots, vocab] int32, see DeviceRowAdjustments.
 
-    The host's counts are taken once, and again wherever a token is asked for other than the one
-    after the last that was counted here: a step may have failed.
+    The host's counts are copied for a slot's first token, and again whenever the requested token
+    isn't the one after the last that was counted here, because a step may have failed.
     """
 
     def __init__(self, device: torch.device, vocab: int, slots: int) -> None:
@@ -37,9 +39,11 @@ class SlotCounts:
         self._next.pop(slot, None)
 
     def missing(self, slot: int, request: SampleRequest, penalties: Penalties) -> CountsFill | None:
-        """What must be filled in before the request's token can be chosen; None: nothing.
+        """Returns the counts that must be copied before the request's token can be sampled; None if
+        there are none.
 
-        Raises ValueError where the host doesn't know it, because tokens before are on their way.
+        Raises ValueError if the host doesn't know them, because earlier tokens are still being
+        sampled.
         """
         if self._next.get(slot) == request.emitted:
             return None
@@ -52,14 +56,15 @@ class SlotCounts:
         return CountsFill(slot, penalties.ids.astype(np.int64), penalties.counts + np.int32(1))
 
     def fill(self, slot: int, emitted: int, ids: Tensor, seen: Tensor) -> None:
-        """A CountsFill whose arrays are on the device now."""
+        """Sets a slot's counts. `ids` and `seen` are those of a CountsFill, copied to the
+        device."""
         self.seen[slot].zero_()
         self.seen[slot].scatter_(0, ids, seen)
         self._next[slot] = emitted
 
     def count(self, numbers: Tensor, tokens: Tensor, slots: dict[int, int]) -> None:
-        """numbers: [rows] int32, a row's slot or -1.  slots: how many tokens each of these slots
-        had emitted before this one."""
+        """Counts the tokens of a step. `numbers` is [rows] int32, the slot of each row or -1.
+        `slots` maps each of these slots to the number of tokens that it had emitted before."""
         count_tokens(self.seen, numbers, tokens)
         for slot, emitted in slots.items():
             self._next[slot] = emitted + 1

@@ -1,4 +1,5 @@
-"""The numbers that sequences sample by, a column for each slot: a step's are gathered at once."""
+"""Sampling parameters of all slots in arrays, one column per slot, from which a step's are gathered
+at once."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from penstock_worker.sampler.interface import SampleRequest
 
 _TEMPERATURE, _TOP_P, _MIN_P, _SEED, _SEQUENCE, _TOKEN = range(6)
 NO_LOGPROBS = -1
+"""In place of a number of log-probabilities: none requested."""
 
 
 class SlotTable:
-    """Learns a slot's numbers from its first SampleRequest. slots: 0 to slots - 1.  vocab: ids."""
+    """Learns a slot's parameters from its first SampleRequest. Slots are numbered from 0 to slots -
+    1; `vocab` is the number of ids."""
 
     def __init__(self, slots: int, vocab: int) -> None:
         self._vocab = vocab
@@ -26,7 +29,7 @@ class SlotTable:
         self._known[slot] = (None, -1)
 
     def learn(self, requests: list[SampleRequest], slots: list[int]) -> None:
-        """Takes in what it doesn't know yet."""
+        """Stores the parameters that are new."""
         known = self._known
         for request, slot in zip(requests, slots, strict=True):
             sampling, index = known[slot]
@@ -46,10 +49,11 @@ class SlotTable:
         self._logprobs[slot] = NO_LOGPROBS if wanted is None else min(wanted, self._vocab)
 
     def wide(self, slots: np.ndarray, emitted: list[int]) -> np.ndarray:
-        """[6, rows] int64, rows rounded up to an even number (so that each of the six begins at
-        16 bytes): temperature, top_p, min_p by their bits; seed, sequence, token.
+        """Returns [6, rows] int64: temperature, top_p and min_p as the bits of float64, then seed,
+        sequence index and token index. The number of rows is rounded up to an even one, so that
+        each of the six is aligned to 16 bytes.
 
-        slots: [rows].  emitted: of each row.
+        `slots` is [rows]; `emitted` is the token index of each row.
         """
         rows = len(emitted)
         gathered = np.zeros((6, rows + rows % 2), np.int64)
@@ -58,20 +62,20 @@ class SlotTable:
         return gathered
 
     def greedy(self, slots: np.ndarray) -> bool:
-        """Whether all of them take the likeliest token."""
+        """Returns whether all of these slots take the most likely token."""
         return not self._wide[_TEMPERATURE, slots].any()
 
     def cuts(self, slots: np.ndarray) -> bool:
-        """Whether one of them draws from less than the whole vocabulary."""
+        """Returns whether any of these slots samples from less than the whole vocabulary."""
         top_k = self._top_k[slots]
         cut = (top_k > 0) & (top_k < self._vocab)
         cut |= (self._floats[_TOP_P, slots] < 1.0) | (self._floats[_MIN_P, slots] > 0.0)
         return bool((cut & (self._floats[_TEMPERATURE, slots] > 0.0)).any())
 
     def top_k(self, slots: np.ndarray) -> np.ndarray:
-        """[rows] int32, 0: off."""
+        """Returns [rows] int32; 0 is off."""
         return self._top_k[slots]
 
     def logprobs(self, slots: np.ndarray) -> np.ndarray:
-        """[rows] int32: how many alternatives are told, or NO_LOGPROBS."""
+        """Returns [rows] int32: the number of top log-probabilities requested, or NO_LOGPROBS."""
         return self._logprobs[slots]

@@ -1,4 +1,4 @@
-"""Arrays between the host and a device, without waiting."""
+"""Copies arrays between the host and a device without waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Bytes. Triton compiles a kernel anew for pointers that are less aligned."""
+"""In bytes. Triton would compile another variant of a kernel for pointers that are less aligned."""
 _TYPES = {
     np.dtype(np.float64): torch.float64,
     np.dtype(np.int64): torch.int64,
@@ -19,28 +19,29 @@ _TYPES = {
 
 
 class Fetched(Protocol):
-    """Tensors on their way to the host."""
+    """Tensors that are being copied to the host."""
 
     def done(self) -> bool:
-        """Whether `arrays` wouldn't wait."""
+        """Returns whether `arrays` would return without waiting."""
 
     def arrays(self) -> list[np.ndarray]:
-        """Waits for these tensors, and no more than these."""
+        """Waits for these tensors, but for nothing else, and returns them."""
 
 
 class Transfers(Protocol):
-    """Of one device. Both queue their copies on torch's current stream."""
+    """Copies to and from one device, queued on torch's current stream."""
 
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
-        """float64, int64 and int32 arrays on the device: one copy, of one buffer. The arrays may
-        be changed once this returns."""
+        """Returns the arrays (float64, int64 or int32) on the device. They are copied together,
+        from one buffer. The arrays may be modified as soon as this returns."""
 
     def fetch(self, tensors: Sequence[Tensor]) -> Fetched:
-        """As the tensors are when the device comes to it."""
+        """Queues copies of the tensors, with the contents that they have when the queue gets
+        there."""
 
 
 class CUDATransfers:
-    """By way of pinned memory; torch gives none away again while a copy of it is under way."""
+    """Copies through pinned memory, which torch doesn't reuse before a copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -73,7 +74,7 @@ class _CUDAFetched:
 
 
 class HostTransfers:
-    """A CPU's: the same packing, and copies, but nothing under way."""
+    """For a CPU: packs and copies in the same way, but at once."""
 
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         packed = torch.empty(_packed_bytes(arrays), dtype=torch.uint8)
@@ -108,7 +109,7 @@ def _packed_bytes(arrays: Sequence[np.ndarray]) -> int:
 
 
 def _pack(arrays: Sequence[np.ndarray], packed: np.ndarray) -> None:
-    """packed: uint8."""
+    """Copies the arrays to `packed`, uint8, each at an aligned offset."""
     start = 0
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -117,7 +118,7 @@ def _pack(arrays: Sequence[np.ndarray], packed: np.ndarray) -> None:
 
 
 def _unpacked(packed: Tensor, like: Sequence[np.ndarray]) -> list[Tensor]:
-    """Views of `packed`, [bytes] uint8."""
+    """Returns views of `packed`, [bytes] uint8, with the shapes and dtypes of the arrays."""
     tensors, start = [], 0
     for array in like:
         part = packed[start : start + array.nbytes]

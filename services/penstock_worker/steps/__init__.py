@@ -1,1 +1,1 @@
-"""Steps: how one is begun, computed and reported, whatever the model computes."""
+"""Steps: how one is started, computed and reported, for every kind of model."""

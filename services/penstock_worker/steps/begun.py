@@ -1,4 +1,4 @@
-"""A step from its beginning to its result."""
+"""A step that has been started, until its result is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock_worker.steps.timeline import StepTimeline
 
 
 class BegunStep(Generic[Queued]):
-    """Steps are asked for their results in the order of their plans."""
+    """A step that was queued on the device. Results have to be asked for in the order of the
+    plans."""
 
     def __init__(
         self,
@@ -23,24 +24,26 @@ class BegunStep(Generic[Queued]):
         timeline: StepTimeline,
         collect: Callable[[BegunStep[Queued]], None],
     ) -> None:
+        """`slots` are those of the plan's works, as they were when the step was started. `collect`
+        settles this step and those before it, which sets their `outcome`."""
         self.plan = plan
-        self.slots = slots  # Of the plan's works, as they were when it was begun.
+        self.slots = slots
         self.queued = queued
         self.timeline = timeline
         self.outcome: Result | None = None
-        self._collect = collect  # Gives this step, and those before it, their `outcome`.
+        self._collect = collect
 
     def done(self) -> bool:
-        """Whether `result` would return, or raise, without waiting for the device."""
+        """Returns whether `result` would return or raise without waiting for the device."""
         if self.outcome is not None:
             return True
         try:
             return self.timeline.done()
         except Exception:
-            return True  # `result` says what has happened.
+            return True  # `result` will raise the error.
 
     def result(self) -> Result:
-        """Waits for it. Raises StepLost."""
+        """Waits for the step and returns its result. Raises StepLost."""
         if self.outcome is None:
             self._collect(self)
         if self.outcome is None:

@@ -1,15 +1,16 @@
-"""Failures that are no slot's fault."""
+"""Failures of a whole step, for which no slot is to blame."""
 
 from __future__ import annotations
 
 
 class StepLost(Exception):
-    """A step can't be computed, and no slot is to blame. What was begun is lost with it."""
+    """A step can't be computed, and no slot is to blame. All steps that were started are lost with
+    it."""
 
 
 class OutOfDeviceMemory(StepLost):
-    """It takes more memory than the device has left. With less work in a step it would go on."""
+    """The step needs more memory than the device has left. A smaller step may succeed."""
 
 
 class DeviceLost(StepLost):
-    """The device does nothing any more for this process, which must be started again."""
+    """The device no longer works for this process, which must be restarted."""

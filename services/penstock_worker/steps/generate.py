@@ -1,11 +1,11 @@
-"""Steps of a model that generates text, or of its last stage.
+"""Steps of a model that generates text, or of its last pipeline stage.
 
-The slots go ahead of the device, with a placeholder for each token that it has not chosen yet, and
-`NewestTokens` is where the forward pass finds that token itself.  On a host every token is known as
-soon as it is sampled, so there are no placeholders.
+The host runs ahead of the device: for each token that the device has not sampled yet, the slot
+holds a placeholder, and the forward pass reads the token itself from `NewestTokens`. On a CPU every
+token is known as soon as it is sampled, so there are no placeholders.
 
-What needs the host waits for the steps before, but after the forward pass was queued: adjustments
-that have to know of the last token (bad words), and the masks of grammars.
+Two things need the tokens of earlier steps on the host: some logits adjustments (bad words), and
+grammar masks. They wait for these steps, but only after the forward pass has been queued.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logs.get(__name__)
 
 
 class Generate(StepKind[Launch]):
-    """forward, sampler and copies work on one queue, and agree on KV blocks and slots."""
+    """The kind of step that samples."""
 
     def __init__(
         self,
@@ -56,8 +56,12 @@ class Generate(StepKind[Launch]):
         together: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """newest: a DeviceForward's; None: the host knows each token as soon as it is sampled.
-        together, check: see StepKind."""
+        """`forward`, `sampler` and `copies` work on the same queue, and agree on KV blocks and
+        slots.
+
+        `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
+        is sampled. For `together` and `check` see StepKind.
+        """
         super().__init__(forward, slots, copies, grammars or SlotGrammars())
         self.together = together
         self._queue = queue
@@ -97,17 +101,19 @@ class Generate(StepKind[Launch]):
         return launch
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
-        # The adjustments know of all tokens then, which the sampler may ask for.
+        # So that the logits adjustments, which the sampler may read, have seen all tokens.
         start.settle_earlier()
         for work in scheduled:
             self._sampler.forget(work.slot)
 
     def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        """One forward pass over all of these works; [rows, vocab] of some of their rows."""
+        """Runs one forward pass over all of these works. Returns [rows, vocab], the logits of the
+        given rows."""
         return self._forward.logits(prepare_inputs(scheduled, self.slots), rows)
 
     def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
-        """The next token of each of these slots; logits: [slots, vocab]."""
+        """Queues the sampling of the next token of each of these slots. `logits` is [slots,
+        vocab]."""
         slots = self.slots.at(numbers)
         requests = [sample_request(slot) for slot in slots]
         bound = self.grammars.bound(numbers)
@@ -125,7 +131,7 @@ class Generate(StepKind[Launch]):
         if len(rows) < len(numbers):
             logits = logits[self._queue.numbers(rows)]
         launch.asked = [numbers[row] for row in rows]
-        start.timeline.passed(None)  # The masks' time is the host's.
+        start.timeline.passed(None)  # Masks are computed on the host, and timed there.
         samples = self._sampler.launch(logits, [requests[row] for row in rows], launch.asked)
         if self._newest is not None:
             self._newest.write(launch.asked, samples.tokens)
@@ -135,7 +141,8 @@ class Generate(StepKind[Launch]):
     def _needs_tokens(
         self, bound: set[int], slots: list[Slot], requests: list[SampleRequest]
     ) -> bool:
-        """Whether a token that the device is to choose must be known first."""
+        """Returns whether sampling has to wait until the host knows a token that is still being
+        sampled."""
         if any(self.slots[number].awaits for number in bound):
             return True
         return any(
@@ -145,11 +152,13 @@ class Generate(StepKind[Launch]):
         )
 
     def _samples(self, slot: Slot) -> bool:
-        """Ranks that compute together don't hear of a failure at the same time."""
+        """Returns whether to sample for this slot. With several ranks also for one that has failed,
+        because ranks don't learn of a failure at the same time and must sample the same rows."""
         return self.together or slot.failed is None
 
     def _mask(self, requests: list[SampleRequest], numbers: list[int], launch: Launch) -> None:
-        """Adds what the slots' grammars allow to their requests, or tells why it can't be had."""
+        """Adds the tokens that grammars allow to the slots' requests. Where a mask can't be had,
+        records the deferral or error in `launch.known`."""
         masks = self.grammars.masks(numbers)
         for row, number in enumerate(numbers):
             mask = masks.get(number)
@@ -175,7 +184,7 @@ class Generate(StepKind[Launch]):
             log.error("a step's tokens can't be had", exception=True, slots=len(launch.asked))
             return [SampledToken(error=failure(error))] * len(launch.asked)
 
-        return self._had(launch.samples.sampled, failed, guard)
+        return self._guarded(launch.samples.sampled, failed, guard)
 
     def _prompts_of(self, launch: Launch, guard: Guard) -> dict[int, list[TokenLogprobs]]:
         def failed(error: Exception) -> dict[int, list[TokenLogprobs]]:
@@ -183,13 +192,13 @@ class Generate(StepKind[Launch]):
             launch.prompts.fail(failure(error))
             return {}
 
-        return self._had(launch.prompts.settle, failed, guard)
+        return self._guarded(launch.prompts.settle, failed, guard)
 
-    def _had(
+    def _guarded(
         self, call: Callable[[], Value], failed: Callable[[Exception], Value], guard: Guard
     ) -> Value:
-        """What `call` gives, after waiting for the device; where it fails for the slots alone, what
-        `failed` makes of that."""
+        """Returns what `call` returns, after waiting for the device. If it fails for these slots
+        alone, returns what `failed` makes of the error."""
         try:
             return guard(call)
         except StepLost:

@@ -1,4 +1,4 @@
-"""Which failures of a step are no slot's fault."""
+"""Distinguishes failures of a whole step from failures of its slots."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ Value = TypeVar("Value")
 
 
 class Guard:
-    """Makes StepLost of what is no slot's fault."""
+    """Turns errors that no slot is to blame for into StepLost."""
 
     def __init__(self, queue: DeviceQueue, drop: Callable[[], None]) -> None:
+        """`drop` forgets the steps in flight, which are lost as well."""
         self._queue = queue
-        self._drop = drop  # Forgets the steps in flight, which are lost as well.
+        self._drop = drop
 
     def __call__(self, call: Callable[..., Value], *arguments: Any) -> Value:
-        """What `call` returns. Raises StepLost, and whatever else `call` does."""
+        """Returns what `call` returns. Raises StepLost, and any other error of `call` unchanged."""
         try:
             return call(*arguments)
         except (PlanError, StepLost, GroupLost):
-            raise  # The device may stand still in what it says to other ranks: it isn't asked.
+            raise  # The device is not probed: it may be stalled in a collective.
         except torch.OutOfMemoryError as error:
             lost: StepLost = OutOfDeviceMemory(str(error))
         except Exception as error:
@@ -39,7 +40,8 @@ class Guard:
                 raise
             log.error("the device is lost", exception=True)
             lost = DeviceLost(failure(error))
-        # Here the failed call's tensors are gone, so their memory can be had.
+        # Outside of the except clauses: the failed call's tensors are released by now, so that
+        # their memory can be reclaimed.
         self._drop()
         if isinstance(lost, OutOfDeviceMemory):
             self._queue.reclaim()

@@ -1,7 +1,8 @@
-"""Steps that the main thread has begun and not told of yet.
+"""Steps that the main thread has started and not reported yet.
 
-The next step is begun before the one that the device is at has been collected, so that the device
-always finds work in its queue.  Two are enough for that; a third plan waits in the inbox.
+The next step is started before the result of the current one has been collected, so that the
+device's queue never runs empty. Two steps in flight are enough for that; a third plan waits in the
+inbox.
 """
 
 from __future__ import annotations
@@ -18,33 +19,35 @@ from penstock.protocol.to_worker import Plan
 from penstock_worker.engine_session import Activity, Heard
 
 DEPTH = 2
+"""Steps in flight at most."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.002
+"""Limits of the pause between two checks of whether a step is done, in seconds."""
 PAUSES = 16
-"""Seconds between looks at a step while the plan of the next one may come at any time: this part of
-the time that was waited already, so that a result is never late by more.  A plan ends the pause."""
+"""A pause is the time waited so far, divided by this number, so that a result is late by at most
+that much. A plan that arrives ends the pause."""
 
 Tell = Callable[[int, Plan, Result], None]
-"""Of which session; the plan, and what came of it."""
+"""Called with a session's number, a plan, and its result."""
 
 
 class PendingStep(Protocol):
-    """A step that a runner has begun."""
+    """A step that a runner has started."""
 
     def done(self) -> bool:
-        """Whether `result` would return, or raise, without waiting for the device."""
+        """Returns whether `result` would return or raise without waiting for the device."""
 
     def result(self) -> Result:
-        """Waits for it. Raises StepLost."""
+        """Waits for the step and returns its result. Raises StepLost."""
 
 
 class Begins(Protocol):
-    """A StepRunner."""
+    """The part of StepRunner that starts steps."""
 
     def begin(self, plan: Plan) -> PendingStep: ...
 
 
 class Session(Protocol):
-    """What is needed of CoreSession."""
+    """The part of CoreSession that is needed here."""
 
     inbox: queue.SimpleQueue[Heard]
     activity: Activity
@@ -58,10 +61,11 @@ class _Begun:
 
 
 class StepsInFlight:
-    """tell: called with each step that was computed, in order. Says in the session's activity which
-    step the device is at."""
+    """Starts steps and collects their results in order. Keeps the session's activity up to date
+    with the step that the device is computing."""
 
     def __init__(self, session: Session, tell: Tell) -> None:
+        """`tell` is called with each result, in the order of the plans."""
         self._session = session
         self._tell = tell
         self._begun: deque[_Begun] = deque()
@@ -71,11 +75,12 @@ class StepsInFlight:
 
     @property
     def session(self) -> int:
-        """Whose the oldest is; there is one."""
+        """Session of the oldest step. There must be one."""
         return self._begun[0].session
 
     def hear(self) -> Heard | None:
-        """The next message, waiting for it; None: the oldest step is to be collected first."""
+        """Waits for the next message and returns it. Returns None if the oldest step is to be
+        collected first."""
         inbox = self._session.inbox
         begun = time.monotonic()
         while self._begun:
@@ -84,7 +89,7 @@ class StepsInFlight:
             waited = time.monotonic() - begun
             pause = min(max(waited / PAUSES, SHORTEST_PAUSE), LONGEST_PAUSE)
             try:
-                # With its queue full, there is nothing to do for the device until a step ends.
+                # With DEPTH steps queued, nothing more can be queued until the oldest ends.
                 return inbox.get(block=not self._full, timeout=pause)
             except queue.Empty:
                 if self._full:
@@ -92,7 +97,8 @@ class StepsInFlight:
         return inbox.get()
 
     def begin(self, session: int, plan: Plan, runner: Begins) -> None:
-        """Begins it, once there is room, and collects what is done. Raises what the runner does."""
+        """Starts the step as soon as there is room for it, and collects what is done. Raises what
+        the runner raises."""
         while self._full:
             self.collect()
         if not self._begun:
@@ -103,7 +109,7 @@ class StepsInFlight:
             self.collect()
 
     def collect(self) -> None:
-        """Waits for the oldest step and tells of it. Raises what the runner does."""
+        """Waits for the oldest step and reports it. Raises what the runner raises."""
         oldest = self._begun[0]
         result = oldest.pending.result()
         self._begun.popleft()
@@ -111,7 +117,7 @@ class StepsInFlight:
         self._tell(oldest.session, oldest.plan, result)
 
     def clear(self) -> None:
-        """Nobody wants their results any more."""
+        """Forgets all steps; nobody wants their results any more."""
         self._begun.clear()
         self._session.activity.step = None
 

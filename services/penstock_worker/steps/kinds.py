@@ -1,4 +1,4 @@
-"""What a kind of model adds to a step: generating text, a stage of it, or pooling."""
+"""What the kinds of models add to a step: generation, an earlier pipeline stage, or pooling."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.timeline import StepTimeline
 
 Queued = TypeVar("Queued")
-"""What a kind keeps of works that it has queued together, until their results are asked for."""
+"""What a kind keeps of the works that it has queued together, until their results are collected."""
 
 
 class Computer(Protocol):
-    """A Forward, or a pooling model's Body."""
+    """What runs the forward pass: a Forward, or a pooling model's Body."""
 
     @property
     def layers_done(self) -> int: ...
@@ -30,25 +30,26 @@ class Computer(Protocol):
 
 @dataclass(frozen=True)
 class StepStart:
-    """What a kind may use of the step that it is queueing."""
+    """What a kind may use while it queues a step."""
 
     timeline: StepTimeline
     settle_earlier: Callable[[], None]
-    """Waits for the steps before this one, and brings the slots level with them."""
+    """Waits for the steps before this one, and applies their results to the slots."""
 
 
 class StepKind(ABC, Generic[Queued]):
-    """A kind queues works, and later says what came of them."""
+    """Queues the works of a step, and later turns them into results."""
 
     together = False
-    """Whether other ranks compute the same steps.  Then nothing is tried again, as they wouldn't
-    follow: what fails ends the group.  And a slot that has failed is computed like any other until
-    it is released: others may hear of its failure a step later, or never."""
+    """Whether other ranks compute the same steps. If so, nothing is retried, because the other
+    ranks wouldn't do the same: a failure ends the group. And a slot that has failed is computed
+    like any other until it is released, because other ranks may learn of its failure a step later,
+    or never."""
 
     def __init__(
         self, computer: Computer, slots: Slots, copies: Copies, grammars: SlotGrammars
     ) -> None:
-        """computer and copies agree on the number and size of KV blocks."""
+        """`computer` and `copies` agree on the number and size of KV blocks."""
         self.slots = slots
         self.grammars = grammars
         self._computer = computer
@@ -56,35 +57,37 @@ class StepKind(ABC, Generic[Queued]):
 
     @property
     def layers_done(self) -> int:
-        """Layers computed, or queued, since the start; readable from another thread."""
+        """Layers computed (or queued) since the start. May be read from another thread."""
         return self._computer.layers_done
 
     def cancel(self) -> None:
-        """The worker leaves: a step that is being computed is given up as soon as may be."""
+        """Gives up a step that is being computed as soon as possible, because the worker is
+        stopping."""
         self._computer.cancel()
 
     def reset(self) -> None:
-        """Forget every sequence: a new session with the engine begins."""
+        """Forgets all sequences, because a new session with the engine core begins."""
         self.slots.clear()
         self.grammars.reset()
 
     def prepare(self, plan: Plan) -> None:
-        """Copies blocks, and changes the slots and what follows them. Raises PlanError."""
+        """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
         self._copies.make(plan.copies)
         self.slots.apply(plan)
 
     @abstractmethod
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:
-        """Queues these works and lets their slots go ahead of the device. Several threads may be
-        in it at once, with works that have no slot in common."""
+        """Queues these works and advances their slots ahead of the device. Several threads may call
+        it at once, with works that have no slot in common."""
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
-        """`launch` has failed: all is to be as if it had not been tried."""
+        """Undoes the effects of a `launch` that failed."""
 
     def check(self) -> None:
-        """Raises where what the device has computed means nothing; asked after waiting for it."""
+        """Raises an error if what the device has computed is invalid. Called after waiting for the
+        device."""
 
     @abstractmethod
     def settle(self, queued: Queued, guard: Guard) -> dict[int, SlotResult]:
-        """What the works gave, by slot, after waiting for the device; slots that are missing have
-        failed. Whatever waits is called by way of the guard."""
+        """Waits for the device and returns the results by slot. Slots that are missing have failed.
+        Every call that waits for the device goes through the guard."""

@@ -1,4 +1,4 @@
-"""Works of a step that were queued together, from then until their tokens are known."""
+"""Works of a step that were queued together, until their tokens are known."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ from penstock_worker.steps.sampling import reported
 
 @dataclass
 class Launch:
-    """What a forward pass and the sampler will give, or have given already."""
+    """The outcome of one forward pass and one sampler call, as far as it is known."""
 
     scheduled: list[SlotWork]
-    prompts: PromptScores  # Log-probabilities of prompts.
+    prompts: PromptScores
+    """Log-probabilities of the prompts' own tokens."""
     known: dict[int, SampledToken] = field(default_factory=dict)
-    """By slot, what the host knows already: deferrals and errors, and every token of a host."""
+    """Outcomes that the host knows already, by slot: deferrals and errors, and on a CPU every
+    token."""
     asked: list[int] = field(default_factory=list)
-    """Slots whose tokens are on their way, in the order of the sampler's rows."""
-    masks: dict[int, Mask] = field(default_factory=dict)  # Of asked slots that have a grammar.
-    samples: QueuedSamples | None = None  # Of `asked`.
+    """Slots whose tokens are being sampled, in the order of the sampler's rows."""
+    masks: dict[int, Mask] = field(default_factory=dict)
+    """Grammar masks of those in `asked` that have a grammar, by slot."""
+    samples: QueuedSamples | None = None
+    """The tokens of `asked`, in its order."""
 
     def __post_init__(self) -> None:
-        self._places: dict[int, int] = {}
+        self._placeholders: dict[int, int] = {}
         self._slots: list[Slot] = []
 
     def know_all(self, slots: Slots) -> None:
-        """The device is the host: all is known at once. Slots whose prompt has failed have no
-        token."""
+        """For a CPU, where all results are known at once: moves them to `known`. A slot whose
+        prompt has failed gets no token."""
         self.prompts.settle()
         sampled = [] if self.samples is None else self.samples.sampled()
-        everything = self._judged(sampled)
+        everything = self._outcomes(sampled)
         self.known = {n: each for n, each in everything.items() if slots[n].failed is None}
         self.asked, self.masks, self.samples = [], {}, None
 
     def advance(self, slots: Slots, grammars: SlotGrammars) -> None:
-        """All of it is queued: the slots get ahead of the device."""
+        """Called when everything is queued: advances the slots ahead of the device."""
         self._slots = slots.of(self.scheduled)
         for work, slot in zip(self.scheduled, self._slots, strict=True):
             slot.computed = work.start + work.count
@@ -53,10 +57,10 @@ class Launch:
                 slot.append(sampled.token)
                 grammars.advance(number, sampled.token)
             elif sampled.deferred and slot.computed is not None:
-                slot.computed -= 1  # Its logits are wanted again.
+                slot.computed -= 1  # Its last token is computed again, for the logits.
             slot.failed = slot.failed or sampled.error
         for number, slot in zip(self.asked, slots.at(self.asked), strict=True):
-            self._places[number] = slot.expect(number)
+            self._placeholders[number] = slot.expect(number)
 
     def settle(
         self,
@@ -65,12 +69,12 @@ class Launch:
         slots: Slots,
         grammars: SlotGrammars,
     ) -> dict[int, SlotResult]:
-        """Brings the slots level with the device.
+        """Applies the sampled tokens to the slots, and returns the results by slot.
 
-        sampled: of `asked`.  prompts: what `prompts` gave.  Returns what each work gave, but for
-        those of slots that have failed before, be it in an earlier step or in their prompt.
+        `sampled` has the tokens of `asked`, and `prompts` what `self.prompts` gave. Slots that
+        failed before, in an earlier step or in their prompt, have no result.
         """
-        chosen = self._judged(sampled)
+        chosen = self._outcomes(sampled)
         bound = grammars.bound(self.asked)
         results: dict[int, SlotResult] = {}
         for work, slot in zip(self.scheduled, self._slots, strict=True):
@@ -79,7 +83,7 @@ class Launch:
                 continue
             own = chosen.get(number)
             results[number] = reported(work, own, prompts.get(number))
-            place = self._places.get(number)
+            place = self._placeholders.get(number)
             if place is None or own is None:
                 continue
             if own.token is None:
@@ -90,7 +94,7 @@ class Launch:
                 grammars.advance(number, own.token)
         return results
 
-    def _judged(self, sampled: list[SampledToken]) -> dict[int, SampledToken]:
+    def _outcomes(self, sampled: list[SampledToken]) -> dict[int, SampledToken]:
         chosen = dict(zip(self.asked, sampled, strict=True))
         if not self.masks and not self.known:
             return chosen

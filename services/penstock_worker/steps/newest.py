@@ -1,4 +1,5 @@
-"""The newest token of each slot, where the device finds it before the host has seen it."""
+"""The newest token of each slot on the device, where the next step finds it before the host
+does."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from penstock_worker.device.queue import DeviceQueue
 
 
 class NewestTokens:
-    """Writes what was sampled to a DeviceForward's `newest`, by its queue."""
+    """Writes sampled tokens to `DeviceForward.newest`, through the device's queue."""
 
     def __init__(self, newest: Tensor, queue: DeviceQueue) -> None:
         self._newest = newest
@@ -16,11 +17,13 @@ class NewestTokens:
         self._sent: tuple[list[int], Tensor | None] = ([], None)
 
     def write(self, slots: list[int], tokens: Tensor) -> None:
-        """tokens: [slots] int64 of the device, which may still be on their way."""
+        """Queues the update. `tokens` is [slots] int64 on the device, and may not have been
+        computed yet."""
         self._newest.index_copy_(0, self._numbers(slots), tokens)
 
     def _numbers(self, slots: list[int]) -> Tensor:
-        """The slots on the device; they are those of the step before as a rule."""
+        """Returns the slot numbers as a tensor on the device. The last one is kept, because the
+        slots are mostly those of the step before."""
         known, sent = self._sent
         if sent is None or known != slots:
             sent = self._queue.numbers(slots)

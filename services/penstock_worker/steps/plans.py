@@ -1,4 +1,4 @@
-"""Which works of a plan are computed, and how the plan is answered."""
+"""Selects the works of a plan that are computed, and builds the answer to the plan."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from penstock_worker.batch.slots import PlanError, Slot, Slots
 
 
 class StepOrder:
-    """Steps follow one another, from 0 in each session."""
+    """Checks that plans arrive in order. Steps are numbered from 1 in each session."""
 
     def __init__(self) -> None:
         self._last_step = 0
 
     def reset(self) -> None:
-        """The next step is the first one of a session."""
+        """Starts a new session."""
         self._last_step = 0
 
     def check(self, plan: Plan) -> None:
-        """Raises PlanError for a plan that doesn't follow what came before."""
+        """Raises PlanError for a plan that doesn't follow the last one."""
         if plan.follows != self._last_step or plan.step <= plan.follows:
             raise PlanError(
                 f"step {plan.step} follows {plan.follows}; the last step here is {self._last_step}"
             )
 
     def take(self, plan: Plan) -> None:
-        """What comes before its computing is done."""
+        """Records that the plan's changes have been applied."""
         self._last_step = plan.step
 
 
 def computable(plan: Plan, slots: Slots, *, together: bool) -> list[SlotWork]:
-    """The works of slots that haven't failed.
+    """Returns the works of slots that haven't failed.
 
-    together: as far as all ranks know when they come to the step.  They hear of a failure each in
-    its own time, or never; where it was known, the slot expects no further token.
+    With several ranks (`together`), all of them must choose the same works, but each learns of a
+    failure at its own time, or never. So they go by what all of them know when they reach the step:
+    after a failure that was noticed, the slot expects no further token, and its later works reach
+    beyond its tokens.
     """
     pairs = zip(plan.work, slots.of(plan.work), strict=True)
     if together:
@@ -44,17 +46,18 @@ def computable(plan: Plan, slots: Slots, *, together: bool) -> list[SlotWork]:
 
 
 def failure(error: Exception) -> str:
-    """What is said of a slot's failure."""
+    """Returns the error text that is reported for a slot."""
     return f"{type(error).__name__}: {error}"
 
 
 def answer(
     plan: Plan, outcomes: dict[int, SlotResult], slots: Sequence[Slot], seconds: float
 ) -> Result:
-    """The step's Result: one SlotResult for each work, in order.
+    """Returns the step's Result: one SlotResult for each work, in order.
 
-    outcomes: of the works that were computed, by slot; the others have failed.  slots: of all
-    works.  seconds: what computing took.
+    `outcomes`: results of the works that were computed, by slot; the other slots have failed.
+    `slots`: of all works.
+    `seconds`: duration of the computation.
     """
     results = [
         outcomes.get(work.slot) or SlotResult(work.slot, error=slot.failed)

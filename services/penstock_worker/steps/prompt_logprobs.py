@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts' own tokens."""
+"""Log-probabilities of the prompts' own tokens."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.sampler.interface import NOT_FINITE
 
 ROWS = 128
-"""Rows whose logits are there at once, whatever a step computes: 128 of 150,000 are 77 MB."""
+"""Rows whose logits are held in memory at once, whatever the size of a step: 128 rows of 150,000
+float32 logits take 77 MB."""
 
 
 class QueuedScorer(Protocol):
-    """The part of a QueuedSampler that is needed here."""
+    """The part of QueuedSampler that is needed here."""
 
     def queue_score(self, logits: Tensor, tokens: Sequence[int], count: int) -> Scores: ...
 
 
 Scores = Callable[[], list[TokenLogprobs] | None]
-"""Waits for what was queued. None: a logit isn't a finite number."""
+"""Waits for what was queued and returns it; None if a logit is not finite."""
 
 Logits = Callable[[list[SlotWork], np.ndarray], Tensor]
-"""Computes works in one forward pass; gives the logits of some of its rows."""
+"""Runs one forward pass over the works, and returns the logits of the given rows."""
 
 
 class PromptScores:
-    """Log-probabilities of a step's prompts, which may be on their way."""
+    """Log-probabilities of the prompts in one step, which the device may still be computing."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Slot, list[Scores]]] = {}
@@ -40,20 +41,20 @@ class PromptScores:
         return number in self._found
 
     def expect(self, number: int, slot: Slot) -> None:
-        """There will be some of this slot, or none."""
+        """Registers a slot, for which there may be scores or none."""
         self._found[number] = (slot, [])
 
     def add(self, number: int, scores: Scores) -> None:
         self._found[number][1].append(scores)
 
     def fail(self, reason: str) -> None:
-        """They can't be had."""
+        """Marks all of its slots as failed."""
         for slot, _ in self._found.values():
             slot.failed = slot.failed or reason
 
     def settle(self) -> dict[int, list[TokenLogprobs]]:
-        """By slot what was found, after waiting for it. A slot whose logits aren't finite has
-        failed."""
+        """Waits for the scores and returns them by slot. Marks slots with logits that are not
+        finite as failed."""
         found: dict[int, list[TokenLogprobs]] = {}
         for number, (slot, parts) in self._found.items():
             found[number] = []
@@ -67,11 +68,13 @@ class PromptScores:
 
 
 class PromptLogprobs:
-    """Takes the part of a step's work that tells about prompts, in passes of at most ROWS rows.
+    """Computes the part of a step for which prompt log-probabilities were requested, in forward
+    passes of at most ROWS rows.
 
-    The row of a token says how likely the next one was.  That works are cut changes no bit: no
-    number depends on how a sequence is cut into chunks.  A slot that fails in one pass is computed
-    in the next all the same: where a model is spread over stages, only the last one knows.
+    The logits of a token's row score the token after it. Cutting the works doesn't change results,
+    because no number depends on how a sequence is divided into chunks. A slot that fails in one
+    pass is still computed in the next: with pipeline stages, only the last one learns of the
+    failure.
     """
 
     def __init__(self, slots: Slots, scorer: QueuedScorer) -> None:
@@ -81,12 +84,13 @@ class PromptLogprobs:
     def take(
         self, scheduled: list[SlotWork], logits: Logits
     ) -> tuple[list[SlotWork], PromptScores]:
-        """(what is left to compute, what will be found), without waiting for the device."""
+        """Queues the passes without waiting for the device. Returns (works that are left to
+        compute, scores of the prompts)."""
         found = PromptScores()
         telling = [
             work
             for work, slot in zip(scheduled, self._slots.of(scheduled), strict=True)
-            if slot.prompt_from is not None and self._tells(work)
+            if slot.prompt_from is not None and self._has_scores(work)
         ]
         if not telling:
             return scheduled, found
@@ -94,28 +98,29 @@ class PromptLogprobs:
             found.expect(work.slot, self._slots[work.slot])
         for pieces in self._passes(telling):
             self._score(pieces, logits, found)
-        rest = [self._after(work) if work.slot in found else work for work in scheduled]
+        rest = [self._rest_of(work) if work.slot in found else work for work in scheduled]
         return [work for work in rest if work.count], found
 
-    def _tells(self, work: SlotWork) -> bool:
+    def _has_scores(self, work: SlotWork) -> bool:
         slot = self._slots[work.slot]
         wanted = slot.prompt_from
         end = min(work.start + work.count, slot.num_prompt - 1)
         return wanted is not None and max(work.start, wanted - 1) < end
 
-    def _after(self, work: SlotWork) -> SlotWork:
-        """What is left of a work: from the prompt's last token on, whose row is the sampler's."""
+    def _rest_of(self, work: SlotWork) -> SlotWork:
+        """Returns the part of a work that is left: from the prompt's last token on, whose logits go
+        to the sampler."""
         end = work.start + work.count
         start = min(end, self._slots[work.slot].num_prompt - 1)
         return SlotWork(work.slot, start, end - start)
 
     def _passes(self, works: list[SlotWork]) -> Iterator[list[SlotWork]]:
-        """The works, but for what is left of them, in pieces that fit passes. Each slot is in a
-        pass once, and in the order of its tokens."""
+        """Splits the works, up to where `_rest_of` begins, into passes of at most ROWS rows. A slot
+        is in a pass at most once, and its tokens stay in order."""
         pieces: list[SlotWork] = []
         room = ROWS
         for work in works:
-            start, end = work.start, self._after(work).start
+            start, end = work.start, self._rest_of(work).start
             while start < end:
                 count = min(room, end - start)
                 pieces.append(SlotWork(work.slot, start, count))
@@ -127,7 +132,7 @@ class PromptLogprobs:
             yield pieces
 
     def _score(self, pieces: list[SlotWork], logits: Logits, found: PromptScores) -> None:
-        spans = [_wanted(self._slots[piece.slot], piece) for piece in pieces]
+        spans = [_scored_span(self._slots[piece.slot], piece) for piece in pieces]
         firsts = np.cumsum([0, *(piece.count for piece in pieces)])
         rows = [
             np.arange(first + low - piece.start, first + high - piece.start)
@@ -143,8 +148,9 @@ class PromptLogprobs:
             begin = end
 
 
-def _wanted(slot: Slot, piece: SlotWork) -> tuple[int, int]:
-    """[low, high): tokens of the piece whose rows tell what was asked for; maybe none."""
+def _scored_span(slot: Slot, piece: SlotWork) -> tuple[int, int]:
+    """Returns [low, high), the tokens of the piece whose rows give requested scores; may be
+    empty."""
     end = piece.start + piece.count
     low = min(end, max(piece.start, (slot.prompt_from or 1) - 1))
     return low, end

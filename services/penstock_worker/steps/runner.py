@@ -1,16 +1,16 @@
-"""Executes plans: the hottest file of the worker, and the whole of its interface.
+"""Executes plans: the hottest file of the worker, and its whole interface.
 
-Charter.  A step is: copy blocks, change the slots, one forward pass over all scheduled tokens,
-logits of the rows that end their slot's tokens, one sampler call.  Kinds of work are not told
-apart: a prefill, a chunk, a decode and a resumed sequence are all "compute tokens [start, start +
-count)".  What may not be added here: branches per feature or per model, I/O, clocks, knowledge of
-requests, stopping rules, anything that makes one slot's numbers depend on another's.  Features come
-as objects: kinds of steps, models, attention backends, the sampler with its adjustments, the
-prompt's log-probabilities.
+Charter. A step is: copy KV blocks, update the slots, run one forward pass over all scheduled
+tokens, take the logits of the rows that end their slot's tokens, and sample once. Kinds of work are
+not distinguished: a prefill, a chunk, a decode and a resumed sequence are all "compute tokens
+[start, start + count)". What must not be added here: branches per feature or per model, I/O,
+clocks, knowledge of requests, stop conditions, or anything that makes one slot's numbers depend on
+another's. Features come as objects: kinds of steps, models, attention backends, the sampler with
+its logits adjustments, prompt log-probabilities.
 
-A device works behind a queue, which is never left empty: `begin` queues a whole step and returns,
-and a step may be begun while earlier ones are pending.  `result` settles the steps up to its own,
-in the order in which they were begun.  A CPU is a device whose queue is done at once.
+A device works off a queue that must never run empty. So `begin` queues a whole step and returns,
+and a step may be started while earlier ones are pending. `result` settles all steps up to its own,
+in the order in which they were started. A CPU is treated as a device whose queue is always done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logs.get(__name__)
 
 
 class StepRunner(Generic[Queued]):
-    """The steps of one kind, on one queue."""
+    """Runs the steps of one kind on one queue."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class StepRunner(Generic[Queued]):
         threads: ShareThreads | None = None,
         phases: Phases = UNWATCHED,
     ) -> None:
-        """threads: among which a step's works are dealt out; None: the caller queues them all.
-        phases: are told the seconds of the queue's own clock."""
+        """`threads` divide a step's works among themselves; without them, the caller queues all
+        works. `phases` receive durations in seconds, measured by the queue's own clock."""
         self._queue = queue
         self._kind = kind
         self._threads = threads
@@ -61,16 +61,17 @@ class StepRunner(Generic[Queued]):
 
     @property
     def grammars(self) -> SlotGrammars:
-        """Of structured output: the session compiles there, the kind follows."""
+        """The grammars of structured output. The session compiles them here, and the step kind
+        applies them."""
         return self._kind.grammars
 
     @property
     def layers_done(self) -> int:
-        """Layers computed, or queued, since the start; readable from another thread."""
+        """Layers computed (or queued) since the start. May be read from another thread."""
         return self._kind.layers_done
 
     def close(self) -> None:
-        """Nobody asks for results any more: give up the step that is being computed."""
+        """Gives up the step that is being computed; nobody asks for results any more."""
         self._kind.cancel()
         if self._threads is not None:
             self._threads.close()
@@ -78,23 +79,24 @@ class StepRunner(Generic[Queued]):
         self.grammars.close()
 
     def reset(self) -> None:
-        """Forget every sequence, and what is in flight: a new session with the engine begins."""
+        """Forgets all sequences and the steps in flight, because a new session with the engine core
+        begins."""
         self._in_flight.clear()
         self._kind.reset()
         self._order.reset()
 
     def execute(self, plan: Plan) -> Result:
-        """`begin`, and its result."""
+        """Runs one step and returns its result."""
         return self.begin(plan).result()
 
     def begin(self, plan: Plan) -> BegunStep[Queued]:
-        """Queues the step, without waiting for the device unless the kind has to.
+        """Queues the step, without waiting for the device unless the kind needs to.
 
-        Its result has one SlotResult for each SlotWork, in order.
+        The step's result has one SlotResult for each SlotWork, in order.
 
-        Raises PlanError for a plan that doesn't fit what came before; StepLost where no slot is to
-        blame, and nothing is in flight any more then; any other failure becomes errors of the slots
-        that it concerns, unless steps are computed together.
+        Raises PlanError for a plan that doesn't fit the ones before it, and StepLost when no slot
+        is to blame, in which case nothing is in flight any more. Any other failure becomes an error
+        of the slots concerned, unless several ranks compute the steps together.
         """
         self._order.check(plan)
         with torch.inference_mode():
@@ -119,7 +121,7 @@ class StepRunner(Generic[Queued]):
         if not scheduled:
             return []
         if kind.together:
-            # As the plan has them: rows go from rank to rank without a name.
+            # In the plan's order and undivided: rows pass from rank to rank without slot numbers.
             return [kind.launch(scheduled, start)]
         if self._threads is None:
             return self._attempt(scheduled, start)
@@ -127,9 +129,10 @@ class StepRunner(Generic[Queued]):
         return list(chain.from_iterable(shares))
 
     def _attempt(self, scheduled: list[SlotWork], start: StepStart) -> list[Queued]:
-        """Queues these works; if that fails as one batch, one by one, so that only the guilty fail.
+        """Queues these works as one batch. If that fails, queues them one by one, so that only the
+        ones that cause the failure fail.
 
-        That is sound because computing a token again writes the same bits.  Raises StepLost.
+        That is safe because computing a token again writes the same bits. Raises StepLost.
         """
         try:
             with torch.inference_mode():  # Threads don't inherit it.
@@ -151,7 +154,7 @@ class StepRunner(Generic[Queued]):
             self._collect(self._in_flight[-1])
 
     def _collect(self, last: BegunStep[Queued]) -> None:
-        """Results of the steps in flight up to this one. Raises StepLost."""
+        """Settles the steps in flight up to this one. Raises StepLost."""
         if last not in self._in_flight:
             return
         while last.outcome is None:

@@ -1,4 +1,4 @@
-"""What slots and scheduled works make together: the sampler's requests, and what is reported."""
+"""From slots and works to the sampler's requests, and from its tokens to what is reported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock_worker.sampler import SampledToken, SampleRequest
 
 
 def sampling_rows(slots: Slots, scheduled: list[SlotWork]) -> tuple[list[int], np.ndarray]:
-    """(slots whose next token is sampled, each one's row in the batch): their works reach the end
-    of their tokens."""
+    """Returns (slots to sample, the batch row of each): those whose work reaches the end of their
+    tokens."""
     rows = np.cumsum([work.count for work in scheduled]) - 1
     ended = [
         at
@@ -26,7 +26,7 @@ def sampling_rows(slots: Slots, scheduled: list[SlotWork]) -> tuple[list[int], n
 
 
 def sample_request(slot: Slot) -> SampleRequest:
-    """For the slot's next token, without what its grammar allows."""
+    """Returns the request for the slot's next token, without its grammar mask."""
     emitted = len(slot.token_ids) - slot.num_prompt
     return SampleRequest(slot.sampling, slot.index, emitted, None, slot.adjustments)
 
@@ -34,9 +34,9 @@ def sample_request(slot: Slot) -> SampleRequest:
 def reported(
     work: SlotWork, sampled: SampledToken | None, prompt: list[TokenLogprobs] | None
 ) -> SlotResult:
-    """What the engine core hears of a work.
+    """Returns the result of a work for the engine core.
 
-    sampled: None where no token was to be sampled.  prompt: log-probabilities of its prompt.
+    `sampled` is None where no token was due. `prompt` has log-probabilities of the prompt's tokens.
     """
     if sampled is None:
         return SlotResult(work.slot, prompt_logprobs=prompt)

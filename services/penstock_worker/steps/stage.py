@@ -1,7 +1,8 @@
-"""Steps of a stage before the last: the same forward passes, and nobody samples.
+"""Steps of a pipeline stage before the last: the same forward passes, without sampling.
 
-What a later stage finds out (tokens, masks that are late, logits that aren't finite) comes back in
-plans, in SlotWork.sampled.  So nothing is skipped here that is computed there, nor there.
+What only the last stage knows (tokens, deferrals because of late masks, logits that are not finite)
+comes back with later plans, in SlotWork.sampled. All stages must compute the same works, so none of
+them skips any because of what it knows by itself.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class EarlierStage(StepKind[list[SlotWork]]):
-    """The slots of its results say nothing. forward: of a stage that isn't the last.
+    """The kind of step of a stage before the last. Its results name the slots and nothing else.
 
-    The last stage has matchers; here every grammar is ready at once.
+    Only the last stage has grammar matchers; here every grammar counts as ready at once.
     """
 
     together = True
 
     def __init__(self, forward: Forward, slots: Slots, copies: Copies) -> None:
-        super().__init__(forward, slots, copies, SlotGrammars(_unneeded))
+        """`forward` is that of a stage before the last."""
+        super().__init__(forward, slots, copies, SlotGrammars(_compile_nothing))
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
 
@@ -55,7 +57,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
 
 
 class _NoScores:
-    """In place of a sampler: there are no logits here."""
+    """Takes the sampler's place, as this stage has no logits."""
 
     def queue_score(
         self, logits: Tensor, tokens: Sequence[int], count: int
@@ -63,13 +65,13 @@ class _NoScores:
         return list
 
 
-class _Unneeded:
-    """Stands for a compiled grammar, of which only the last stage makes matchers: nobody asks this
-    one for anything, so it has nothing else that Compiled has."""
+class _CompiledElsewhere:
+    """Takes the place of a compiled grammar. Only the last stage makes matchers, so nothing else of
+    Compiled is ever used."""
 
     def matcher(self) -> None:
         raise RuntimeError("this stage samples nothing and follows no grammar")
 
 
-def _unneeded(definition: Grammar) -> Compiled:
-    return _Unneeded()  # type: ignore[return-value]
+def _compile_nothing(definition: Grammar) -> Compiled:
+    return _CompiledElsewhere()  # type: ignore[return-value]

@@ -1,9 +1,9 @@
-"""Threads that each take a share of a step through the whole model.
+"""Threads that each compute a share of a step through the whole model.
 
-For a model that has no threads of its own (the reference).  That may be done because no number
-depends on what else is in a batch, and it needs one meeting per step where threads inside torch's
-operations need thousands: on 2 cores that others use too, waiting for each other there made steps
-many times slower, spinning or not.
+For a model without threads of its own (the reference). Sharing is possible because no number
+depends on what else is in a batch. It needs one synchronisation per step, where intra-op threads
+need thousands: on 2 cores that other processes use too, these made steps many times slower, whether
+they spin or not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Part = TypeVar("Part")
 
 
 class ShareThreads:
-    """So many threads, each with torch's own count set to 1."""
+    """A pool of threads, each of which has torch's intra-op thread count set to 1."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -30,21 +30,22 @@ class ShareThreads:
     def map(
         self, compute: Callable[[list[SlotWork]], Part], scheduled: list[SlotWork]
     ) -> Iterable[Part]:
-        """What each share gave. One alone is computed by the caller: handing it over and back
-        costs more than a tenth of a millisecond."""
+        """Returns what `compute` gives for each share. A single share is computed by the caller,
+        because handing it to a thread and back costs more than 0.1 ms."""
         shares = deal(scheduled, self._threads)
         if len(shares) == 1:
             return [compute(shares[0])]
         return self._pool.map(compute, shares)
 
     def close(self) -> None:
-        """End the threads, after what they are at."""
+        """Ends the threads after their current work."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def deal(scheduled: list[SlotWork], hands: int) -> list[list[SlotWork]]:
-    """Works in at most `hands` shares of about equal token counts, none of less than a row tile
-    unless there is less: a tile costs the same however few of its rows are used."""
+    """Divides the works into at most `hands` shares of about equal token counts. No share is
+    smaller than a row tile unless all works together are, because a tile costs the same however few
+    of its rows are used."""
     tokens = sum(work.count for work in scheduled)
     hands = min(hands, len(scheduled), -(-tokens // ROW_TILE))
     shares: list[list[SlotWork]] = [[] for _ in range(hands)]

@@ -1,4 +1,4 @@
-"""When a device did what of a step, told by its own clock."""
+"""When a device computed which part of a step, by its own clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from penstock_worker.metrics.phases import Phase, Phases
 
 
 class StepTimeline:
-    """Marks in the queue, from a step's beginning to its end.
+    """Marks in the device's queue, from the beginning of a step to its end.
 
-    The first stands behind the step before, so a step's time begins when it is both queued and the
-    device's turn.  Phases are marked only where somebody asks.
+    The first mark is behind the previous step, so the time of a step begins when it has been queued
+    and the device is free for it. Phases are marked only while somebody watches them.
     """
 
     def __init__(self, queue: DeviceQueue, phases: Phases) -> None:
@@ -21,20 +21,23 @@ class StepTimeline:
         self._end: QueueMark | None = None
 
     def passed(self, phase: Phase | None) -> None:
-        """All that was queued since the last call is of this phase; None: of no phase."""
+        """Assigns everything queued since the last call to this phase; None assigns it to no
+        phase."""
         if self._phases.watching:
             self._passed.append((phase, self._queue.mark()))
 
     def close(self) -> None:
-        """The whole step is queued."""
+        """Marks the end of the step, when all of it is queued."""
         self._end = self._queue.mark()
 
     def done(self) -> bool:
-        """Whether the device is through with it. Raises what broke the device."""
+        """Returns whether the device has finished the step. Raises the device's error if there was
+        one."""
         return self._end is not None and self._end.done()
 
     def seconds(self) -> float:
-        """Waits for the end. What the step took; its phases are told of theirs, too."""
+        """Waits for the end of the step and returns its duration. Reports the durations of its
+        phases."""
         if self._end is None:
             raise RuntimeError("the step is being queued still")
         self._end.wait()

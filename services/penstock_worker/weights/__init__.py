@@ -1,1 +1,1 @@
-"""Reading a checkpoint's tensors, by memory map, into the dtype that is computed with."""
+"""Reads a checkpoint's tensors through a memory map, into the dtype of the computation."""

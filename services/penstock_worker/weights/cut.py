@@ -1,7 +1,8 @@
-"""The part of each tensor that a rank reads.
+"""The part of each tensor that a tensor-parallel rank reads.
 
-Column parallel (Shoeybi et al., "Megatron-LM", 2019): rows of the projections into heads and inner
-columns, then columns of those back out of them, whose products are summed over the ranks.
+As in Shoeybi et al., "Megatron-LM", 2019: projections into heads and into the feed-forward's inner
+dimension are column-parallel, which cuts the rows of their weights. Projections back are
+row-parallel, which cuts the columns; their products are summed over the ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 class Cut:
-    """Which part of each tensor one rank reads."""
+    """Computes which part of each tensor one rank reads."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -33,7 +34,8 @@ class Cut:
         self._columns = {"o_proj": heads, "down_proj": shard.inner}
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
-        """The indices of each dimension that are read of a tensor. name: ours."""
+        """Returns the range of indices that is read, for each dimension of a tensor. `name` is in
+        our naming."""
         part = [range(size) for size in shape]
         module, _, kind = name.rpartition(".")
         module = module.rpartition(".")[2]
@@ -44,13 +46,13 @@ class Cut:
         return tuple(part)
 
     def elsewhere(self, name: str) -> bool:
-        """Whether the tensor is another rank's alone. name: ours."""
+        """Returns whether only other ranks need the tensor. `name` is in our naming."""
         shard, place = self._shard, self._shard.place
         layer = _LAYER.match(name)
         if layer is not None:
             number = int(layer[1])
             mine = number in shard.layers
-            # A layer that no stage has is an error of the checkpoint, which every rank reports.
+            # A layer beyond the model's last is an error in the checkpoint, which all ranks report.
             if not mine:
                 return number < shard.config.num_layers
             return place.tensor_rank > 0 and name.endswith(("o_proj.bias", "down_proj.bias"))

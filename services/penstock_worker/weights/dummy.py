@@ -1,4 +1,4 @@
-"""Random weights in a model's shapes, to measure speed without a checkpoint."""
+"""Random weights in a model's shapes, for measuring speed without a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from penstock_worker.weights.weights import Readable, Weights
 
 
 class DummyTensor:
-    """A tensor drawn from its name on the device that it is asked for on: the same in every run.
+    """A tensor of random values, generated on the target's device with a seed made from its name,
+    so that it is the same in every run.
 
-    Matrices keep the size of what they multiply (normal, of variance 1 / inputs), biases are small,
-    norms are 1: activations and logits stay in the range of a trained model's.
+    Matrices are normal with variance 1 / inputs, so that they preserve the scale of activations;
+    biases are small, and norms are 1. Activations and logits thus stay in the range of a trained
+    model's.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,7 +27,7 @@ class DummyTensor:
     def read_part_into(
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
-        """Fills `out`. The part and the place don't matter."""
+        """Fills `out`. The part and the place are ignored."""
         if self._name == ROPE_FACTORS or (out.dim() == 1 and self._name.endswith(".weight")):
             out.fill_(1.0)
             return
@@ -36,7 +38,7 @@ class DummyTensor:
 
 
 class DummyWeights(Weights):
-    """Has every tensor that is asked for, in the shape that it is asked for."""
+    """Has every tensor that is asked for, in whatever shape."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__({}, dtype, device)

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file under our names."""
+"""The tensors of a GGUF file, in our naming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from penstock_worker.weights.stored import StoredTensor
 
 
 def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, StoredTensor]:
-    """Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
+    """Returns the files' tensors by our names. Raises UnsupportedModel for a broken file,
+    ModelNotFound for a missing one."""
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in GGUFFile(path).tensors.values():
@@ -26,8 +27,9 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
 
 
 def _rearrangement(name: str, config: ModelConfig) -> partial[Tensor] | None:
-    """Some families' files keep the rows of q and k so that a rotary pair is adjacent; our kernels
-    pair row i with row i + head_dim / 2."""
+    """Returns how to reorder the rows of a tensor, or None. In the files of some families, the two
+    rows of a rotary pair in q and k are adjacent; our kernels pair row i with row i + head_dim /
+    2."""
     if not FAMILIES[config.architecture].gguf_pairs_adjacent:
         return None
     if ".q_proj." in name:
@@ -38,6 +40,6 @@ def _rearrangement(name: str, config: ModelConfig) -> partial[Tensor] | None:
 
 
 def _halves_apart(rows: Tensor, heads: int) -> Tensor:
-    """[heads * head_dim, ...] with pairs adjacent -> the same with pairs half a head apart."""
+    """Reorders [heads * head_dim, ...] from adjacent pairs to pairs that are half a head apart."""
     pairs = rows.unflatten(0, (heads, rows.shape[0] // heads // 2, 2))
     return pairs.transpose(1, 2).reshape(rows.shape)

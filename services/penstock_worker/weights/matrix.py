@@ -1,4 +1,4 @@
-"""A matrix in memory: of plain numbers, or as a file has it."""
+"""A matrix in memory: unquantised, or quantised as in its file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from penstock_worker.quantisation.interface import KeptMatrix
 
 @dataclass(frozen=True)
 class Stacked:
-    """Pieces of different types, one below the other. Plain ones have the type that is computed in,
-    but for quantised ones that had to be unpacked: those are float32."""
+    """Pieces of different types, stacked by rows. Unquantised pieces have the dtype of the
+    computation, except those that were quantised and had to be unpacked, which are float32."""
 
     pieces: tuple[Tensor | KeptMatrix, ...]
 
 
 Matrix = Tensor | KeptMatrix | Stacked
-"""[outputs, inputs]. A plain tensor has the type that is computed in."""
+"""[outputs, inputs]. A plain tensor has the dtype of the computation."""
 
 
 def plain(matrix: Matrix) -> Tensor:
-    """For those who compute with plain tensors alone. Raises TypeError for any other."""
+    """Returns the matrix as a tensor, for kernels that know no other kind. Raises TypeError if it
+    isn't one."""
     if isinstance(matrix, Tensor):
         return matrix
     raise TypeError(f"a {type(matrix).__name__} is no plain tensor; was it meant to be unpacked?")

@@ -1,6 +1,6 @@
-"""One naming of tensors, whatever their file calls them.
+"""One naming of tensors, whatever format their file has.
 
-Ours is the hub's, without the leading `model.`: `layers.3.self_attn.q_proj.weight`.
+It is that of Hugging Face, without the leading `model.`: `layers.3.self_attn.q_proj.weight`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _IGNORED = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
-"""Buffers that old checkpoints saved; they follow from the configuration."""
+"""Buffers that old checkpoints saved, although the configuration determines them."""
 
 _GGUF_TOP = {
     "token_embd": "embed_tokens",
@@ -35,12 +35,13 @@ ROPE_FACTORS = "rope_factors"
 
 
 def from_hub(name: str) -> str | None:
-    """Our name for a hub checkpoint's tensor; None for one that isn't needed."""
+    """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
+    needed."""
     return None if _IGNORED.search(name) else name.removeprefix("model.")
 
 
 def from_gguf(name: str) -> str:
-    """Our name for a GGUF tensor; an unknown one stays as it is."""
+    """Returns our name for a GGUF tensor. An unknown name stays as it is."""
     if name == "rope_freqs.weight":
         return ROPE_FACTORS
     found = _GGUF_NAME.fullmatch(name)

@@ -1,4 +1,4 @@
-"""From a model's files to its Weights."""
+"""Opens a model's files as Weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def open_weights(
     load_format: str = "auto",
     keep_quantised: bool = False,
 ) -> Weights:
-    """Map the files and check their headers. No tensor data is read yet.
+    """Maps the files and checks their headers. No tensor data is read yet.
 
-    load_format: auto, or dummy, which needs no files.  keep_quantised: matrices of quantised types
-    are not unpacked.
+    `load_format` is "auto", or "dummy", which needs no files. With `keep_quantised`, matrices of
+    quantised types are not unpacked.
     """
     if load_format == "dummy":
         return DummyWeights(dtype, device)

@@ -1,5 +1,5 @@
-"""From decoded chunks to a device: through two pinned buffers, so that one is filled while the
-other is on its way."""
+"""Copies decoded chunks to a device through two pinned buffers: one is filled while the other is
+being transferred."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ CPU = torch.device("cpu")
 
 
 class PinnedPlacing:
-    """A Place whose targets lie on a GPU. Values keep their type on the way and are rounded there.
+    """A Place for targets on a GPU. Values are transferred in their own dtype and rounded on the
+    GPU.
 
-    It is used by one thread, on one stream.
+    Must be used by one thread, on one stream.
     """
 
     def __init__(self) -> None:
         size = CHUNK_ELEMENTS * torch.float32.itemsize
         self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-        self._through = [torch.cuda.Event() for _ in self._buffers]
+        self._copied = [torch.cuda.Event() for _ in self._buffers]
 
     def __call__(self, target: Tensor, values: Tensor) -> None:
-        """values: of the CPU. target: contiguous. Waits for a free buffer, not for the copy."""
+        """Copies `values`, which are on the CPU, to `target`, which is contiguous. Waits for a free
+        buffer, but not for the transfer."""
         target, values = target.view(-1), values.reshape(-1)
         per_buffer = self._buffers[0].nbytes // values.dtype.itemsize
         for start in range(0, len(values), per_buffer):
             self._send(target[start : start + per_buffer], values[start : start + per_buffer])
 
     def _send(self, target: Tensor, values: Tensor) -> None:
-        buffer, through = self._buffers[0], self._through[0]
+        buffer, through = self._buffers[0], self._copied[0]
         through.synchronize()
         pinned = buffer[: values.nbytes].view(values.dtype)
         pinned.copy_(values)
         target.copy_(pinned.to(target.device, non_blocking=True))
         through.record()
         self._buffers.reverse()
-        self._through.reverse()
+        self._copied.reverse()
 
 
 def placing(device: torch.device) -> Place:
-    """How chunks get into tensors of that device."""
+    """Returns how chunks are copied to tensors on that device."""
     return PinnedPlacing() if device.type == "cuda" else Tensor.copy_

@@ -1,4 +1,4 @@
-"""Weights whose quantised matrices stay as their file has them."""
+"""Weights whose quantised matrices stay as they are in the file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ log = logs.get(__name__)
 _Part = tuple[StoredTensor, tuple[range, ...]]
 
 _FLOATS = "floats"
-"""In the dtype that is computed in."""
+"""Kept in the dtype of the computation."""
 _UNPACKED = "unpacked"
-"""In float32, which holds every value of a quantised type."""
+"""Kept in float32, which can hold every value of a quantised type."""
 
 
 class QuantisedWeights(Weights):
-    """dtype: of activations, and of matrices that the file has in a floating-point type: products
-    want both of one type.  Quantised matrices stay as the file has them; vectors (norms, biases)
-    are float32."""
+    """Weights for the products of quantised matrices.
+
+    `dtype` is that of activations, and of matrices that are floating-point in the file, because a
+    product needs both in one dtype. Quantised matrices stay as they are in the file, and vectors
+    (norms, biases) are float32.
+    """
 
     def take_stacked(
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
@@ -38,15 +41,17 @@ class QuantisedWeights(Weights):
         return super().take_stacked(parts, dtype)
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """Tensors of one quantised type become one KeptMatrix, those of floating-point types
-        one tensor; a product may have pieces of several."""
+        """As Weights.take_matrix: consecutive tensors of one quantised type become one KeptMatrix,
+        consecutive floating-point ones one tensor. If there are several such pieces, the result is
+        Stacked."""
         found: list[_Part] = [
             (self.stored(name, (shape[0], shape[1])), self._part(name, shape))
             for name, shape in parts
         ]
         groups = [(kind, list(same)) for kind, same in groupby(found, key=_kind)]
         pieces = [self._piece(kind, same) for kind, same in groups]
-        # Of one type, and no wider one than all others compute in.
+        # A single unpacked piece stays Stacked, since its float32 is wider than the computation's
+        # dtype.
         if len(pieces) == 1 and groups[0][0] != _UNPACKED:
             return pieces[0]
         return Stacked(tuple(pieces))
@@ -66,8 +71,8 @@ class QuantisedWeights(Weights):
 
 
 def _kind(part: _Part) -> str:
-    """What a piece is kept as: a key of LAYOUTS, _FLOATS, or _UNPACKED, as a rank's columns may be
-    cut inside a group."""
+    """Returns how a piece is kept: a key of LAYOUTS, _FLOATS, or _UNPACKED, if the rank's columns
+    begin or end inside a quantisation group."""
     stored, (_, columns) = part
     if stored.format not in LAYOUTS:
         return _FLOATS

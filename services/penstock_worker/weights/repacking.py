@@ -1,4 +1,4 @@
-"""From a file's blocks to GGUFWeights: the same numbers in another order."""
+"""Repacks a file's quantised blocks as GGUFWeights: the same numbers in another order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock_worker.weights.stored import CHUNK_ELEMENTS, Place, StoredTensor
 _KEPT = {name: form.kept for name, form in FORMATS.items() if form.kept is not None}
 
 LAYOUTS: dict[str, Layout] = {name: kept.layout for name, kept in _KEPT.items()}
-"""Of the formats that can stay as they are, by the name of the type."""
+"""Layouts of the formats that can stay quantised, by type name."""
 
 
 def repacked(
     tensors: Sequence[tuple[StoredTensor, tuple[range, ...]]], device: torch.device, place: Place
 ) -> GGUFMatrix:
-    """Parts [rows, columns] of tensors of one type, one below the other, on `device`.
+    """Stacks parts [rows, columns] of several tensors of one type as one matrix on `device`.
 
-    columns: the same of all; `fits` says which can be.
+    All parts must have the same columns, for which `fits` returns True.
     """
     stored, (_, columns) = tensors[0]
     whole = LAYOUTS[stored.format]
@@ -43,7 +43,7 @@ def repacked(
 
 
 def fits(stored: StoredTensor, columns: range) -> bool:
-    """Whether those columns of the tensor can be kept as they are."""
+    """Returns whether these columns of the tensor can stay quantised."""
     return stored.format in LAYOUTS and _aligned(columns, GROUP)
 
 
@@ -54,7 +54,8 @@ def _aligned(columns: range, unit: int) -> bool:
 def _read(
     tensor: StoredTensor, rows: range, columns: range, out: GGUFMatrix, start: int, place: Place
 ) -> None:
-    """Some rows at a time; on the device their groups go to where other rows' are."""
+    """Reads a chunk of rows at a time, transfers it, and writes its groups to their places in
+    `out`."""
     split = _KEPT[tensor.format].split
     width = FORMATS[tensor.format].elements
     first, last = columns.start // width, -(-columns.stop // width)
@@ -77,8 +78,8 @@ def _read(
 
 
 def _by_row(values: Tensor, rows: int, width: int, per: int) -> Tensor:
-    """[blocks, groups, …] -> [rows, columns / per, …]: what is said once for several groups of
-    `per` columns is repeated."""
+    """Maps [blocks, groups, …] to [rows, columns / per, …]. A value that applies to several groups
+    of `per` columns is repeated for each."""
     repeated = width // per // values.shape[1]
     if repeated > 1:
         values = values.repeat_interleave(repeated, 1)

@@ -1,4 +1,4 @@
-"""Tensors of a hub checkpoint under our names."""
+"""The tensors of a Hugging Face checkpoint, in our naming."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from penstock_worker.weights.stored import StoredTensor
 def safetensors_tensors(
     files: tuple[str, ...], name_of: Callable[[str], str | None] = from_hub
 ) -> dict[str, StoredTensor]:
-    """name_of: our name for the checkpoint's; None: not needed.
+    """Returns the files' tensors by our names.
 
-    Raises UnsupportedModel for a broken file, ModelNotFound for a missing one."""
+    `name_of` maps a name in the checkpoint to ours, or to None for a tensor that isn't needed.
+
+    Raises UnsupportedModel for a broken file, ModelNotFound for a missing one.
+    """
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in SafetensorsFile(path).tensors.values():

@@ -1,4 +1,4 @@
-"""A tensor that still lies in its file, and how it is read into memory."""
+"""A tensor in its memory-mapped file, and how it is read."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from penstock_worker.quantisation.interface import StoredFormat
 from penstock_worker.quantisation.registry import FORMATS
 
 CHUNK_ELEMENTS = 1 << 20
-"""Elements decoded at a time: temporary memory stays small, and mostly in cache."""
+"""Elements decoded at a time, so that temporary memory stays small and mostly in cache."""
 
 Place = Callable[[Tensor, Tensor], object]
-"""(target, values): copies values into target. Both have one shape; the target is contiguous, and
-may be of another dtype and on another device."""
+"""Copies the second tensor (values) to the first (the target). Both have the same shape. The target
+is contiguous, and may have another dtype and be on another device."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor whose bytes are mapped, not yet read."""
+    """A tensor whose bytes are mapped but not read."""
 
     name: str
-    """As in the file, for messages."""
+    """Its name in the file, for messages."""
     shape: tuple[int, ...]
     format: str
     """A key of FORMATS."""
     data: np.ndarray
     """uint8: the tensor's bytes in the file."""
     rearrange: Callable[[Tensor], Tensor] | None = None
-    """Applied to the decoded tensor, where the file keeps rows in another order."""
+    """Applied to the decoded tensor, where the file has its rows in another order."""
 
     def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
-        """Decode into `out`, a contiguous tensor of this shape. Rounds to out's dtype.
+        """Decodes into `out`, a contiguous tensor of the same shape, rounding to its dtype.
 
-        Copies always: a memory map isn't aligned as the matrix kernels want it.
-        place: how a decoded chunk gets into its part of `out`.
+        Always copies, because a memory map isn't aligned as the matrix kernels need it. `place`
+        copies a decoded chunk to its part of `out`.
         """
         if self.rearrange is None:
             self._decode(out.view(-1), place)
@@ -52,7 +52,7 @@ class StoredTensor:
         self, out: Tensor, part: tuple[range, ...], place: Place = Tensor.copy_
     ) -> None:
         """As read_into, for the part [rows, columns] or [rows] of the tensor. Decodes only the
-        blocks that the part lies in, some rows at a time."""
+        blocks that contain the part, a chunk of rows at a time."""
         if all(len(want) == size for want, size in zip(part, self.shape, strict=True)):
             self.read_into(out, place)
         elif len(self.shape) == 1:
@@ -76,20 +76,21 @@ class StoredTensor:
             place(target, decoded[:, skipped : skipped + len(columns)])
 
     def sources(self) -> np.ndarray:
-        """[rows] int64: where each row is in the file."""
+        """Returns [rows] int64: the index in the file of each row."""
         rows = np.arange(self.shape[0])
         if self.rearrange is None:
             return rows
         return self.rearrange(torch.from_numpy(rows)).numpy()
 
     def blocks_of(self, sources: np.ndarray, blocks: range) -> Tensor:
-        """A copy of some blocks of some rows of the file: uint8 [rows, blocks, bytes]."""
+        """Returns a copy of some blocks of some rows in the file, [rows, blocks, bytes] uint8."""
         size = self._stored_format().bytes
         by_row = self.data.reshape(self.shape[0], -1, size)
         return torch.from_numpy(by_row[sources, blocks.start : blocks.stop])
 
     def places(self) -> np.ndarray | None:
-        """[rows] int32: where each stored row belongs. None: where it is."""
+        """Returns [rows] int32: the index at which each row of the file belongs; None if the order
+        is the same."""
         if self.rearrange is None:
             return None
         sources = self.sources()

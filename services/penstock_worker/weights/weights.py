@@ -1,4 +1,4 @@
-"""What a model asks for its tensors."""
+"""Hands out a checkpoint's tensors to a model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from penstock_worker.weights.matrix import Matrix
 from penstock_worker.weights.placing import CPU, placing
 from penstock_worker.weights.stored import Place, StoredTensor
 
-_SHOWN = 8
-"""Names that an error lists."""
+_MOST_NAMES = 8
+"""Most names that an error lists."""
 
 
 class Readable(Protocol):
     """A tensor that isn't in memory yet."""
 
     def read_part_into(self, out: Tensor, part: tuple[range, ...], place: Place) -> None:
-        """Fill `out`, which is contiguous, with that part [rows, columns] or [rows] of it."""
+        """Fills `out`, which is contiguous, with the part [rows, columns] or [rows] of the
+        tensor."""
 
 
 class Weights:
     """Hands out each tensor of a checkpoint once, checked and converted.
 
-    Every tensor is a fresh copy at torch's own alignment, on `device`.  UnsupportedModel names a
-    tensor that is missing, of another shape, or (from `finish`) that nobody asked for.
+    Every tensor is a fresh copy with torch's own alignment, on `device`. UnsupportedModel names a
+    tensor that is missing, has another shape, or (in `finish`) was not taken.
     """
 
     def __init__(
@@ -45,21 +46,22 @@ class Weights:
         self._cut: Cut | None = None
 
     def cut_to(self, shard: Shard) -> Weights:
-        """The weights of one rank: asked for a tensor by its whole shape, they give the rank's
-        part."""
+        """Returns the weights of one rank: a tensor is still asked for by its whole shape, but only
+        the rank's part of it is returned."""
         mine = copy(self)
         mine._cut = cut = Cut(shard)
         mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
         return mine
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """One tensor. dtype: default is the model's."""
+        """Returns one tensor. `dtype` defaults to the model's."""
         return self.take_stacked([(name, shape)], dtype)
 
     def take_stacked(
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
     ) -> Tensor:
-        """Several tensors of equal inner sizes, one below the other: [(name, shape), ...]."""
+        """Returns several tensors, [(name, shape), ...], stacked by rows. Their other dimensions
+        are equal."""
         cuts = [self._part(name, shape) for name, shape in parts]
         rows, inner = sum(len(cut[0]) for cut in cuts), map(len, cuts[0][1:])
         out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
@@ -71,7 +73,7 @@ class Weights:
         return out
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
-        """As take_stacked, for a matrix that is multiplied with or looked up: it may stay
+        """As take_stacked, for a matrix that is used for products or look-ups. It may stay
         quantised."""
         return self.take_stacked(parts)
 
@@ -81,24 +83,25 @@ class Weights:
         return self._cut.part(name, shape)
 
     def ignore(self, name: str) -> None:
-        """Don't complain of this tensor, if it is there: the model does without it."""
+        """Marks a tensor that the model doesn't need, so that `finish` accepts it."""
         self._taken.add(name)
 
     def finish(self) -> None:
-        """Raises UnsupportedModel if tensors are left over: the model isn't what it seemed."""
+        """Raises UnsupportedModel if tensors are left over, because then the model isn't what its
+        configuration says."""
         extra = [stored.name for name, stored in self._tensors.items() if name not in self._taken]
         if extra:
-            shown = ", ".join(extra[:_SHOWN]) + (", …" if len(extra) > _SHOWN else "")
+            shown = ", ".join(extra[:_MOST_NAMES]) + (", …" if len(extra) > _MOST_NAMES else "")
             raise UnsupportedModel(
                 f"the checkpoint has {len(extra)} tensors that the model has no use for: {shown}"
             )
 
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:
-        """Where a tensor's values come from."""
+        """Returns the source of a tensor's values."""
         return self.stored(name, shape)
 
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """A tensor as the file has it, checked."""
+        """Returns a tensor as it is in the file, after checking its shape."""
         stored = self._tensors.get(name)
         if stored is None:
             raise UnsupportedModel(f"the checkpoint lacks the tensor {name} of shape {shape}")

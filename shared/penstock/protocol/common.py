@@ -1,4 +1,4 @@
-"""Types that more than one direction uses."""
+"""Types that messages of several directions use."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ import msgspec
 
 HIGHEST_PRIORITY = -100
 LOWEST_PRIORITY = 100
-"""As in vLLM, the lower value is served earlier.  Bounded, because priority ages: a request is
-overtaken by a bounded number of later ones."""
+"""As in vLLM, a lower value is served earlier. The range is bounded because waiting requests age:
+only a bounded number of later requests can overtake one."""
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
 ErrorCode = Literal["invalid_grammar", "complex_grammar", "no_token_left"]
-"""Errors that are the request's own doing: a grammar that can't be compiled; one that takes too
-long to compile, or whose masks take too long or meet the matcher's limits; allowed_token_ids and
-bad_words that leave no token to choose."""
+"""Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
+long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
+and bad_words that leave no token to sample."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """What a tenant may have.
-
-    weight: of its share.  max_requests: open at once; None: any number.
-    highest_priority: the lowest value that it may ask for.
-    """
+    """What a tenant is granted."""
 
     weight: int = 1
+    """Weight of its share."""
     max_requests: int | None = None
+    """Requests that may be open at once; None for any number."""
     highest_priority: int = HIGHEST_PRIORITY
+    """The lowest value that it may ask for."""
 
 
 GRANT_RANGES = {
@@ -36,7 +35,7 @@ GRANT_RANGES = {
     "max_requests": (1, 1_000_000),
     "highest_priority": (HIGHEST_PRIORITY, LOWEST_PRIORITY),
 }
-"""What its numbers may be, both ends included."""
+"""Allowed values of a Grant's fields, both ends included."""
 
 GrammarKind = Literal[
     "json_schema", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"
@@ -44,115 +43,112 @@ GrammarKind = Literal[
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
-    """What an output must look like.
-
-    text: a JSON schema, nothing (json_object), a regular expression for the whole output, a JSON
-    array of strings (choice), a grammar in llguidance's dialect of Lark or in llama.cpp's GBNF, or
-    a structural tag as JSON, in either of vLLM's shapes.
-    """
+    """What an output must look like."""
 
     kind: GrammarKind
     text: str = ""
+    """By kind: a JSON schema; nothing (json_object); a regular expression for the whole output; a
+    JSON array of strings (choice); a grammar in llguidance's dialect of Lark or in llama.cpp's
+    GBNF; or a structural tag as JSON, in either of vLLM's formats."""
 
 
 class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
-    """What changes a row's logits, and depends on the request or its tokens. See SamplingParams.
+    """Changes of a row's logits that depend on the request or on its tokens. See SamplingParams.
 
-    presence, frequency, repetition: penalties; 0, 0 and 1 are off.
-    bias: by token id.  allowed: ids, ascending; None: all.
-    bad_words: sequences of ids.  The last of one can't be chosen where the output ends in the
-    others.
+    For the penalties `presence`, `frequency` and `repetition`, the values 0, 0 and 1 are off.
     """
 
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
     bias: dict[int, float] = {}
+    """By token id."""
     allowed: tuple[int, ...] | None = None
+    """Token ids, ascending; None if all are allowed."""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token id sequences. The last id of one can't be sampled where the output ends with the
+    others."""
 
 
 class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
-    """What the worker needs to choose one sequence's next token.
-
-    seed: 0 <= seed < 2**64.  The draw for token i of sequence c depends on (seed, c, i) alone.
-    top_k: 0 is off.  logprobs: None, or the number of top alternatives.
-    min_tokens, held_back: ids in `held_back` (EOS and stop ids) can't be drawn until min_tokens
-    tokens have been emitted.
-    adjustments: None where none is asked for: most messages are short.
-    prompt_logprobs: None, or the number of top alternatives for each token of the prompt.
-    """
+    """What the worker needs to sample one sequence's next token."""
 
     seed: int
+    """0 <= seed < 2**64. The draw for token i of sequence c depends only on (seed, c, i)."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    """0 is off."""
     min_p: float = 0.0
     logprobs: int | None = None
+    """Number of top alternatives to report; None for no log-probabilities."""
     min_tokens: int = 0
     held_back: tuple[int, ...] = ()
+    """Ids (EOS and stop ids) that can't be sampled until `min_tokens` tokens have been emitted."""
     adjustments: LogitsAdjustments | None = None
+    """None if there are none, which keeps most messages short."""
     prompt_logprobs: int | None = None
+    """Number of top alternatives to report for each prompt token; None for no log-probabilities."""
 
 
 class Stopping(msgspec.Struct, frozen=True, array_like=True):
-    """When the engine ends a sequence. Stop strings are the front end's: it sends Finish.
-
-    max_tokens: tokens to emit at most, the resumed ones included.
-    ignore_eos: the model's EOS ids don't end it; stop_token_ids still do.
-    """
+    """When the engine core ends a sequence. Stop strings are matched by the front end, which sends
+    Finish."""
 
     max_tokens: int
+    """Most tokens to emit, including those of a resumed sequence."""
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    """Whether the model's EOS ids are ignored. stop_token_ids still end the sequence."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position, of the raw distribution (before any penalty, cut or
-    temperature), natural log, float32 values.  An impossible token is -1e30, not -inf.
-
-    logprob: of the token that was emitted.
-    top_ids, top_logprobs: the most likely tokens, likeliest first, ties by lower id.
-    """
+    """Log-probabilities at one position: natural logarithms, float32 values, of the raw
+    distribution (before any penalty, truncation or temperature). An impossible token has -1e30, not
+    -inf."""
 
     logprob: float
+    """Of the emitted token."""
     top_ids: list[int]
+    """The most likely tokens in descending order; of equally likely ones the lower id comes
+    first."""
     top_logprobs: list[float]
+    """Those of `top_ids`."""
 
 
 PoolingTask = Literal["embed", "token_embed", "classify"]
 
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True):
-    """What is wanted of a model that gives vectors instead of text.
-
-    task: embed, one vector for the input; token_embed, one for each token; classify, a score for
-    each label.
-    token_types: one byte for each token (which text of a pair it belongs to); empty: all 0.
-    dimensions: numbers that are kept of an embedding, the first ones; None: all.
-    normalize: to length 1, after that.  activate: scores as the head's activation makes them of
-    its numbers; else the numbers.  None: as the model has it.
-    """
+    """What a pooling model computes for a request."""
 
     task: PoolingTask
+    """embed: one vector for the input; token_embed: one for each token; classify: a score for each
+    label."""
     token_types: bytes = b""
+    """One byte per token (which text of a pair it belongs to); empty if all are 0."""
     dimensions: int | None = None
+    """How many of an embedding's first numbers are kept; None for all."""
     normalize: bool | None = None
+    """Whether the vector is then scaled to length 1; None for the model's default."""
     activate: bool | None = None
+    """Whether scores are passed through the head's activation; None for the model's default."""
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
-    """shape: (size,), or (tokens, size).  data: float32, little-endian, row by row.
+    """One vector, or one per token.
 
-    Who receives it checks the product before use (`is_sound`).
+    The receiver must check that shape and data agree (`is_sound`).
     """
 
     shape: tuple[int, ...]
+    """(size,) or (tokens, size)."""
     data: bytes
+    """float32, little-endian, row by row."""
 
     def is_sound(self) -> bool:
-        """Whether there are as many bytes as the shape says."""
+        """Returns whether the number of bytes is that of the shape."""
         count = 1
         for size in self.shape:
             if size < 1:

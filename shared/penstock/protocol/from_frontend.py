@@ -8,81 +8,83 @@ from penstock.protocol.common import Grammar, Grant, Pooling, Stopping, TokenSam
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of a session. versions: protocol versions spoken, best first."""
+    """First message of a session."""
 
     versions: list[int]
+    """Protocol versions that the front end supports, best first."""
     name: str
     pid: int
 
 
 class OpenSequence(msgspec.Struct, frozen=True, array_like=True):
-    """A sequence to run. emitted: what it has produced already, when it is resumed."""
+    """A sequence to run."""
 
     index: int
     emitted: list[int] = []
+    """What it has emitted already, if it is resumed."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Run a request. Answered by Accepted or Rejected, then by Outputs.
-
-    request: a number that the front end has not used before in this session.
-    name: the id that people see (x-request-id), for logs.
-    prompt: token ids, at least one.
-    sequences: those still open; all of 0..n-1 with nothing emitted for a new request.
-    deaths: engine cores that died with it in a step since it last gained a token.
-    resumed: it had been accepted before, by this engine core or another, so it is not refused for
-    lack of room.
-    cache_salt: requests share KV blocks only with those of the same salt.
-    tenant: who asks (the digest of an API key; empty: nobody in particular).
-    priority: the lower value is served earlier, as in vLLM.
-    time_left_ms: until the request's deadline, when this was sent; None: it has none.
-    grammar: what every sequence's output must look like.  Then Prepared comes before any output, or
-    a terminal output whose code says what is wrong with the grammar.
-    remote_kv_ms: the KV of its prefix is on its way from another engine: wait for KVArrived so long
-    at most, and compute what has not come.
-    grant: what the tenant may have, by the front end's file of API keys; None: the front end has
-    none.  Where the engine core's own settings list the tenant, they win.
-    timeline: each terminal output is to say where the sequence's time went.
-    prompt_delivered: tokens of the prompt whose log-probabilities the front end has (the first,
-    which has none, among them), when a request that asks for them is resumed.
-    beams: of a beam search, sequences that it may have at once; 0: it is none.  Such a request
-    stays open when its sequences have ended, each after one token, until it is aborted; Advance
-    gives it the next ones.
-    pooling: vectors are wanted, no text.  One sequence then, with max_tokens 1: what is made of the
-    prompt counts as a token.  Answered by Pooled instead of Outputs, unless it fails.
-    """
+    """Runs a request. The answer is Accepted or Rejected, then Outputs."""
 
     request: int
+    """A number that the front end has not used before in this session."""
     name: str
+    """The id that people see (x-request-id), for logs."""
     prompt_token_ids: list[int] = msgspec.field(name="prompt")
+    """At least one."""
     sequences: list[OpenSequence]
+    """Those still open. For a new request, all of 0..n-1, with nothing emitted."""
     sampling: TokenSampling
     stopping: Stopping
     deaths: int = 0
+    """Number of engine cores that died while the request was in a step, since it last gained a
+    token."""
     resumed: bool = False
+    """Whether this or another engine core had accepted it before, so that it is not refused for
+    lack of room."""
     cache_salt: str = ""
+    """Requests share KV blocks only with those that have the same salt."""
     tenant: str = ""
+    """Who asks: the digest of an API key; empty for nobody in particular."""
     priority: int = 0
+    """A lower value is served earlier, as in vLLM."""
     time_left_ms: int | None = None
+    """Time until the request's deadline when this was sent; None if it has none."""
     grammar: Grammar | None = None
+    """What the output of every sequence must look like. Then Prepared comes before any output, or
+    else a terminal output whose code says what is wrong with the grammar."""
     timeline: bool = False
+    """Whether each terminal output says where the sequence's time went."""
     remote_kv_ms: int | None = None
+    """The KV of the prompt's prefix is being transferred from another engine core: wait for
+    KVArrived for at most this long, then compute what has not arrived."""
     grant: Grant | None = None
+    """What the tenant is granted by the front end's file of API keys; None if it has none. Where
+    the engine core's own settings list the tenant, they take precedence."""
     prompt_delivered: int = 0
+    """For a resumed request with prompt log-probabilities: the number of prompt tokens whose
+    log-probabilities the front end has, counting the first token, which has none."""
     pooling: Pooling | None = None
+    """For a request for vectors instead of text. It has one sequence, with max_tokens 1: what is
+    computed of the prompt counts as a token. The answer is Pooled instead of Outputs, unless it
+    fails."""
     beams: int = 0
+    """For a beam search, the number of sequences that it may have at once; otherwise 0. A beam
+    search stays open after its sequences have ended, each after one token, until it is aborted.
+    Advance gives it the next ones."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
-    """The next sequences of an open beam search, whose former ones have ended. Each has what its
-    beam has emitted, and ends with one token more."""
+    """The next sequences of an open beam search, whose former ones have ended. Each begins with
+    what its beam has emitted, and ends after one more token."""
 
     request: int
     sequences: list[OpenSequence]
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
-    """A stop string matched: the sequence ends, with `at` emitted tokens."""
+    """Ends a sequence after `at` emitted tokens, because a stop string matched."""
 
     request: int
     sequence: int
@@ -90,20 +92,20 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class KVArrived(msgspec.Struct, frozen=True, tag="kv_arrived"):
-    """The KV of the request's prefix is there, or will not come: it needn't wait any more."""
+    """The KV of the request's prefix has arrived, or won't: the request needn't wait any longer."""
 
     request: int
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """The client is gone: end every open sequence of the request now."""
+    """Ends all open sequences of the request at once, because the client is gone."""
 
     request: int
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """A lease on Snapshots: for so many seconds, LONGEST_LEASE at most, or until the next Watch; 0
-    ends it.  Sent only to engines whose Welcome says that they know it (`live`)."""
+    """Requests Snapshots for a number of seconds, LONGEST_LEASE at most, or until the next Watch; 0
+    ends them. Sent only to engine cores whose Welcome says that they support it (`live`)."""
 
     seconds: float
 

@@ -8,98 +8,106 @@ from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of a session. rendezvous: HOST:PORT where this worker, if it is rank 0, would
-    have its group's store; empty: it can't be in a group of several.  life: random, drawn when the
-    process started: one that dials again with the same has not died; empty: it doesn't say."""
+    """First message of a session."""
 
     versions: list[int]
     rank: int
     pid: int
     rendezvous: str = ""
+    """HOST:PORT at which this worker would have its group's store if it became rank 0; empty if it
+    can't be in a group of several ranks."""
     life: str = ""
+    """Random, drawn at the start of the process: a worker that reconnects with the same value has
+    not died. Empty if it is unknown."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
-    """Loaded. num_kv_blocks: blocks in the pool; num_host_blocks: in the host tier.
-    fingerprint: see to_frontend.Welcome.  copy_seconds: what copying a block to the host and back
-    takes, 0 where there is no host tier."""
+    """The model is loaded."""
 
     num_kv_blocks: int
+    """Number of KV blocks."""
     device: str
     fingerprint: str
+    """See to_frontend.Status."""
     load_seconds: float
     num_host_blocks: int = 0
+    """Number of blocks in the host tier."""
     copy_seconds: float = 0.0
+    """Time of copying a block to the host and back; 0 without a host tier."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
-    """What a slot's work gave. token: None if it was not the end of the slot's tokens.
-    error: the work failed, the slot's KV is void; the other slots are not concerned.
-    deferred: the mask of the slot's grammar was not there in time.  No token was sampled, and the
-    last token of the work is to be computed again; those before it are computed.
-    error_code: set with `error` where the request itself is to blame.
-    prompt_logprobs: of the prompt tokens after those that the work computed, in order, as far as
-    they are prompt and NewSequence.prompt_from asks for them.
-    vectors: of a slot that is pooled, instead of what is sampled; `token` is 0 then."""
+    """The outcome of a slot's work."""
 
     slot: int
     token: int | None = None
+    """The sampled token; None if the work doesn't reach the end of the slot's tokens."""
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    """The work failed, and the slot's KV is invalid. Other slots are not affected."""
     deferred: bool = False
+    """The mask of the slot's grammar was not ready in time, so no token was sampled. The last token
+    of the work has to be computed again; those before it are computed."""
     error_code: ErrorCode | None = None
+    """Set along with `error` if the request itself is to blame."""
     prompt_logprobs: list[TokenLogprobs] | None = None
+    """Of the prompt tokens that follow those the work computed, in order, as far as
+    NewSequence.prompt_from asks for them."""
     vectors: Vectors | None = None
+    """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
     """A step is done: one SlotResult for each SlotWork, in the plan's order.
 
-    In a group of ranks, only tensor rank 0 of the last stage tells slots; the others none.
-    sampled: of all ranks of the last stage, a hash of the tokens that they sampled, which must be
-    equal; 0 where there is nothing to compare.
+    In a group of ranks, only tensor rank 0 of the last stage reports slots; the other ranks report
+    none.
     """
 
     step: int
     slots: list[SlotResult]
     compute_seconds: float = 0.0
     sampled: int = 0
+    """From each rank of the last stage, a hash of the tokens that it sampled, which must be equal;
+    0 if there is nothing to compare."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
-    """A CompileGrammar was done: sequences may be admitted with this grammar."""
+    """The answer to CompileGrammar: sequences may be admitted with this grammar."""
 
     grammar: int
 
 
 class GrammarFailed(msgspec.Struct, frozen=True, tag="grammar_failed"):
-    """A CompileGrammar can't be done. reason: for the client who wrote it."""
+    """The answer to CompileGrammar if it failed."""
 
     grammar: int
     reason: str
+    """For the client who wrote the grammar."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """Sent inside a long step: `layers` counts layers computed since the worker started, so that
-    the engine can tell a long step from a stuck one."""
+    """Sent during a long step, so that the engine core can tell it from one that is stuck."""
 
     step: int
     layers: int
+    """Layers computed since the worker started."""
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):
-    """The worker can't go on (no such folder, not enough memory…). final: restarting won't help.
-    out_of_memory: a step took more than the device has; with smaller steps it would go on.
-    rank_lost: another rank of the group is gone, and no more was wrong here."""
+    """The worker can't continue (the folder doesn't exist, memory is insufficient, …)."""
 
     message: str
     final: bool
+    """Whether a restart won't help."""
     out_of_memory: bool = False
+    """A step needed more memory than the device has. Smaller steps may succeed."""
     rank_lost: bool = False
+    """Another rank of the group is gone, and nothing else was wrong here."""
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """The worker was told to go, and gives up the steps in flight: nobody is to blame."""
+    """The worker was told to stop and gives up the steps in flight; nobody is to blame."""
 
 
 FromWorker = (

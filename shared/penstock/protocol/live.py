@@ -1,7 +1,7 @@
-"""What an engine core shows of itself to who watches it: rows for people to read, no decisions.
+"""The state that an engine core shows to whoever watches it: for people to read, not for decisions.
 
-Everything here is bounded, whatever the engine core holds: lists say of how many they show part.
-No prompt and no output is in it.
+Everything here is bounded, whatever the engine core holds, and partial lists come with the total
+number. No prompt or output is included.
 """
 
 from __future__ import annotations
@@ -16,49 +16,53 @@ MAX_TENANT_ROWS = 100
 MAX_FRONTEND_ROWS = 100
 MAX_CELLS = 4096
 MAX_STEPS = 120
-"""Rows, cells and steps in a snapshot."""
+"""Most rows, cells and steps in a snapshot."""
 
 SNAPSHOT_INTERVAL = 0.5
-"""Seconds between snapshots, at least."""
+"""Least number of seconds between snapshots."""
 
 LONGEST_LEASE = 30.0
-"""Seconds for which a Watch can ask for snapshots."""
+"""Most seconds for which a Watch can request snapshots."""
 
 Phase = Literal["prefill", "decode"]
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A sequence that waits. request: its name, as in x-request-id.  state: why it waits.
-    tokens: prompt and emitted.  age: seconds since the request was accepted."""
+    """A waiting sequence."""
 
     request: str
+    """Its name, as in x-request-id."""
     sequence: int
     tenant: str
     state: str
+    """Why it waits."""
     tokens: int
+    """Of the prompt and emitted ones."""
     emitted: int
     age: float
+    """Seconds since the request was accepted."""
     priority: int
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """rows: who is next comes first; then those that wait for a grammar, or for remote KV.
-    sequences, requests, tokens: all in the queue.  grammar, remote_kv: sequences that wait for
-    these, which are not in the queue.  oldest: greatest age among the rows, seconds."""
+    """The waiting sequences. `sequences`, `requests` and `tokens` count all that are in the
+    queue."""
 
     rows: list[QueueRow]
+    """In the order in which they will run, then those that wait for a grammar or for remote KV."""
     sequences: int
     requests: int
     tokens: int
     grammar: int
+    """Sequences that wait for a grammar, which are not in the queue."""
     remote_kv: int
+    """Sequences that wait for remote KV, which are not in the queue."""
     oldest: float
+    """Greatest age among the rows, in seconds."""
 
 
 class BatchRow(msgspec.Struct, frozen=True):
-    """A sequence in a slot. computed of `tokens` have KV, by settled steps.  prompt: tokens of its
-    prompt, of which `cached` were found.  blocks: KV blocks that it holds.  flying: steps in flight
-    that work on it."""
+    """A sequence in a slot."""
 
     slot: int
     request: str
@@ -66,133 +70,161 @@ class BatchRow(msgspec.Struct, frozen=True):
     tenant: str
     phase: Phase
     computed: int
+    """Tokens that have KV, by completed steps."""
     tokens: int
     prompt: int
+    """Tokens of its prompt."""
     cached: int
+    """Prompt tokens that were found in the KV cache."""
     emitted: int
     most: int
-    """Tokens that max_tokens lets it grow to, prompt included."""
+    """Tokens that it can grow to by its max_tokens, including the prompt."""
     blocks: int
+    """KV blocks that it holds."""
     flying: int
+    """Steps in flight that it is in."""
     age: float
     preemptions: int
 
 
 class BatchView(msgspec.Struct, frozen=True):
-    """rows: in the order in which they started.  running: all of them.  slots: that there are."""
+    """The sequences in slots."""
 
     rows: list[BatchRow]
+    """In the order in which they started."""
     running: int
+    """Number of all of them."""
     slots: int
+    """Number of slots that there are."""
     prefilling: int
 
 
 class BlockView(msgspec.Struct, frozen=True):
-    """The KV pool. total: blocks.  free + cached + used + shared is all of them: nobody holds it
-    and its contents mean nothing; nobody holds it, and its contents can be found; one sequence
-    holds it; several do.  findable: whose contents can be found, held or not.
-
-    map: three bytes for each cell of `span` blocks (the last cell may have fewer): how many of them
-    are used, shared, cached; where span is above 255, as parts of 255.
-    host_total, host_used: blocks of the host tier.  swapped_out, swapped_in: copies to it and back.
-    """
+    """The KV cache, in blocks. Each block is free, cached, used or shared, which add up to
+    `total`."""
 
     total: int
     block_size: int
     free: int
+    """Held by no sequence, and without useful contents."""
     cached: int
+    """Held by no sequence, with contents that can be found."""
     used: int
+    """Held by one sequence."""
     shared: int
+    """Held by several sequences."""
     findable: int
+    """With contents that can be found, held or not."""
     span: int
+    """Blocks per cell of the map. The last cell may have fewer."""
     map: bytes
+    """Three bytes per cell: how many of its blocks are used, shared and cached, scaled to 255 if
+    `span` is greater."""
     host_total: int
+    """Blocks of the host tier."""
     host_used: int
     swapped_out: int
+    """Copies to the host tier."""
     swapped_in: int
+    """Copies from the host tier."""
 
 
 class TenantRow(msgspec.Struct, frozen=True):
-    """tenant: the digest of its API key, empty for who has none.  requests: open ones.
-    running: sequences in slots.  tokens: that the steps shown have computed for it.
-    weight: of its share.  debt: tokens generated for it (or what costs as much) beyond those of the
-    tenant that has been given least, by their weights; both None where the policy isn't `fair`."""
+    """A tenant with open requests."""
 
     tenant: str
+    """The digest of its API key; empty for requests without one."""
     requests: int
+    """Open requests."""
     running: int
+    """Sequences in slots."""
     tokens: int
+    """Tokens computed for it in the steps shown."""
     weight: int | None = None
+    """Weight of its share; None unless the policy is `fair`."""
     debt: float | None = None
+    """Tokens generated for it (or what costs as much), beyond those of the tenant that got the
+    least, in proportion to their weights; None unless the policy is `fair`."""
 
 
 class TenantView(msgspec.Struct, frozen=True):
-    """rows: those with most open requests.  total: tenants with open requests."""
+    """The tenants with open requests."""
 
     rows: list[TenantRow]
+    """Those with the most open requests."""
     total: int
+    """Number of all of them."""
     policy: str
 
 
 class StepRow(msgspec.Struct, frozen=True, array_like=True):
-    """A settled step. seconds: since it was sent, or the one before it was settled, if that was
-    later.  compute: of them, the worker's.  prefill, decode: tokens computed.  sequences: in it."""
+    """A completed step."""
 
     number: int
     seconds: float
+    """Since it was sent, or since the step before it was completed if that was later."""
     compute: float
+    """The part of `seconds` that the worker computed."""
     prefill: int
+    """Prefill tokens computed."""
     decode: int
+    """Decode tokens computed."""
     sequences: int
+    """Sequences in the step."""
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """rows: the last ones, oldest first, of those that were settled while somebody watched.
-    total: settled since boot.  in_flight: sent, and not settled."""
+    """The latest steps."""
 
     rows: list[StepRow]
+    """Those that were completed while somebody watched, oldest first."""
     total: int
+    """Steps completed since boot."""
     in_flight: int
+    """Steps that were sent and are not completed."""
     preemptions: int
     tokens_computed: int
     tokens_generated: int
 
 
 class FrontendRow(msgspec.Struct, frozen=True):
-    """A front end's session. requests: open ones.  age: of the session, seconds."""
+    """A front end's session."""
 
     name: str
     requests: int
+    """Open requests."""
     age: float
+    """Of the session, in seconds."""
 
 
 class FrontendView(msgspec.Struct, frozen=True):
-    """rows: the oldest sessions."""
+    """The front ends' sessions."""
 
     rows: list[FrontendRow]
+    """The oldest sessions."""
     total: int
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """device, fingerprint: what the worker said of itself; empty while there is none that is ready.
-    lost: worker sessions that have ended since boot."""
+    """The worker. `device` and `fingerprint` are those that it reported, and empty if none is
+    ready."""
 
     ready: bool
     reason: str
     device: str
     fingerprint: str
     lost: int
+    """Worker sessions that have ended since boot."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", kw_only=True):
-    """The engine core at one moment. Sent every SNAPSHOT_INTERVAL seconds to who has a lease.
-
-    uptime: seconds.  build_seconds: that making this took.
-    """
+    """The engine core at one moment. Sent every SNAPSHOT_INTERVAL seconds to whoever has sent
+    Watch."""
 
     boot: str
     model: str
     uptime: float
+    """Seconds."""
     draining: bool
     queue: QueueView
     batch: BatchView
@@ -203,3 +235,4 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", kw_only=True):
     frontends: FrontendView
     worker: WorkerView
     build_seconds: float = 0.0
+    """Time that it took to make this snapshot."""

@@ -13,20 +13,18 @@ from penstock.protocol.live import Snapshot
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds that the front end checks first and the engine checks again.
-
-    max_grammar_bytes: 0 is said by engines that know no structured output.
-    grammar_kinds: kinds that it knows; those of the first engines that knew any, if it is silent.
-    max_request_tokens, max_logit_bias, max_allowed_token_ids, max_bad_words_tokens: see
-    LimitSettings.
-    """
+    """Bounds that the front end checks first, and the engine core again. For `max_request_tokens`
+    and the fields after it see LimitSettings."""
 
     max_model_len: int
     vocab_size: int
     max_waiting_requests: int
     max_num_seqs: int
     max_grammar_bytes: int = 0
+    """0 for engine cores without structured output."""
     grammar_kinds: tuple[str, ...] = ("json_schema", "json_object", "regex", "choice", "lark")
+    """Supported kinds. The default is what the first engine cores with structured output supported,
+    which didn't send this field."""
     max_request_tokens: int = LimitSettings().max_request_tokens
     max_logit_bias: int = LimitSettings().max_logit_bias
     max_allowed_token_ids: int = LimitSettings().max_allowed_token_ids
@@ -34,34 +32,35 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
-    """First message to a front end. Frame 1 is tokenizer.json, frame 2 the chat template (UTF-8,
-    empty: none): so a gateway can't tokenise for another model and needs no shared volume.
+    """First message to a front end.
 
-    version: the protocol version chosen.  boot: hex id of this engine's life.
-    fingerprint: what the numbers depend on (model digest, dtype, kernels, instruction set,
-    layout); None until the worker is ready, then sent with Status.
+    Frame 1 is tokenizer.json, frame 2 the chat template (UTF-8, empty if there is none). So a
+    gateway can't tokenise for another model, and needs no shared volume.
     """
 
     version: int
+    """The protocol version chosen."""
     boot: str
+    """Hex id of this engine core's life."""
     model: str
     """The name that requests use."""
     digest: str
     created: int
-    """Unix time of the engine's start, seconds."""
+    """Unix time of the engine core's start, in seconds."""
     limits: Limits
     generation: GenerationDefaults
     add_bos: bool
     seed: int | None
-    """Seed for requests that bring none; None: the front end draws one for each."""
+    """Seed of requests that bring none; None if the front end draws one for each."""
     pooling: PoolingConfig | None = None
-    """How the model makes vectors; None: it generates text."""
+    """How the model computes vectors; None if it generates text."""
     pooling_tasks: tuple[PoolingTask, ...] = ()
-    """What may be asked of a pooling model, what is meant by default first."""
+    """Tasks of a pooling model, the default first."""
     own_metrics: bool = False
-    """Whether the engine core has a metrics port; a gateway then leaves its families out."""
+    """Whether the engine core has a metrics port. A gateway then leaves out the engine core's
+    metrics."""
     live: bool = False
-    """Whether it knows Watch."""
+    """Whether it supports Watch."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -71,128 +70,131 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
-    """The request was not taken. invalid: never will be.  overloaded, unavailable: try again
-    after retry_after_ms.  limited: likewise, its tenant has as much as it may have."""
+    """The request was not accepted."""
 
     request: int
     code: Literal["invalid", "overloaded", "unavailable", "limited"]
+    """invalid: it never will be. overloaded, unavailable: retry after `retry_after_ms`. limited:
+    likewise, since its tenant has as many requests as it may have."""
     message: str
     retry_after_ms: int = 0
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
-    """The grammar of an accepted request was compiled: what comes next is its output. Said again
-    where another worker had to compile it once more."""
+    """The grammar of an accepted request has been compiled, and its outputs follow. Sent again if
+    another worker had to compile it once more."""
 
     request: int
 
 
 class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Where a sequence's time in the engine went, since this engine core accepted it. Seconds of
-    the engine's clock; queue + requeued + compute + dispatch + idle is the whole of it.
-
-    queue: before it first ran.  requeued: waiting again, after a preemption or a worker's death.
-    compute: the worker's time for the steps that it was in.  dispatch: what those steps took beyond
-    that (messages, waiting for the worker).  idle: running, but in no step that came to an end.
-    share: its part of `compute`, by its part of each step's tokens.
-    first_token: from acceptance to its first token; None: there was none.
-    steps: that it was in.  preemptions, swaps: times that it lost its slot, and that its blocks
-    went to the host or came back.  cached_tokens: of its prompt, not computed.
-    """
+    """Where a sequence's time went since this engine core accepted it. Times are in seconds of the
+    engine core's clock; queue + requeued + compute + dispatch + idle is the total."""
 
     queue: float
+    """Before it first ran."""
     requeued: float
+    """Waiting again, after a preemption or a worker's death."""
     compute: float
+    """Computation by the worker of the steps that it was in."""
     dispatch: float
+    """What those steps took beyond that: messages, and waiting for the worker."""
     idle: float
+    """Running, but in no step that was completed."""
     share: float
+    """Its share of `compute`, in proportion to its tokens in each step."""
     first_token: float | None
+    """From acceptance to its first token; None if there was none."""
     steps: int
+    """Steps that it was in."""
     preemptions: int
+    """How often it lost its slot."""
     swaps: int
+    """How often its blocks were moved to the host tier or back."""
     cached_tokens: int
+    """Prompt tokens that were found in the KV cache."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
-    """What one sequence gained in a step.
-
-    tokens: new ids, in order.  logprobs: one per token when asked for.
-    finish: set on the terminal output, which comes exactly once.
-    stop_token: the stop id that ended it (None for EOS).  error: why, when finish is "error".
-    cached_tokens: in the request's first output: how many of the prompt's were found in the KV
-    cache when it started; else None.
-    error_code: set with `error` where the request itself is to blame.
-    timeline: with the terminal output, when the Submit asked for it.
-    prompt_logprobs: of the next tokens of the prompt, in order, when asked for: the second token's
-    come first, all of them before or with the sequence's first token, and with sequence 0 alone.
-    """
+    """What one sequence gained in a step."""
 
     request: int
     sequence: int
     tokens: list[int] = []
+    """New ids, in order."""
     logprobs: list[TokenLogprobs] | None = None
+    """One per token, if requested."""
     finish: FinishReason | None = None
+    """Set on the terminal output, which comes exactly once."""
     stop_token: int | None = None
+    """The stop id that ended it; None for EOS."""
     error: str | None = None
+    """The reason, if `finish` is "error"."""
     cached_tokens: int | None = None
+    """In the request's first output, the number of prompt tokens that were found in the KV cache
+    when it started; otherwise None."""
     error_code: ErrorCode | None = None
+    """Set along with `error` if the request itself is to blame."""
     timeline: SequenceTimeline | None = None
+    """With the terminal output, if the Submit asked for it."""
     prompt_logprobs: list[TokenLogprobs] | None = None
+    """If requested, those of the next prompt tokens, in order. They begin with the second token,
+    come before or with the sequence's first token, and only with sequence 0."""
 
 
 class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
-    """What was asked of a pooling model; the request has ended.
-
-    cached_tokens: of the prompt, found in the KV cache; None where there is none.
-    timeline: when the Submit asked for it.
-    """
+    """The result of a pooling request, which has ended."""
 
     request: int
     vectors: Vectors
     cached_tokens: int | None = None
+    """Prompt tokens that were found in the KV cache; None for a model without one."""
     timeline: SequenceTimeline | None = None
+    """If the Submit asked for it."""
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
-    """All that a step gave this front end's sequences.
-
-    entered: requests of which a sequence has entered a step: from here on, until it gains a token,
-    the death of this engine core may be their doing.  left: requests that were told of so, and none
-    of whose sequences is in a step any more: all wait again.
-    """
+    """What the sequences of this front end gained in a step."""
 
     outputs: list[SequenceOutput]
     entered: list[int] = []
+    """Requests of which a sequence has entered a step. From here on, until it gains a token, the
+    request may be what kills the engine core."""
     left: list[int] = []
+    """Requests that were in `entered` and have no sequence in a step any more; all of them wait
+    again."""
 
 
 class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
-    """The engine's state, sent at least every beat interval.
-
-    ready: a worker is up, and steps happen (or could).  reason: why not.
-    steps: steps applied since boot.  compute_seconds: that workers spent in them, which says how
-    busy they were.  tokens_computed: in those steps, of prompts and outputs; tokens_generated: that
-    came of it.  Counts of requests, sequences and blocks are of this moment.
-    blocks_cached: those whose contents can be found by what they hold, in use or not.
-    """
+    """The engine core's state, sent at least once per beat interval. Counts of requests, sequences
+    and blocks are those of this moment."""
 
     ready: bool
+    """Whether a worker is ready, so that steps are or could be computed."""
     reason: str
+    """Why it isn't ready."""
     fingerprint: str | None
+    """What the numbers depend on (model digest, dtype, kernels, instruction set, layout of ranks);
+    None until the worker is ready."""
     waiting: int
     running: int
     blocks_total: int
     blocks_free: int
     block_size: int
     steps: int
+    """Steps completed since boot."""
     preemptions: int
     frontends: int
     workers: int
     draining: bool = False
     blocks_cached: int = 0
+    """Blocks that can be found by their contents, in use or not."""
     compute_seconds: float = 0.0
+    """Time that workers spent on those steps, which shows how busy they were."""
     tokens_computed: int = 0
+    """Tokens computed in those steps, of prompts and outputs."""
     tokens_generated: int = 0
+    """Tokens sampled in those steps."""
 
 
 ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot

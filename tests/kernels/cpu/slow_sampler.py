@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock_kernels.cpu.edits import Edit
+from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.sampler import Row
 
 EDGE = 1e-12
@@ -17,8 +17,8 @@ EDGE = 1e-12
 def kept(logits: np.ndarray, row: Row) -> tuple[np.ndarray, np.ndarray]:
     """(ids, weights) of what the cuts leave, by id. logits: [vocab] float32, finite."""
     logits = held_back(logits, row.held_back)
-    if row.edit is not None:
-        logits = edited(logits, row.edit)
+    if row.adjustments is not None:
+        logits = adjusted(logits, row.adjustments)
     order = np.lexsort((np.arange(len(logits)), -logits))
     if row.temperature == 0:
         return order[:1], np.ones(1)
@@ -42,19 +42,23 @@ def held_back(logits: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     return masked if np.isfinite(masked).any() else logits
 
 
-def edited(logits: np.ndarray, edit: Edit) -> np.ndarray:
+def adjusted(logits: np.ndarray, adjustments: CPURowAdjustments) -> np.ndarray:
     """Biased and then penalised, one id after the other."""
     result = [float(logit) for logit in logits]
-    for token, bias in zip(edit.biased_ids.tolist(), edit.biases.tolist(), strict=True):
+    for token, bias in zip(
+        adjustments.biased_ids.tolist(), adjustments.biases.tolist(), strict=True
+    ):
         result[token] = _single(result[token] + bias)
-    for token, count in zip(edit.seen_ids.tolist(), edit.seen_counts.tolist(), strict=True):
+    for token, count in zip(
+        adjustments.seen_ids.tolist(), adjustments.seen_counts.tolist(), strict=True
+    ):
         logit = result[token]
         if logit > 0:
-            logit = logit / edit.repetition
+            logit = logit / adjustments.repetition
         else:
-            logit = logit * edit.repetition
+            logit = logit * adjustments.repetition
         if count > 0:
-            logit = logit - edit.frequency * count - edit.presence
+            logit = logit - adjustments.frequency * count - adjustments.presence
         result[token] = _single(logit)
     return np.array(result, dtype=np.float32)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.edits import Edit
+from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu import slow_sampler
@@ -86,7 +86,7 @@ rows = st.builds(
     draw=st.floats(0, 1, exclude_max=True),
     held_back=st.lists(st.integers(0, 90), max_size=5).map(tuple),
     logprobs=st.none() | st.integers(0, 90),
-    edit=st.none(),
+    adjustments=st.none(),
     given=st.none(),
 )
 
@@ -97,7 +97,7 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     vocab = draw(st.integers(1, 80))
     ids = st.lists(st.integers(0, vocab - 1), unique=True, max_size=20)
     biased, seen = draw(ids), draw(ids)
-    edit = Edit(
+    adjustments = CPURowAdjustments(
         np.array(biased, np.int32),
         np.array([draw(st.floats(-100, 100)) for _ in biased], np.float64),
         np.array(seen, np.int32),
@@ -108,7 +108,7 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     )
     wide = st.floats(-40, 40, width=16) | finite
     logits = draw(hnp.arrays(np.float32, (1, vocab), elements=wide))
-    return logits, draw(rows)._replace(edit=edit)
+    return logits, draw(rows)._replace(adjustments=adjustments)
 
 
 @settings(kernels, max_examples=100)
@@ -130,7 +130,7 @@ def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
     logits, row = case
     check(logits, [row])
     before = logits.copy()
-    plain, changed = sample(logits, [row._replace(edit=None)]), sample(logits, [row])
+    plain, changed = sample(logits, [row._replace(adjustments=None)]), sample(logits, [row])
     assert np.array_equal(logits, before)
     if row.logprobs is not None:
         ids, values = plain.alternatives[0]
@@ -142,14 +142,14 @@ def test_edits_of_several_rows_are_each_its_own() -> None:
     logits = np.zeros((5, 9), np.float32)
     greedy = Row(temperature=0.0)
 
-    def biased(token: int) -> Edit:
-        return Edit(np.array([token, 0], np.int32), np.array([2.0, 1.0]))
+    def biased(token: int) -> CPURowAdjustments:
+        return CPURowAdjustments(np.array([token, 0], np.int32), np.array([2.0, 1.0]))
 
     rows = [
         greedy,
-        greedy._replace(edit=biased(3)),
+        greedy._replace(adjustments=biased(3)),
         greedy,
-        greedy._replace(edit=biased(7)),
+        greedy._replace(adjustments=biased(7)),
         greedy,
     ]
     assert sample(logits, rows, threads=2).tokens.tolist() == [0, 3, 0, 7, 0]
@@ -169,20 +169,26 @@ def test_a_given_token_is_only_measured(vocab: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("adjustments", "message"),
     [
-        (Edit(np.array([9], np.int32), np.array([1.0])), "ids of an edit must lie in 0 to 8"),
-        (Edit(np.array([-1], np.int32), np.array([1.0])), "ids of an edit must lie in 0 to 8"),
-        (Edit(np.array([1], np.int32), np.array([])), "differ in number"),
-        (Edit(np.array([1], np.int32), np.array([np.inf])), "biases must be finite"),
-        (Edit(presence=np.nan), "presence must be a finite number"),
-        (Edit(repetition=0.0), "repetition must be above 0"),
+        (
+            CPURowAdjustments(np.array([9], np.int32), np.array([1.0])),
+            "ids of an edit must lie in 0 to 8",
+        ),
+        (
+            CPURowAdjustments(np.array([-1], np.int32), np.array([1.0])),
+            "ids of an edit must lie in 0 to 8",
+        ),
+        (CPURowAdjustments(np.array([1], np.int32), np.array([])), "differ in number"),
+        (CPURowAdjustments(np.array([1], np.int32), np.array([np.inf])), "biases must be finite"),
+        (CPURowAdjustments(presence=np.nan), "presence must be a finite number"),
+        (CPURowAdjustments(repetition=0.0), "repetition must be above 0"),
     ],
     ids=str,
 )
-def test_edits_that_cannot_be_are_refused(edit: Edit, message: str) -> None:
+def test_edits_that_cannot_be_are_refused(adjustments: CPURowAdjustments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        sample(np.zeros((1, 9), np.float32), [Row(edit=edit)])
+        sample(np.zeros((1, 9), np.float32), [Row(adjustments=adjustments)])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)

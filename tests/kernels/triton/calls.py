@@ -28,7 +28,7 @@ from penstock_kernels.triton.rowwise import (
     rank_sum,
     rms_norm,
 )
-from penstock_kernels.triton.sampling import argmax, edits, log_probs, philox, sample
+from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, philox, sample
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CPU = torch.device("cpu")
@@ -123,8 +123,10 @@ def logits() -> None:
     seen = torch.zeros(2, VOCAB, dtype=torch.int32)
     masks = torch.zeros(2, VOCAB // 32, dtype=torch.int32)
     biases = torch.zeros(3, dtype=torch.int32), half, row
-    edits.edit_rows(raw, edits.EditRows(*biases, seen, half, row, row, row, masks, half))
-    edits.count_tokens(seen, half, number)
+    adjustments.adjust_rows(
+        raw, adjustments.DeviceRowAdjustments(*biases, seen, half, row, row, row, masks, half)
+    )
+    adjustments.count_tokens(seen, half, number)
     asked = sample.SamplingRows(row, half, row, row, number, number, number)
     for holes in (False, True):
         for cuts in (False, True):

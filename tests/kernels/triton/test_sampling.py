@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_kernels.triton.sampling.edits import EditRows, count_tokens, edit_rows
+from penstock_kernels.triton.sampling.adjustments import (
+    DeviceRowAdjustments,
+    adjust_rows,
+    count_tokens,
+)
 from penstock_kernels.triton.sampling.log_probs import log_probs
 from penstock_kernels.triton.sampling.philox import uniform
 from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
@@ -129,7 +133,7 @@ def test_edits_are_the_reference(device: torch.device) -> None:
     mask_rows = torch.tensor([-1, 1, -1, 0, 1], dtype=torch.int32)
     presence, frequency, repetition = torch.tensor(numbers, dtype=torch.float64).unbind(1)
     entries = [pair for row in biases for pair in row.items()]
-    edits = EditRows(
+    adjustments = DeviceRowAdjustments(
         torch.tensor([0, *np.cumsum([len(row) for row in biases])], dtype=torch.int32),
         torch.tensor([token for token, _ in entries], dtype=torch.int32),
         torch.tensor([bias for _, bias in entries], dtype=torch.float64),
@@ -137,12 +141,13 @@ def test_edits_are_the_reference(device: torch.device) -> None:
         mask_words(allowed),
         mask_rows,
     )
-    ours = edit_rows(
-        logits.to(device), EditRows(*(part.to(device) for part in vars(edits).values()))
+    ours = adjust_rows(
+        logits.to(device),
+        DeviceRowAdjustments(*(part.to(device) for part in vars(adjustments).values())),
     ).cpu()
     for row in range(5):
-        wanted = reference.edit_row(
-            logits[row], reference.Edits(biases[row], held[row], *numbers[row])
+        wanted = reference.adjust_row(
+            logits[row], reference.RowAdjustments(biases[row], held[row], *numbers[row])
         )
         if mask_rows[row] >= 0:
             wanted = wanted.masked_fill(~allowed[mask_rows[row]], float("-inf"))

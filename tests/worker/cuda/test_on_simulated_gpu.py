@@ -111,7 +111,7 @@ def test_every_feature_and_nobody_waits(name: str) -> None:
         assert made.device.captures or settings.get("enforce_eager")
         assert _of_sampling(made) == compiled  # Whatever was asked for.
         kernels = {key[0] for key in made.device.launched}
-    assert kernels >= {"_rms_norm", "attend", "combine", "_rope_write", "_sample", "_edit"}
+    assert kernels >= {"_rms_norm", "attend", "combine", "_rope_write", "_sample", "_adjust"}
     assert kernels >= {"_count", "_parts", "_join", "_log_probs", "_gate_mul"}
     assert kernels >= {"_weigh_parts", "_list_survivors"}
     special = {"int8": "_weight_only", "int4": "_weight_only", "fp8": "_fp8_linear"}
@@ -120,7 +120,7 @@ def test_every_feature_and_nobody_waits(name: str) -> None:
 
 
 def _of_sampling(made: Machine) -> set[Any]:
-    names = {"_parts", "_join", "_edit", "_count", "_log_probs"}
+    names = {"_parts", "_join", "_adjust", "_count", "_log_probs"}
     names |= {"_weigh_parts", "_list_survivors", "_sample"}
     return {key for key in made.device.launched if key[0] in names}
 

@@ -34,4 +34,4 @@ def test_a_workers_launches_compile_for_hopper(tmp_path: Path) -> None:
     # In a prefill, in decodes of any context length, and no third time.
     assert kernels.count("attend") == 2
     assert kernels.count("combine") == 1
-    assert {"_sample", "_edit", "_log_probs", "_copy", "_rope_write"} <= set(kernels)
+    assert {"_sample", "_adjust", "_log_probs", "_copy", "_rope_write"} <= set(kernels)

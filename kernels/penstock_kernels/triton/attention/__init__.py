@@ -1,2 +1,2 @@
-"""Attention over the paged KV cache and over an encoder's input, and what writes and copies the
-cache."""
+"""Attention over the paged KV cache and over an encoder's input, and kernels that write and copy
+the cache."""

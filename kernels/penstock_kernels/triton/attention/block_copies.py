@@ -1,7 +1,8 @@
-"""Copies of whole KV blocks: within the pool (a fork), and to and from a staging buffer (a swap).
+"""Copies of whole KV blocks: within the KV cache (for a fork), and to and from a staging buffer
+(for a swap).
 
-Bytes are moved as they are, whatever they mean.  Block numbers come from the host, so these
-launches are not for CUDA graphs.
+Copies are of raw bytes. Block numbers come from the host, so these launches can't be captured by
+CUDA graphs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _copy(
     width,
     BLOCK: tl.constexpr,
 ):
-    """source_places, target_places: a block number for each program of axis 0."""
+    """`source_places` and `target_places` have a block number for each program of axis 0."""
     pair, part = tl.program_id(0), tl.program_id(1).to(tl.int64)
     at = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -37,10 +38,10 @@ def _copy(
 
 
 def copy_blocks(blocks: Tensor, sources: list[int], targets: list[int]) -> None:
-    """blocks[:, target] = blocks[:, source] for each pair, one after the other. Mutates blocks.
+    """blocks[:, target] = blocks[:, source] for each pair, one after another. Modifies `blocks`.
 
-    blocks: [parts, blocks, width], the last dimension contiguous (a cache [kv_heads, slots,
-    head_dim] viewed by block).  Pairs that depend on one another go in launches of their own.
+    `blocks` is [parts, blocks, width], with a contiguous last dimension (a cache [kv_heads, slots,
+    head_dim] viewed by block). Pairs that depend on one another are launched separately.
     """
     for run in independent_runs(sources, targets):
         places = _numbers([sources[i] for i in run], blocks.device)
@@ -48,8 +49,9 @@ def copy_blocks(blocks: Tensor, sources: list[int], targets: list[int]) -> None:
 
 
 def gather_blocks(blocks: Tensor, sources: list[int], staging: Tensor) -> None:
-    """staging[i] = blocks[:, sources[i]]. staging: [at least len(sources), parts, width], of the
-    same dtype, contiguous: one copy takes it to the host.  Mutates staging."""
+    """staging[i] = blocks[:, sources[i]]. Modifies `staging`, which is [at least len(sources),
+    parts, width], of the same dtype and contiguous, so that it can be copied to the host in one
+    piece."""
     numbers = _numbers(sources, blocks.device)
     _launch(
         blocks, staging.transpose(0, 1), numbers, _numbers(list(range(len(sources))), blocks.device)
@@ -57,8 +59,8 @@ def gather_blocks(blocks: Tensor, sources: list[int], staging: Tensor) -> None:
 
 
 def scatter_blocks(staging: Tensor, blocks: Tensor, targets: list[int]) -> None:
-    """blocks[:, targets[i]] = staging[i]: the inverse of gather_blocks. Mutates blocks.
-    targets: distinct."""
+    """blocks[:, targets[i]] = staging[i], the inverse of gather_blocks. Modifies `blocks`. Targets
+    must be distinct."""
     numbers = _numbers(targets, blocks.device)
     _launch(
         staging.transpose(0, 1), blocks, _numbers(list(range(len(targets))), blocks.device), numbers
@@ -66,8 +68,9 @@ def scatter_blocks(staging: Tensor, blocks: Tensor, targets: list[int]) -> None:
 
 
 def independent_runs(sources: list[int], targets: list[int]) -> list[list[int]]:
-    """The pairs' places, in order, cut where a pair reads or writes what its run writes, or writes
-    what its run reads: within a run any order gives the same."""
+    """Returns the pairs' indices in order, divided into runs within which any order gives the same
+    result: a new run begins where a pair reads or writes what its run writes, or writes what its
+    run reads."""
     runs: list[list[int]] = []
     read: set[int] = set()
     written: set[int] = set()
@@ -87,7 +90,7 @@ def _numbers(blocks: list[int], device: torch.device) -> Tensor:
 
 
 def _launch(source: Tensor, target: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """Both [parts, blocks, width]."""
+    """`source` and `target` are [parts, blocks, width]."""
     if source.dtype != target.dtype or source.shape[0] != target.shape[0]:
         raise ValueError(
             f"{source.dtype} {tuple(source.shape)} can't be copied to {target.dtype} "

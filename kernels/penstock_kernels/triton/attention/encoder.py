@@ -1,8 +1,8 @@
-"""Attention of encoders: every token of an input sees every other, over a ragged batch, no cache.
+"""Bidirectional attention of encoders within each input of a ragged batch, without a cache.
 
 A program has one (query tile, head) and goes through the keys of its input, in tiles of fixed size
 from the input's first token on, by the online softmax (Milakov and Gimelshein, 2018; Dao et al.,
-2022).  So a query's bits follow from its input alone.
+2022). So a query's bits depend on its input alone.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from penstock_kernels.triton.tiles import AttentionTiles
 
 @dataclass(frozen=True)
 class InputPlan:
-    """One step's inputs, the same for every layer. All tensors are int32 and on the device."""
+    """The inputs of one step, the same for every layer. All tensors are int32 and on the device."""
 
     tiles: AttentionTiles
     starts: Tensor
-    """[inputs]: an input's first row."""
+    """[inputs]: the first row of each input."""
     lengths: Tensor
-    """[inputs]: its number of rows."""
+    """[inputs]: the number of rows of each."""
     tile_inputs: Tensor
-    """[tiles]: each query tile's input."""
+    """[tiles]: the input of each query tile."""
     tile_firsts: Tensor
-    """[tiles]: each query tile's first query within the input."""
+    """[tiles]: the first query of each tile within its input."""
 
 
 def plan_inputs(lengths: Sequence[int], tiles: AttentionTiles) -> list[np.ndarray]:
-    """The tensors of an InputPlan, in its order, on the host. lengths: each at least 1; the rows of
-    the inputs follow one another."""
+    """Returns the tensors of an InputPlan, in its order, on the host. Lengths are at least 1; the
+    rows of the inputs follow one another."""
     rows = np.array(lengths, dtype=np.int32)
     counts = -(-rows // tiles.rows)
     inputs = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
     within = np.arange(len(inputs)) - np.repeat(np.cumsum(counts) - counts, counts)
-    # Those that see most keys first: they take longest.
+    # Tiles with the most keys first, because they take longest.
     order = np.argsort(-rows[inputs], kind="stable")
     firsts = (within * tiles.rows).astype(np.int32)
     return [(np.cumsum(rows) - rows).astype(np.int32), rows, inputs[order], firsts[order]]
@@ -90,7 +90,7 @@ def _attend_inputs(
         keys = tl.load(key + from_row, mask=there, other=0.0)
         scores = tile_dot(q, tl.trans(keys), tl.zeros([ROWS, KEYS], tl.float32)) * scale
         if BIAS:
-            # Of the distance alone: the table's middle is that of a token to itself.
+            # By distance alone: the table's middle is the distance of a token to itself.
             apart = bias_stride // 2 + at[None, :] - within[:, None]
             near = (within < length)[:, None] & held[None, :]
             added = tl.load(bias + head * bias_stride + apart, mask=near, other=0.0)
@@ -107,14 +107,16 @@ def _attend_inputs(
 def encoder_attention(
     query: Tensor, key: Tensor, value: Tensor, plan: InputPlan, bias: Tensor | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim) + bias) v, each input over itself, both ways.
+    """softmax(q k^T / sqrt(head_dim) + bias) v, bidirectional, within each input.
 
-    query, key, value: [rows, heads, head_dim] of one dtype (float32, bfloat16 or float16), strided
-    alike: rows may lie apart, the heads of one lie together.  All rows are the plan's.
-    bias: [heads, 2 * positions - 1], contiguous, of any float dtype: what a query adds for a key
-    that is `d` tokens further on is in column d + positions - 1; no input is longer than
-    `positions`.  Returns [rows, heads, head_dim], multiplied in the query's dtype, accumulated in
-    float32.
+    `query`, `key`, `value`: [rows, heads, head_dim] of one dtype (float32, bfloat16 or float16)
+    with equal strides. Rows may be strided; the heads of a row are contiguous. All rows are the
+    plan's.
+    `bias`: [heads, 2 * positions - 1], contiguous, of any float dtype. What is added to the score
+    of a key `d` tokens after the query is in column d + positions - 1. No input is longer than
+    `positions`.
+
+    Returns [rows, heads, head_dim], multiplied in the query's dtype and accumulated in float32.
     """
     rows, heads, head_dim = query.shape
     for each in (query, key, value):

@@ -1,4 +1,4 @@
-"""One step of the online softmax (Milakov and Gimelshein, 2018): scores come tile by tile."""
+"""One step of the online softmax (Milakov and Gimelshein, 2018), whose scores come tile by tile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import triton.language as tl
 
 @triton.jit
 def online_softmax_step(scores, top, total):
-    """(top, keep, weights, total) with a further tile of scores, in powers of two.
+    """Adds a tile of scores, in powers of two. Returns (top, keep, weights, total).
 
-    scores: [rows, keys] float32.  top: [rows], the largest score so far.  total: [rows], the sum of
-    the weights so far.  keep: [rows], what everything that was summed so far is multiplied with.
-    weights: [rows, keys], of these scores.  A tile of -inf changes nothing once top is finite.
+    `scores`: [rows, keys] float32.
+    `top`: [rows], the largest score so far.
+    `total`: [rows], the sum of the weights so far.
+    `keep`: [rows], the factor for everything that was summed before.
+    `weights`: [rows, keys], the weights of these scores.
+
+    A tile of -inf changes nothing once `top` is finite.
     """
     peak = tl.maximum(top, tl.max(scores, 1))
     keep = tl.exp2(top - peak)

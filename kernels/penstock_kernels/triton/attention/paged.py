@@ -1,18 +1,19 @@
 """Causal attention of a ragged batch over a paged KV cache: decode and chunked prefill in one.
 
-A query tile is some consecutive queries of one sequence, times the query heads that share a KV head
-(so that a decode of grouped heads reads each key once).  Keys are reduced in splits by token
-position, a split in tiles of fixed size from its own beginning, by the online softmax (Milakov and
-Gimelshein, 2018; Dao et al., 2022); the splits of a query are folded together in order (Dao et al.,
-2023, "Flash-Decoding", with a fixed split instead of a fixed number of splits).
+A query tile consists of consecutive queries of one sequence, times the query heads that share a KV
+head (so that a decode with grouped heads reads each key once). Keys are reduced in splits by token
+position, and a split in tiles of fixed size from its own beginning, by the online softmax (Milakov
+and Gimelshein, 2018; Dao et al., 2022). The splits of a query are combined in order (Dao et al.,
+2023, "Flash-Decoding", with a fixed split size instead of a fixed number of splits).
 
-- few new tokens (decode): a program for each (tile, KV head, split) leaves a partial result, and
-  `combine` folds them;
-- many (prefill): a program for each (tile, KV head) goes through the splits and folds as it goes.
+- Few new tokens (decode): one program per (tile, KV head, split) writes a partial result, and
+  `combine` folds these.
+- Many (prefill): one program per (tile, KV head) goes through the splits and folds them as it goes.
 
-Both run the same `_attend_split` and the same `_fold`.  A key that a query doesn't see, and a whole
-tile or split of them, multiplies by exactly 1 and adds exactly 0.  So a query's bits follow from
-its sequence alone, and with equal tiles in both forms not even from how the tokens were chunked.
+Both use the same `_attend_split` and the same `_fold`. A key that a query doesn't see, or a whole
+tile or split of such keys, multiplies by exactly 1 and adds exactly 0. So a query's bits depend on
+its sequence alone, and with equal tiles in both forms not even on how its tokens were divided into
+chunks.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from penstock_kernels.triton.tiles import AttentionTiles
 
 @dataclass(frozen=True)
 class Reach:
-    """What limits a query's sight."""
+    """What limits the keys and scores of a query."""
 
     window: int = 0
-    """A query sees its own key and the window - 1 before it; 0: all before it."""
+    """A query sees its own key and the window - 1 before it; 0 for all before it."""
     soft_cap: float = 0.0
-    """Scores become soft_cap * tanh(score / soft_cap); 0: they stay as they are."""
+    """Scores become soft_cap * tanh(score / soft_cap); 0 leaves them as they are."""
 
 
 FULL = Reach()
 
 PARTIAL_BYTES = 128 << 20
-"""Memory for partial results: of decodes with 8 KV heads of 128, each for 4 query heads, 8,192
-splits at once, which are programs enough for any device."""
+"""Memory for partial results. For decodes with 8 KV heads of 128, each with 4 query heads, it holds
+8,192 splits at a time, which are enough programs for any device."""
 
 
 def paged_attention(
@@ -59,11 +60,13 @@ def paged_attention(
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache.
 
-    query: [rows, heads, head_dim], float32, bfloat16 or float16; rows beyond the plan's are
-    padding; rows may be strided.  key_cache, value_cache: as rope_write leaves them, of any type
-    that it takes; multiplied in the query's type and accumulated in float32.  heads is a multiple
-    of kv_heads, and query head h reads KV head h // (heads // kv_heads).
-    Returns [rows, heads, head_dim] of the query's dtype; padding rows are zero.
+    `query`: [rows, heads, head_dim], float32, bfloat16 or float16. Rows beyond the plan's are
+    padding; rows may be strided.
+    `key_cache`, `value_cache`: as written by rope_write, of any dtype that it supports; multiplied
+    in the query's dtype and accumulated in float32. heads is a multiple of kv_heads, and query head
+    h reads KV head h // (heads // kv_heads).
+
+    Returns [rows, heads, head_dim] in the query's dtype; padding rows are zero.
     """
     check_caches(key_cache, value_cache)
     if query.stride()[1:] != (query.shape[2], 1):
@@ -81,10 +84,12 @@ def paged_attention(
 
 
 def tiles_at_once(values: int) -> int:
-    """Tiles of one launch. values: of a tile's partial results.
+    """Returns the number of tiles per launch. `values` is the number of values in the partial
+    results of one tile.
 
-    One long context gives every tile of a step as many splits: the others' would take gigabytes.
-    A multiple of 16, so that each launch's lists are aligned alike.
+    One long context gives every tile of a step as many splits, and those of the others could take
+    gigabytes. The result is a multiple of 16, so that the lists of all launches have the same
+    alignment.
     """
     return max(16, PARTIAL_BYTES // (4 * max(values, 1)) // 16 * 16)
 
@@ -124,7 +129,7 @@ class _Call:
         splits: int,
         partials: tuple[Tensor, Tensor, Tensor],
     ) -> None:
-        """rows: of partials' tiles; 0: there are none."""
+        """`rows` is the number of rows in a tile's partial results; 0 if there are none."""
         plan, reach = self.plan, self.reach
         kv_heads, _, head_dim = self.key_cache.shape
         count = tiles.sequences.shape[0]
@@ -178,7 +183,7 @@ class _Call:
             )
 
     def _splits(self, tiles: TileList, shape: AttentionTiles) -> int:
-        """The most that a tile reaches."""
+        """Returns the largest number of splits that a tile reaches."""
         whole = triton.cdiv(tiles.end, shape.split)
         if not self.reach.window:
             return whole
@@ -188,8 +193,8 @@ class _Call:
         return torch.empty(sizes, dtype=torch.float32, device=self.query.device)
 
     def _score_scales(self) -> tuple[float, float]:
-        """What the product is multiplied with first, and after the soft cap: softmax runs on powers
-        of two."""
+        """Returns the factors of the product before and after the soft cap. They include log2(e),
+        since the softmax computes powers of two."""
         scale = self.scale * self.scales.key
         if self.reach.soft_cap:
             return scale / self.reach.soft_cap, self.reach.soft_cap * LOG2_E.value

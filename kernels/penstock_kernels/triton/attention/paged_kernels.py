@@ -18,7 +18,7 @@ def _operand(x, dtype: tl.constexpr):
 
 @triton.jit
 def _fold(top, total, mixed, peak, weight, values):
-    """Two partial softmaxes as one.  Spelt with fma, so that no compiler chooses how to fuse."""
+    """Combines two partial softmaxes. Written with fma, so that fusing isn't up to the compiler."""
     both = tl.maximum(top, peak)
     keep = tl.exp2(top - both)
     add = tl.exp2(peak - both)
@@ -34,7 +34,8 @@ def _fold(top, total, mixed, peak, weight, values):
 
 @triton.jit
 def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
-    """(its sequence, its first query there, the sequence's new tokens, and those before them)."""
+    """Returns (the tile's sequence, its first query there, the sequence's number of new tokens, the
+    number of tokens before these)."""
     sequence = tl.load(tile_sequences + tile)
     first = tl.load(tile_firsts + tile)
     queries = tl.load(query_lens + sequence)
@@ -63,7 +64,7 @@ def _attend_split(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Row maxima, sums and weighted values over the keys of one split in [low, end)."""
+    """Returns row maxima, sums and weighted values over the keys of one split in [low, end)."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
@@ -130,8 +131,8 @@ def attend(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """PARTIAL_ROWS: rows of a tile that may be real, where this program has one split; 0: it has
-    all splits."""
+    """PARTIAL_ROWS is the number of rows of a tile that may be real, if this program has one split;
+    0 if it has all splits."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
     sequence, first, queries, before = _query_tile(
@@ -179,7 +180,7 @@ def attend(
                 window, HEAD_DIM, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW, SOFT_CAP,
             )  # fmt: skip
             top, total, mixed = _fold(top, total, mixed, peak, weight, values)
-        # Rows that aren't real see whatever keys, or none: their total may be 0.
+        # Padding rows see arbitrary keys, or none, so that their total may be 0.
         share = value_scale / tl.where(real, total, 1.0)
         result = round_to(mixed * share[:, None], out.dtype.element_ty)
         heads = tl.num_programs(1) * GROUP
@@ -209,8 +210,9 @@ def combine(
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Folds the partial results of one row of a tile, in the order of its splits.  A decode's
-    padding becomes zero here, which is a kernel less in each layer than zeros everywhere before."""
+    """Folds the partial results of one row of a tile, in the order of its splits. A decode's
+    padding rows are set to zero here, which saves one kernel per layer that would zero the
+    output."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, first, queries, before = _query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
@@ -222,7 +224,7 @@ def combine(
     column = tl.arange(0, DIM_BLOCK)
     mask = column < HEAD_DIM
     if within < queries:
-        # The splits that the tile wrote, some of which this row may not see.
+        # The splits that the tile wrote, some of which this row may not attend to.
         begin = 0
         if WINDOW:
             begin = tl.maximum(0, before + first - window + 1) // SPLIT
@@ -241,5 +243,5 @@ def combine(
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:
-        # Tiles of one query: only a sequence of the padding has none.
+        # Tiles of one query: only a padding sequence has none.
         tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)

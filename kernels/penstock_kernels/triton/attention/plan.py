@@ -1,4 +1,5 @@
-"""What one step's attention needs beside queries and cache: which program has which queries."""
+"""What a step's attention needs in addition to queries and cache: which program computes which
+queries."""
 
 from __future__ import annotations
 
@@ -14,31 +15,31 @@ from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles
 
 @dataclass(frozen=True)
 class TileList:
-    """Query tiles of one launch."""
+    """The query tiles of one launch."""
 
     sequences: Tensor
-    """[tiles] int32: each tile's sequence."""
+    """[tiles] int32: the sequence of each tile."""
     firsts: Tensor
-    """[tiles] int32: each tile's first query within the sequence's new tokens."""
+    """[tiles] int32: the first query of each tile within the sequence's new tokens."""
     queries: int
-    """The most that a tile has."""
+    """Most queries of a tile."""
     end: int
     """No query sees a key at or after this position. It bounds the grid, and may be larger than
-    is needed."""
+    necessary."""
 
 
 @dataclass(frozen=True)
 class DeviceAttentionPlan:
-    """One step's sequences, the same for every layer. All tensors are int32 and on the device.
+    """The sequences of one step, the same for every layer. All tensors are int32 and on the device.
 
-    A CUDA graph keeps one plan, and its tensors are overwritten between replays.
+    A CUDA graph keeps one plan, whose tensors are overwritten between replays.
     """
 
     tables: Tensor
-    """[sequences, blocks]; entries past a sequence's end are never read."""
+    """[sequences, blocks]. Entries past a sequence's end are never read."""
     query_starts: Tensor
-    """[sequences]: a sequence's first row in the query tensor; of padding, a row that no other
-    sequence has."""
+    """[sequences]: the first row of each sequence in the query tensor; for padding, a row that no
+    other sequence has."""
     query_lens: Tensor
     """[sequences]: new tokens; 0 for padding."""
     seq_lens: Tensor
@@ -54,8 +55,8 @@ class DeviceAttentionPlan:
     """Query heads that share a KV head."""
 
     def covers(self, rows: int) -> bool:
-        """Whether each of so many query rows has a tile of its own, as in a decode: then a kernel
-        writes all of them, padding included."""
+        """Returns whether each of `rows` query rows has a tile of its own, as in a decode. The
+        kernels then write all of them, including padding."""
         few = self.few
         if self.many is not None or few is None:
             return False
@@ -63,7 +64,8 @@ class DeviceAttentionPlan:
 
 
 def tile_queries(tiles: AttentionTiles, group: int) -> int:
-    """Queries in a tile where `group` query heads share a KV head."""
+    """Queries per tile where `group` query heads share a KV head. Raises ValueError if a tile can't
+    hold the group."""
     if group > tiles.rows:
         raise ValueError(f"{group} query heads share a KV head; at most {tiles.rows} are supported")
     return tiles.rows // group
@@ -79,12 +81,14 @@ def plan_attention(
     choice: AttentionChoice,
     device: torch.device,
 ) -> DeviceAttentionPlan:
-    """Lay out a step, on the host; copies to the device without waiting for it.
+    """Lays out a step on the host, and copies it to the device without waiting.
 
-    block_tables: per sequence, its physical blocks in token order, enough for seq_lens tokens.
-    query_lens: [seqs], queries per sequence, at least 1; they are its last tokens.
-    seq_lens: [seqs], tokens whose K and V are in the cache, the queries included.
-    group: query heads per KV head.  Unlike the reference, no slot of zeros is needed.
+    `block_tables`: for each sequence its KV blocks in token order, enough for seq_lens tokens.
+    `query_lens`: [seqs], queries per sequence, at least 1; they are its last tokens.
+    `seq_lens`: [seqs], tokens whose K and V are in the cache, including the queries.
+    `group`: query heads per KV head.
+
+    Unlike the reference, it needs no slot of zeros.
     """
     widest = max(len(table) for table in block_tables)
     tables = np.zeros((len(block_tables), widest), np.int32)
@@ -102,7 +106,7 @@ def plan_attention(
         sequences, firsts = _tiles_of(
             chosen.nonzero()[0], query_lens, seq_lens, tile_queries(shape, group)
         )
-        # One, or as many as there may be: the kernels are compiled for each number.
+        # Either one or the maximum, because the kernels are compiled for each number.
         queries = 1 if query_lens[chosen].max() == 1 else tile_queries(shape, group)
         return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()))
 
@@ -122,7 +126,8 @@ def plan_attention(
 def _tiles_of(
     chosen: np.ndarray, query_lens: np.ndarray, seq_lens: np.ndarray, per_tile: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sequence and first query of each tile, those that see most keys first: they take longest."""
+    """Returns (sequence, first query) of each tile. Tiles with the most keys come first, because
+    they take longest."""
     counts = -(-query_lens[chosen] // per_tile)
     sequences = np.repeat(chosen, counts)
     within = np.arange(len(sequences)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,7 +1,7 @@
-"""Rotary positions of queries and keys, and the write of keys and values into the paged cache.
+"""Rotates queries and keys, and writes keys and values into the paged cache.
 
-One kernel: a program has up to ROTARY_HEADS heads of one row, all of them query, key or value
-heads.  A head is normalised (where the family does that) and rotated by itself.
+One kernel: a program has up to ROTARY_HEADS heads of one row, which are all query, all key or all
+value heads. Each head is normalised (if the family does that) and rotated independently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from penstock_kernels.triton.tiles import ROTARY_HEADS
 
 @dataclass(frozen=True)
 class QueryKeyNorms:
-    """RMS norms of each query and key head before the rotation (Qwen3). Both weights [head_dim]."""
+    """RMS norms of each query and key head before the rotation (Qwen3). Both weights are
+    [head_dim]."""
 
     query: Tensor
     key: Tensor
@@ -28,7 +29,8 @@ class QueryKeyNorms:
 
 @dataclass(frozen=True)
 class KVScales:
-    """What a stored key and value are multiplied with to get the true one; for FP8 caches."""
+    """Factors by which stored keys and values are multiplied to get the true ones; for FP8
+    caches."""
 
     key: float = 1.0
     value: float = 1.0
@@ -39,7 +41,7 @@ UNSCALED = KVScales()
 
 @triton.jit
 def _halves(heads, place, mask, HALF: tl.constexpr):
-    """The two halves of some heads, [TILE, HALF_BLOCK] float32 each."""
+    """Returns the two halves of some heads, [TILE, HALF_BLOCK] float32 each."""
     first = tl.load(heads + place, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(heads + place + HALF, mask=mask, other=0.0)
     return first, second.to(tl.float32)
@@ -47,9 +49,9 @@ def _halves(heads, place, mask, HALF: tl.constexpr):
 
 @triton.jit
 def _pair(left, right, inside):
-    """Two vectors, [1, HALF_BLOCK] float32 each.  By one load: each of two would be waited for by
-    itself, as both go through shared memory to where the heads are, and a decode's few programs do
-    little else than wait."""
+    """Returns two vectors, [1, HALF_BLOCK] float32 each, by a single load. Two loads would be
+    waited for separately, since both go through shared memory to the threads with the heads, and
+    the few programs of a decode do little else than wait."""
     pair = tl.load(tl.join(left, right), mask=inside[:, None], other=0.0).to(tl.float32)
     first, second = tl.split(pair)
     return first[None, :], second[None, :]
@@ -57,7 +59,7 @@ def _pair(left, right, inside):
 
 @triton.jit
 def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.constexpr):
-    """RMS norm of heads that lie in two halves, rounded to dtype as the reference does."""
+    """RMS norm of heads given as two halves, rounded to dtype as in the reference."""
     half = head_dim // 2
     squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
     root = tl.sqrt_rn(squares / head_dim + eps)[:, None]
@@ -67,7 +69,7 @@ def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.cons
 
 @triton.jit
 def _rotated(first, second, cos, sin, angle, inside):
-    """cos, sin: the tables.  angle: the row's places in them."""
+    """Rotates pairs. `cos` and `sin` are the tables, `angle` the row's indices in them."""
     cosine, sine = _pair(cos + angle, sin + angle, inside)
     return first * cosine - second * sine, second * cosine + first * sine
 
@@ -166,13 +168,14 @@ def rope_write(
 ) -> Tensor:
     """reference.apply_rope of queries and keys, then reference.write_kv, in one pass.
 
-    query: [rows, heads, head_dim]; key, value: [rows, kv_heads, head_dim], of one dtype; rows may
-    be strided (views of one qkv product), heads of a row lie together.
-    cos, sin: [positions, head_dim / 2] float32 tables; positions: [rows] int32 or int64.
-    slots: [rows] int32 or int64, distinct; -1: the row is padding and is not written.
-    key_cache, value_cache: [kv_heads, slots, head_dim] with equal strides, float32, bfloat16,
-    float16 or float8_e4m3fn; an FP8 cache stores value / scale, saturated.  Mutated.
-    Returns the rotated queries [rows, heads, head_dim].
+    `query`: [rows, heads, head_dim]; `key`, `value`: [rows, kv_heads, head_dim], of one dtype. Rows
+    may be strided (views of one qkv product); the heads of a row are contiguous.
+    `cos`, `sin`: [positions, head_dim / 2] float32 tables; `positions`: [rows] int32 or int64.
+    `slots`: [rows] int32 or int64, distinct; -1 for padding, which is not written.
+    `key_cache`, `value_cache`: [kv_heads, slots, head_dim] with equal strides, float32, bfloat16,
+    float16 or float8_e4m3fn. An FP8 cache stores value / scale, saturated. Both are modified.
+
+    Returns the rotated queries, [rows, heads, head_dim].
     """
     rows, heads, head_dim = query.shape
     kv_heads = key.shape[1]
@@ -220,7 +223,7 @@ def rope_write(
 
 
 def check_caches(key_cache: Tensor, value_cache: Tensor) -> None:
-    """Raises ValueError where the two can't be walked with one set of strides."""
+    """Raises ValueError unless both caches can be indexed with the same strides."""
     if key_cache.stride() != value_cache.stride() or key_cache.stride(2) != 1:
         raise ValueError(
             f"key and value cache must have equal strides, the last 1: {key_cache.stride()} and "

@@ -1,7 +1,7 @@
 """The batch-invariant product of activations and a weight matrix.
 
-Every output is summed over the inputs in one order: one tile shape whatever the number of rows
-(`tiles.INVARIANT`), tiles of `inner` inputs from first to last, no split of the inputs.
+Every output is summed over the inputs in one order: with one tile shape whatever the number of rows
+(`tiles.INVARIANT`), in tiles of `inner` inputs from first to last, without splitting the inputs.
 """
 
 from __future__ import annotations
@@ -48,11 +48,15 @@ def _linear(
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles = INVARIANT
 ) -> Tensor:
-    """x @ weight.T + bias, each row by itself, accumulated in float32 and rounded once.
+    """x @ weight.T + bias, each row independently, accumulated in float32 and rounded once.
 
-    x: [rows, inputs], rows may be strided.  weight: [outputs, inputs], likewise.  bias: [outputs]
-    or None.  All of one dtype: float32 (multiplied in full precision), bfloat16 or float16.
-    tiles: another choice may give other bits.  Returns [rows, outputs].
+    `x`: [rows, inputs]; rows may be strided.
+    `weight`: [outputs, inputs]; rows may be strided.
+    `bias`: [outputs] or None.
+    `tiles`: another choice may give other bits.
+
+    All are of one dtype: float32 (multiplied in full precision), bfloat16 or float16. Returns
+    [rows, outputs].
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]

@@ -1,4 +1,4 @@
-"""Packed weights as floats, for products of so many rows that a plain product is quicker."""
+"""Unpacks weights to floats, for products with so many rows that a plain product is faster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _dequantise(
 
 
 def dequantise(weights: PackedWeights, dtype: torch.dtype) -> Tensor:
-    """(level - zero) * scale, each rounded once to dtype. Returns [outputs, inputs]."""
+    """(level - zero) * scale, rounded once to dtype. Returns [outputs, inputs]."""
     outputs = weights.levels.shape[0]
     inputs = weights.scales.shape[1] * weights.group
     out = torch.empty(outputs, inputs, dtype=dtype, device=weights.levels.device)

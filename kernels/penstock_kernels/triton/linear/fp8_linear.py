@@ -1,7 +1,7 @@
-"""Products in FP8 e4m3: weights with a scale for each output, activations with one for each row.
+"""Products in FP8 e4m3, with a scale per output of the weights and per row of activations.
 
-A row's scale follows from that row alone.  A Hopper tensor core adds FP8 products in about 14 bits;
-each tile of `inner` inputs is therefore added to float32 sums, in order.
+A row's scale depends on that row alone. A Hopper tensor core accumulates FP8 products with about 14
+bits, so each tile of `inner` inputs is added to float32 sums, in order.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def _quantise(x, levels, scales, size, x_row, BLOCK: tl.constexpr):
 
 
 def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row as float8_e4m3fn with its own scale, largest magnitude / 448: for activations, and
-    for weights [outputs, inputs], whose rows are outputs.
+    """Quantises each row to float8_e4m3fn with its own scale, its largest magnitude / 448. For
+    activations, and for weights [outputs, inputs], whose rows are outputs.
 
-    x: [rows, size], any float dtype; rows may be strided.  Returns (levels [rows, size],
-    scales [rows] float32), x = levels * scale.
+    `x` is [rows, size], of any float dtype; rows may be strided. Returns (levels [rows, size],
+    scales [rows] float32), where x = levels * scale.
     """
     rows, size = x.shape
     levels = torch.empty(rows, size, dtype=torch.float8_e4m3fn, device=x.device)
@@ -87,12 +87,16 @@ def fp8_linear(
     *,
     tiles: MatmulTiles = FP8,
 ) -> Tensor:
-    """x @ (weight * scale).T + bias, each row by itself; x is quantised as quantise_fp8 does.
+    """x @ (weight * scale).T + bias, each row independently; x is quantised by quantise_fp8.
 
-    x: [rows, inputs], any float dtype.  weight: [outputs, inputs] float8_e4m3fn, contiguous.
-    weight_scales: [outputs] float32.  bias: [outputs] or None.  tiles: another choice may
-    give other bits.  Returns [rows, outputs] of x's dtype.  FP8 products need a device of compute
-    capability 8.9 or higher.
+    `x`: [rows, inputs], any float dtype.
+    `weight`: [outputs, inputs] float8_e4m3fn, contiguous.
+    `weight_scales`: [outputs] float32.
+    `bias`: [outputs] or None.
+    `tiles`: another choice may give other bits.
+
+    Returns [rows, outputs] in x's dtype. FP8 products need a device of compute capability 8.9 or
+    higher.
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]

@@ -1,4 +1,4 @@
-"""The product of one group of 32 inputs with weights as GGUF's quantised types have them."""
+"""The product of one group of 32 inputs with GGUF-quantised weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_kernels.triton.rounding import INTERPRETED, round_to, tile_dot
 
 @triton.jit
 def _whole(level, dtype: tl.constexpr):
-    """Whole numbers of int8 in a float type that holds them."""
+    """Converts int8 integers to a float dtype that can represent them."""
     if INTERPRETED:
         return round_to(level.to(tl.float32), dtype)
     else:
@@ -21,7 +21,7 @@ def _whole(level, dtype: tl.constexpr):
 def _halves(
     levels, high, group, column, in_columns, outputs, BITS: tl.constexpr, OFFSET: tl.constexpr
 ):
-    """The two halves of a group's levels, each [COLUMNS, 16] int8."""
+    """Returns the two halves of a group's levels, each [COLUMNS, 16] int8."""
     half = tl.arange(0, 16)
     place = column.to(tl.int64) + group * outputs
     mask = in_columns[:, None]
@@ -55,7 +55,7 @@ def _factor(
     GROUP: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact."""
+    """Returns scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact."""
     place = column.to(tl.int64) + group * outputs
     value = tl.load(values + place, mask=mask, other=0).to(tl.float32)
     if UNIT > 0:
@@ -79,8 +79,8 @@ def group_factors(
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Of 32 inputs: scale, scale of the latter 16 where GROUP is 16, minimum where there are any.
-    0 from group `end` on."""
+    """Returns for 32 inputs (scale, scale of the latter 16 if GROUP is 16, minimum if there are
+    any). All are 0 from group `end` on."""
     mask = in_columns & (group < end)
     if GROUP == 16:
         scale = _factor(scales, units, 2 * group, column, mask, outputs, GROUP, UNIT)
@@ -114,7 +114,7 @@ def add_group(
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
 ):
-    """acc + the product of 32 inputs; from group `end` on, acc."""
+    """Returns acc + the product of 32 inputs; from group `end` on, acc."""
     held = group < end
     dtype: tl.constexpr = x_place.dtype.element_ty
     none = tl.zeros(acc.shape, tl.float32)

@@ -1,12 +1,13 @@
-"""Products with weights that stay as GGUF's quantised types have them.
+"""Products with weights that stay in GGUF's quantised types.
 
-Levels are whole numbers that bfloat16 and float16 hold exactly, so a group's product is that of the
-levels, and its float32 scale multiplies the float32 sum: no weight is ever rounded.  A minimum
-multiplies the sum of the group's inputs, which the tensor cores add up as a product with ones.
+Levels are integers that bfloat16 and float16 represent exactly. So a group's product is that of the
+levels, and its float32 scale multiplies the float32 sum: no weight is ever rounded. A minimum
+multiplies the sum of the group's inputs, which tensor cores compute as a product with ones.
 
-Weights are the left operand, so that their 64 outputs fill a tensor core whatever the rows.  Groups
-are added in order; where a matrix has too few outputs to keep a GPU busy, in fixed parts whose sums
-are added in order.  How many parts follows from the matrix alone.
+Weights are the left operand, so that their 64 outputs fill a tensor core whatever the number of
+rows. Groups are added in order. If a matrix has too few outputs to occupy a GPU, the inputs are
+divided into fixed parts whose sums are added in order; the number of parts depends on the matrix
+alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def _gguf_product(
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """UNIT: inputs of a unit, 0: no units.  PARTS: more than 1: out is [PARTS, rows, outputs]."""
+    """UNIT is the number of inputs that share a unit, 0 if there are no units. If PARTS is more
+    than 1, `out` is [PARTS, rows, outputs]."""
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     half = tl.arange(0, 16)
     x_place = x + row.to(tl.int64)[:, None] * x_row + half[None, :]
@@ -65,8 +67,8 @@ def _gguf_product(
     part = tl.program_id(1)
     end = (part + 1) * groups // PARTS
     for group in tl.range(part * groups // PARTS, end, 4, num_stages=STAGES):
-        # Scales are too narrow to be copied ahead as levels are: those of four groups are on their
-        # way at once.
+        # Scales are too narrow to be prefetched as levels are, so those of four groups are loaded
+        # at a time.
         a, a_second, a_least = group_factors(
             scales, units, minima, unit_minima, group, end, column, in_columns, outputs,
             GROUP, MINIMA, UNIT,
@@ -117,7 +119,7 @@ def _add_parts(
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """parts: [PARTS, rows, outputs] float32, added in order."""
+    """`parts` is [PARTS, rows, outputs] float32, added in order."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.load(parts + at, mask=inside, other=0.0)
@@ -138,13 +140,18 @@ def gguf_linear(
     tiles: MatmulTiles | None = None,
     parts: int | None = None,
 ) -> Tensor:
-    """x @ weight.T + bias, each row by itself, in float32 sums of exact weights, rounded once.
+    """x @ weight.T + bias, each row independently, in float32 sums of exact weights, rounded once.
 
-    x: [rows, inputs], bfloat16 or float16 (float32 is multiplied in full precision, without tensor
-    cores); rows may be strided.  bias: [outputs] or None.  dtype: of the result, default x's.
-    batch_invariant: one tile shape and one order of sums whatever the number of rows; else both
-    follow from whether there are few.  tiles, parts: instead of those that follow, for measuring;
-    another choice may give other bits.  Returns [rows, outputs].
+    `x`: [rows, inputs], bfloat16 or float16 (float32 is multiplied in full precision, without
+    tensor cores); rows may be strided.
+    `bias`: [outputs] or None.
+    `dtype`: that of the result; by default x's.
+    `batch_invariant`: whether to use one tile shape and one order of sums whatever the number of
+    rows; otherwise both depend on whether there are few.
+    `tiles`, `parts`: replace the default choice, for measurements; another choice may give other
+    bits.
+
+    Returns [rows, outputs].
     """
     rows, outputs = x.shape[0], weights.outputs
     out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)

@@ -1,4 +1,4 @@
-"""Rows of weights that stay as GGUF's quantised types have them."""
+"""Look-up of rows of weights that stay in GGUF's quantised types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _gguf_rows(
     CHOSEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Row ids[program], or row `program`, as floats: the arithmetic of ggml, a rounding for each
+    """Decodes row ids[program], or row `program`, with the arithmetic of ggml: one rounding per
     operation."""
     row = tl.program_id(0).to(tl.int64)
     source = row
@@ -67,9 +67,9 @@ def _gguf_rows(
 
 
 def gguf_rows(weights: GGUFWeights, ids: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rows of the matrix, as an embedding has them, each number rounded once to dtype.
+    """Returns rows of the matrix, as for an embedding, each number rounded once to dtype.
 
-    ids: [rows] int64, each below weights.outputs; None: all.  Returns [rows, inputs].
+    `ids` is [rows] int64, each below weights.outputs; None for all rows. Returns [rows, inputs].
     """
     rows, inputs = weights.outputs if ids is None else len(ids), weights.inputs
     out = torch.empty(rows, inputs, dtype=dtype, device=weights.levels.device)

@@ -1,6 +1,6 @@
-"""Weights as GGUF's quantised types have them, laid out for the kernels of `gguf_linear`.
+"""Weights in GGUF's quantised types, laid out for the kernels of `gguf_linear`.
 
-No value is rounded on the way: levels are the file's whole numbers, scales and minima its float16
+No value is rounded on the way: levels are the file's integers, scales and minima its float16
 numbers, and those of K-quants stay the products that they are in the file.
 """
 
@@ -12,28 +12,28 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-"""Inputs whose levels lie together."""
+"""Inputs whose levels are contiguous."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the numbers of a type mean: weight = scale * (level - offset) + minimum."""
+    """How the numbers of a type are decoded: weight = scale * (level - offset) + minimum."""
 
     bits: int
-    """Of a level: 4, 5, 6 or 8."""
+    """Bits per level: 4, 5, 6 or 8."""
     offset: int = 0
     group: int = GROUP
     """Inputs that share a scale: 16 or 32."""
     minima: bool = False
     factors: torch.dtype | None = None
-    """The type of what scales and minima hold; None: float16, and there are no units. Else a
-    scale is a unit times a whole number."""
+    """Dtype of scales and minima. None: they are float16 and there are no units. Otherwise a scale
+    is an integer times its unit."""
     unit: int = 256
     """Inputs that share a unit."""
 
     @property
     def constants(self) -> dict[str, int | bool]:
-        """As the kernels take them. UNIT: 0: there are no units."""
+        """The kernels' constants. UNIT is 0 if there are no units."""
         return {
             "BITS": self.bits,
             "OFFSET": self.offset,
@@ -45,17 +45,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class GGUFWeights:
-    """[outputs, inputs], group by group: what a program reads at once lies side by side.
+    """A matrix [outputs, inputs], stored by group: what a program reads at a time is contiguous.
 
-    A tensor is None where the layout has none.
+    A tensor is None if the layout doesn't have it.
     """
 
     layout: Layout
     levels: Tensor
-    """[inputs / 32, outputs, 16] uint8, a group's first half in the low and its second in the
-    high nibbles; of 8 bits [inputs / 32, outputs, 32] int8."""
+    """[inputs / 32, outputs, 16] uint8, with a group's first half in the low nibbles and its second
+    half in the high ones; for 8 bits [inputs / 32, outputs, 32] int8."""
     high: Tensor | None
-    """[inputs / 32, outputs, bits - 4] int32, of 5 and 6 bits: bit i of the first is bit 4 of
+    """[inputs / 32, outputs, bits - 4] int32, for 5 and 6 bits: bit i of the first is bit 4 of
     input i's level, and so on."""
     scales: Tensor
     """[inputs / group, outputs]."""
@@ -76,13 +76,14 @@ class GGUFWeights:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those that there are, by their names."""
+        """The tensors that exist, by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """As the kernels take them; what isn't there is never read."""
+        """The kernels' arguments. One that the layout doesn't have is replaced by another tensor,
+        and never read."""
         found = self.tensors
         names = ("levels", "high", "scales", "minima", "units", "unit_minima")
         return tuple(found.get(name, self.scales) for name in names)
@@ -93,7 +94,8 @@ class GGUFWeights:
 
 
 def empty(layout: Layout, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
-    """To be filled. inputs: a multiple of 32 and of the layout's unit, where it has one."""
+    """Allocates weights to be filled. `inputs` is a multiple of 32, and of the layout's unit if it
+    has units."""
     planes = layout.bits - 4 if layout.bits in (5, 6) else 0
     scaled = layout.factors or torch.float16
 

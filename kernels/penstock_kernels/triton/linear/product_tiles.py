@@ -1,6 +1,7 @@
-"""What the programs of a matrix product have in common: a tile of the output, and its end.
+"""What the programs of matrix products have in common: the choice of an output tile, and its
+storing.
 
-A program has the outputs COLUMNS of the rows ROWS, and is alone in writing them.
+A program computes COLUMNS outputs of ROWS rows, and no other program writes them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _GROUP = tl.constexpr(8)
 
 @triton.jit
 def own_tile(rows, outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """(row, column, in_rows, in_columns) of this program: [ROWS] and [COLUMNS] indices, and which
-    of them there are.  The grid's axis 0 is `MatmulTiles.programs`."""
+    """Returns (row, column, in_rows, in_columns) of this program: [ROWS] and [COLUMNS] indices, and
+    which of them exist. The grid's axis 0 is `MatmulTiles.programs`."""
     row_tile, column_tile = _tile_of(
         tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(outputs, COLUMNS)
     )
@@ -28,7 +29,7 @@ def own_tile(rows, outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _tile_of(program, row_tiles, column_tiles):
-    """The (row tile, column tile) of a program, in bands of _GROUP row tiles."""
+    """Returns the (row tile, column tile) of a program, in bands of _GROUP row tiles."""
     per_band = _GROUP * column_tiles
     first = program // per_band * _GROUP
     height = tl.minimum(row_tiles - first, _GROUP)
@@ -40,7 +41,7 @@ def _tile_of(program, row_tiles, column_tiles):
 def store_tile(
     acc, bias, out, row, column, in_rows, in_columns, outputs, BIAS: tl.constexpr
 ):  # fmt: skip
-    """out[row, column] = acc + bias, rounded once.  acc: [ROWS, COLUMNS] float32.  out:
+    """out[row, column] = acc + bias, rounded once. `acc` is [ROWS, COLUMNS] float32; `out` is
     [rows, outputs], contiguous."""
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None, :]

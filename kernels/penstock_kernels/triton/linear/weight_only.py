@@ -1,8 +1,8 @@
-"""Products with weights of 8 or 4 bits that have a scale for each group of inputs.
+"""Products with weights of 8 or 4 bits, with a scale per group of inputs.
 
-Levels are whole numbers that bfloat16 and float16 hold exactly, so a group's product is that of the
-levels, and its scale multiplies the sum.  Groups are added in order, with no split of the inputs.
-The tiles don't follow from the number of rows unless the caller says so.
+Levels are integers that bfloat16 and float16 represent exactly. So a group's product is that of the
+levels, and its scale multiplies the sum. Groups are added in order, without splitting the inputs.
+The tiles don't depend on the number of rows, unless the caller chooses so.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from penstock_kernels.triton.rounding import round_to, tile_dot
 from penstock_kernels.triton.tiles import WEIGHT_ONLY, MatmulTiles
 
 GROUPS = (32, 64, 128)
+"""Supported numbers of inputs per group."""
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """weight[o, i] = (level - zero) * scale of i's group."""
+    """weight[o, i] = (level - zero) * scale, of i's group."""
 
     levels: Tensor
     """8 bits: int8 [outputs, inputs]. 4 bits: uint8 [outputs, inputs / 2]; the bytes of a group
-    hold its first half in their low and its second half in their high nibbles, 0 to 15."""
+    have its first half in the low nibbles and its second half in the high ones, 0 to 15."""
     scales: Tensor
     """[outputs, inputs / group] float32 or float16."""
     zeros: Tensor | None
-    """As scales; None: 0 (8 bits) or 8 (4 bits)."""
+    """As `scales`; None for 0 (8 bits) or 8 (4 bits)."""
     bits: int
     """8 or 4."""
     group: int
-    """Inputs that share a scale: one of GROUPS, divides inputs."""
+    """Inputs that share a scale: one of GROUPS, which divides the inputs."""
 
 
 def pack(weight: Tensor, *, bits: int, group: int) -> PackedWeights:
-    """The nearest levels, symmetric: scale = the group's largest magnitude / 127 (or 7).
+    """Quantises symmetrically to the nearest levels: scale = the group's largest magnitude / 127
+    (or 7).
 
-    weight: [outputs, inputs], any device.  Raises ValueError for bits other than 4 and 8 and for a
-    group that isn't in GROUPS or doesn't divide inputs.
+    `weight` is [outputs, inputs], on any device. Raises ValueError for bits other than 4 and 8, and
+    for a group that isn't in GROUPS or doesn't divide the inputs.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits}; it must be 4 or 8")
@@ -60,7 +62,7 @@ def pack(weight: Tensor, *, bits: int, group: int) -> PackedWeights:
 
 
 def pack_nibbles(levels: Tensor, group: int) -> Tensor:
-    """levels: [outputs, inputs] whole numbers from 0 to 15. Returns PackedWeights.levels."""
+    """Returns PackedWeights.levels of [outputs, inputs] integers from 0 to 15."""
     low, high = levels.to(torch.uint8).unflatten(1, (-1, 2, group // 2)).unbind(2)
     return (low | (high << 4)).flatten(1).contiguous()
 
@@ -135,11 +137,13 @@ def weight_only_linear(
     *,
     tiles: MatmulTiles = WEIGHT_ONLY,
 ) -> Tensor:
-    """x @ weight.T + bias with packed weights, each row by itself.
+    """x @ weight.T + bias with packed weights, each row independently.
 
-    x: [rows, inputs], float32, bfloat16 or float16; rows may be strided.  bias: [outputs] or None.
-    tiles: rows and columns count; another choice may give other bits.  Zeros must be whole numbers
-    for the levels to stay exact.  Returns [rows, outputs] of x's dtype.
+    `x`: [rows, inputs], float32, bfloat16 or float16; rows may be strided.
+    `bias`: [outputs] or None.
+    `tiles`: only rows, columns, warps and stages are used; another choice may give other bits.
+
+    Zeros must be integers for the levels to stay exact. Returns [rows, outputs] in x's dtype.
     """
     rows, inputs = x.shape
     outputs = weights.levels.shape[0]

@@ -1,1 +1,1 @@
-"""Operations on each row by itself: norms, activations, pooling, and sums over ranks."""
+"""Operations on each row independently: norms, activations, pooling, and sums over ranks."""

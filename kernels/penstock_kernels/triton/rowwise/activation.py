@@ -1,4 +1,4 @@
-"""Activations of encoders and of their heads, element by element."""
+"""Element-wise activations of encoders and of their heads."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
     elif KIND == "tanh":
         bent = tanh(wide)
     else:
-        bent = tl.where(wide < 0, 0.0, wide)  # Not a number stays what it is.
+        bent = tl.where(wide < 0, 0.0, wide)  # NaN stays NaN.
     tl.store(out + place, round_to(bent, out.dtype.element_ty), mask=inside)
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
     """gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its tanh form), relu or tanh.
 
-    x: contiguous, any float dtype.  Computed in float32, rounded once.  Returns x's shape.
+    `x` is contiguous, of any float dtype. Computed in float32 and rounded once. Returns x's shape.
     """
     if kind not in KINDS:
         raise ValueError(f"activation {kind!r}; known are {', '.join(KINDS)}")

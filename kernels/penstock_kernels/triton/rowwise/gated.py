@@ -1,4 +1,4 @@
-"""The gates of feed-forward layers, element by element."""
+"""Element-wise gates of feed-forward layers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def _gate_mul(gate_up, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
 def silu_mul(gate_up: Tensor, *, block: int = GATE_BLOCK, warps: int = GATE_WARPS) -> Tensor:
     """silu(gate) * up, where silu(z) = z / (1 + exp(-z)) (Shazeer, 2020, "SwiGLU").
 
-    gate_up: [rows, 2 * size], contiguous, the gate in the first half.  Computed in float32,
-    rounded once.  block: elements that a program has.  Returns [rows, size] of the same dtype.
+    `gate_up` is [rows, 2 * size], contiguous, the gate in the first half. Computed in float32 and
+    rounded once. `block` is the number of elements per program. Returns [rows, size] in the same
+    dtype.
     """
     return _launch(gate_up, block, warps, gelu=False)
 
 
 def gelu_mul(gate_up: Tensor, *, block: int = GATE_BLOCK, warps: int = GATE_WARPS) -> Tensor:
-    """gelu(gate) * up with gelu's tanh form (Shazeer, 2020, "GEGLU").  As silu_mul otherwise."""
+    """gelu(gate) * up, with gelu in its tanh form (Shazeer, 2020, "GEGLU"). Otherwise as
+    silu_mul."""
     return _launch(gate_up, block, warps, gelu=True)
 
 

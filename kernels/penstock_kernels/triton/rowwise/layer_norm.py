@@ -28,13 +28,13 @@ def _layer_norm(x, residual, weight, bias, out, eps, size, ADD: tl.constexpr, BL
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al., 2016).
 
-    x: [rows, size], contiguous, any float dtype.  weight, bias: [size].  Computed in float32 and
-    rounded once, to x's dtype.  Returns x's shape.
+    `x` is [rows, size], contiguous, of any float dtype; `weight` and `bias` are [size]. Computed in
+    float32 and rounded once, to x's dtype. Returns x's shape.
     """
     return launch_rows(_layer_norm, x, None, (weight, bias), eps)
 
 
 def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """layer_norm(x + residual, weight, bias, eps), the sum rounded to its dtype before it is
-    normalised.  Shapes and dtypes as for layer_norm."""
+    """layer_norm(x + residual, weight, bias, eps), where the sum is rounded to its dtype before it
+    is normalised. Shapes and dtypes as for layer_norm."""
     return launch_rows(_layer_norm, x, residual, (weight, bias), eps)

@@ -1,6 +1,6 @@
 """What the normalisations of rows have in common.
 
-One program has one row whole, in one block of a size that follows from the row's alone.
+One program has a whole row, in one block whose size depends only on that of the row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from penstock_kernels.triton.tiles import row_block, row_warps
 
 @triton.jit
 def add_residual(x, residual, column, inside, ADD: tl.constexpr):
-    """x, or residual + x rounded to residual's dtype, in float32. Both begin at the row."""
+    """Returns x, or residual + x rounded to residual's dtype, in float32. Both pointers are at the
+    row's beginning."""
     wide = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         wide += tl.load(residual + column, mask=inside, other=0.0).to(tl.float32)
@@ -34,9 +35,14 @@ def launch_rows(
     eps: float,
     warps: int | None = None,
 ) -> Tensor:
-    """A program for each row of x's last dimension. kernel: takes x, residual, the parameters, out,
-    eps, size, ADD and BLOCK.  residual: like x, or None.  warps: instead of row_warps.  Returns
-    out, like x."""
+    """Launches one program per row of x's last dimension.
+
+    `kernel`: takes x, residual, the parameters, out, eps, size, ADD and BLOCK.
+    `residual`: like x, or None.
+    `warps`: replaces row_warps.
+
+    Returns out, like x.
+    """
     out = torch.empty_like(x)
     size = x.shape[-1]
     rows = x.numel() // size

@@ -1,4 +1,4 @@
-"""From the vectors of an input's tokens to one: their mean, or the largest of each number.
+"""Pools the vectors of an input's tokens into one: their mean, or the maximum of each column.
 
 A program has some columns of one input and goes through its rows in tiles of fixed size.
 """
@@ -31,24 +31,24 @@ def _pool_rows(
             held += tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
         else:
             wide = tl.load(x + place, mask=mask, other=float("-inf")).to(tl.float32)
-            # A maximum drops what is not a number; infinity stays to tell of it.
+            # A maximum would drop NaN, so NaN becomes infinity, which the result keeps.
             held = tl.maximum(held, tl.where(wide == wide, wide, float("inf")))
     pooled = tl.sum(held, 0) / length if MEAN else tl.max(held, 0)
     tl.store(out + which.to(tl.int64) * size + column, pooled, mask=inside)
 
 
 def mean_rows(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-    """The mean of each input's rows.
+    """Returns the mean of each input's rows, [inputs, size] float32.
 
-    x: [rows, size], contiguous, any float dtype.  starts, lengths: [inputs] int32, an input's
-    first row and its rows, at least 1.  Returns [inputs, size] float32, as it was computed.
+    `x` is [rows, size], contiguous, of any float dtype. `starts` and `lengths` are [inputs] int32:
+    the first row of each input, and its number of rows, at least 1.
     """
     return _launch(x, starts, lengths, mean=True)
 
 
 def max_rows(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-    """The largest number of each column; infinite where there is what is not a number.  As
-    mean_rows otherwise."""
+    """Returns the maximum of each column, which is infinite if the column has a NaN. Otherwise as
+    mean_rows."""
     return _launch(x, starts, lengths, mean=False)
 
 

@@ -1,4 +1,4 @@
-"""The sum of what each rank of a group gave, in the ranks' order."""
+"""The sum over the ranks of a group, in rank order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def _rank_sum(parts, out, size, RANKS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def rank_sum(parts: Tensor) -> Tensor:
-    """parts[0] + parts[1] + …, one after the other in float32, rounded once.
+    """parts[0] + parts[1] + …, added one after another in float32 and rounded once.
 
-    parts: [ranks, *shape], contiguous, any float dtype.  Returns [*shape] of the same dtype: the
-    bits of `reference.rank_sum`, element by element, however the elements are cut into calls.
+    `parts` is [ranks, *shape], contiguous, of any float dtype. Returns [*shape] in the same dtype,
+    with the bits of `reference.rank_sum` for each element, however the elements are divided among
+    calls.
     """
     out = torch.empty(parts.shape[1:], dtype=parts.dtype, device=parts.device)
     size = out.numel()

@@ -15,8 +15,8 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
-    # A decode's few programs do nothing but wait for memory, so the gain is asked for together with
-    # the row: without the barrier the compiler puts that off until the row is there.
+    # The few programs of a decode mostly wait for memory, so the gain is loaded together with the
+    # row. Without the barrier, the compiler would delay its load until the row has arrived.
     gain = tl.load(weight + column, mask=inside, other=0.0)
     tl.debug_barrier()
     wide = add_residual(x + row, residual + row, column, inside, ADD)
@@ -30,9 +30,9 @@ def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
 
-    x: [rows, size] or [rows, heads, size], contiguous, any float dtype.  weight: [size].
-    Computed in float32 and rounded once, to x's dtype.  warps: instead of row_warps; another number
-    may give other bits.  Returns x's shape.
+    `x` is [rows, size] or [rows, heads, size], contiguous, of any float dtype; `weight` is [size].
+    Computed in float32 and rounded once, to x's dtype. `warps` replaces row_warps; another number
+    may give other bits. Returns x's shape.
     """
     return launch_rows(_rms_norm, x, None, (weight,), eps, warps)
 
@@ -40,6 +40,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, warps: int | None = None)
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, warps: int | None = None
 ) -> Tensor:
-    """rms_norm(residual + x, weight, eps), where residual becomes residual + x, rounded to its
-    dtype before it is normalised.  Mutates residual.  Shapes and dtypes as for rms_norm."""
+    """rms_norm(residual + x, weight, eps). `residual` becomes residual + x, rounded to its dtype
+    before it is normalised. Shapes and dtypes as for rms_norm."""
     return launch_rows(_rms_norm, x, residual, (weight,), eps, warps)

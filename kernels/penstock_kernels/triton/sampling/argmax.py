@@ -1,7 +1,7 @@
 """The argmax token of each row of logits, and whether the row is finite.
 
-A row is cut into parts of fixed size, so that a few rows use a whole device; a second program puts
-a row's parts together.  Comparing doesn't round: the cut doesn't show.
+A row is divided into parts of fixed size, so that a few rows occupy a whole device; a second
+program combines a row's parts. Comparisons don't round, so the division has no effect on results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _parts(
         if not HOLES:
             wrong |= x == float("-inf")
         bad |= wrong.to(tl.int32)
-        ahead = (x > best) & (at < vocab)  # NaN is not above anything.
+        ahead = (x > best) & (at < vocab)  # Comparisons with NaN are false.
         best_id = tl.where(ahead, at, best_id)
         best = tl.where(ahead, x, best)
     peak = tl.max(best, 0)
@@ -64,12 +64,14 @@ def argmax(
     block: int = ARGMAX_BLOCK,
     warps: int = ARGMAX_WARPS,
 ) -> Tensor:
-    """[rows] int64: the id of each row's largest logit, of equal ones the lowest; -1 where a logit
-    is not a finite number.
+    """Returns [rows] int64: the id of each row's largest logit, the lowest of equal ones; -1 if a
+    logit is not finite.
 
-    logits: [rows, vocab] float32, contiguous.  holes: -inf marks ids that can't be chosen, instead
-    of a row that isn't finite; a row of nothing else gives -1 still.  part, a multiple of
-    block: logits that a program goes through, and reads at once.
+    `logits`: [rows, vocab] float32, contiguous.
+    `holes`: whether -inf marks ids that can't be sampled, and doesn't make the row count as not
+    finite. A row of nothing else still gives -1.
+    `part`: logits that a program goes through, a multiple of `block`.
+    `block`: logits that it reads at a time.
     """
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)

@@ -1,7 +1,7 @@
 """Log-probabilities of a given token of each row, and of its most likely tokens.
 
-A program has one row: the largest logit, the sum of powers in float64, and, where asked for, a
-radix search (`selection.py`) for the most likely tokens, which are then ranked among one another.
+A program has one row. It computes the largest logit, the sum of exponentials in float64 and, if
+requested, finds the most likely tokens by a radix search (`selection.py`), and ranks them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_kernels.triton.sampling.selection import kept_entries, order_key, 
 from penstock_kernels.triton.tiles import SAMPLING_BLOCK, SAMPLING_WARPS
 
 MOST = 64
-"""How many of the most likely tokens may be asked for."""
+"""Largest number of most likely tokens."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,12 @@ class TopLogProbs:
     """Log-probabilities of each row."""
 
     own: Tensor
-    """[rows] float32: of the given tokens."""
+    """[rows] float32: those of the given tokens."""
     ids: Tensor
-    """[rows, count] int64: the most likely first, equal ones by lower id."""
+    """[rows, count] int64: the most likely tokens in descending order; of equally likely ones the
+    lower id comes first."""
     top: Tensor
-    """[rows, count] float32: of ids."""
+    """[rows, count] float32: those of `ids`."""
 
 
 @triton.jit
@@ -63,7 +64,8 @@ def _log_probs(
     chosen = tl.load(logits + token, mask=held, other=float("-inf"))
     tl.store(own + row, (chosen - peak) - log_total)
     if count > 0:
-        wanted = tl.full((), 0.0, tl.float64) + count  # A count of 1 comes as a constant.
+        # Not count.to(): Triton passes an argument of 1 as a constant, which is no tensor.
+        wanted = tl.full((), 0.0, tl.float64) + count
         limit, above = threshold(logits, logits, logits, vocab, wanted, True, False, BLOCK)
         ties = count - above.to(tl.int32)
         seen = tl.full((), 0, tl.int32)
@@ -82,7 +84,7 @@ def _log_probs(
         top_id = tl.load(found + row * count + place, mask=real, other=0)
         likely = tl.load(logits + top_id, mask=real, other=float("-inf"))
         key = tl.where(real, order_key(likely), -1)
-        # They were found by rising id, so of equal ones the earlier comes first.
+        # They were found in ascending order of ids, so of equal ones the earlier comes first.
         ahead = (key[None, :] > key[:, None]) | (
             (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
         )
@@ -94,8 +96,9 @@ def _log_probs(
 def log_probs(logits: Tensor, given: Tensor, count: int) -> TopLogProbs:
     """reference.log_softmax_row of each row, at its given token and at its reference.top_ids.
 
-    logits: [rows, vocab] float32, contiguous, finite.  given: [rows] int64; -inf is told for one
-    outside of the vocabulary.  count: at most MOST and vocab.
+    `logits`: [rows, vocab] float32, contiguous, finite.
+    `given`: [rows] int64; one outside of the vocabulary gives -inf.
+    `count`: at most MOST and vocab.
     """
     rows, vocab = logits.shape
     if not 0 <= count <= min(MOST, vocab):

@@ -1,4 +1,4 @@
-"""The counter-based draws of reference.philox, on the device: Philox-4x32-10 (Salmon et al.,
+"""reference.philox's counter-based random numbers on the device: Philox-4x32-10 (Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", SC 2011)."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ _LOW = tl.constexpr(0xFFFFFFFF)
 
 @triton.jit
 def draw_uniform(seed, sequence, token):
-    """One float64 in [0, 1) of 53 bits; the arguments are int64 scalars, seed by its bits."""
+    """Returns one float64 in [0, 1) with 53 bits. The arguments are int64 scalars; `seed` is the
+    bit pattern of a uint64."""
     c0, c1 = token & _LOW, (token >> 32) & _LOW
     c2, c3 = sequence & _LOW, sequence & 0
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW
@@ -39,8 +40,8 @@ def _uniform(seeds, sequences, tokens, out):
 
 
 def uniform(seeds: Tensor, sequences: Tensor, tokens: Tensor) -> Tensor:
-    """reference.uniform with tensors instead of lists: [n] int64 each (a seed of 2**63 and above
-    by its bits), float64 [n] back."""
+    """reference.uniform with tensors instead of lists, each [n] int64 (a seed of 2**63 or above is
+    given by its bit pattern). Returns [n] float64."""
     out = torch.empty(seeds.shape, dtype=torch.float64, device=seeds.device)
     if seeds.shape[0]:
         _uniform[(seeds.shape[0],)](seeds, sequences, tokens, out, num_warps=1)

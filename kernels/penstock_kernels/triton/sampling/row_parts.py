@@ -1,7 +1,7 @@
-"""What sampling must know of each part of a row of logits, and how the parts are put together.
+"""Statistics of each part of a row of logits for sampling, and how the parts are combined.
 
-A row is cut into parts of fixed size, so that a few rows use a whole device.  What a part leaves is
-folded in the parts' order: a row's result depends on nothing but the row.
+A row is divided into parts of fixed size, so that a few rows occupy a whole device. The parts'
+statistics are combined in order, so a row's result depends on nothing but the row.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ TOTAL = tl.constexpr(2)
 FINITE = tl.constexpr(3)
 LISTED = tl.constexpr(4)
 STATS = tl.constexpr(5)
-"""Numbers of each part, float64 [rows, STATS, parts]: the largest logit; the lowest id of it, or
-BAD; the sum of the weights relative to the part's own largest; how many logits aren't -inf.
-LISTED, of a row's first part only: how many survivors the row has."""
+"""Numbers per part, float64 [rows, STATS, parts]. PEAK: the largest logit. ID: its lowest id, or
+BAD. TOTAL: the sum of the weights relative to the part's own largest. FINITE: how many logits
+aren't -inf. LISTED, for a row's first part only: how many survivors the row has."""
 
 LEVELS = 256
-"""Levels that a part's logits are counted in, downwards from that of its largest.  The last one is
-of all that lie deeper, too."""
+"""Levels into which a part's logits are counted, downwards from the level of its largest. The last
+level also has all logits that are deeper."""
 LAST = tl.constexpr(LEVELS - 1)
 FINENESS = tl.constexpr(8.0)
-"""Levels in which weights fall to 1 / e, or logits by 1 where top_k only counts them."""
+"""Levels per factor of e in weights, or per 1 in logits where top_k only counts them."""
 
 
 @triton.jit
 def weight_of(x, peak, temperature):
-    """Relative to the weight of peak, float64; as the reference rounds it."""
+    """Returns the weight relative to that of peak, in float64, rounded as in the reference."""
     return tl.exp((x.to(tl.float64) - peak) / temperature)
 
 
 @triton.jit
 def level_scale(top_k, vocab, temperature):
-    """Levels of a difference of 1 between logits."""
+    """Returns the number of levels for a difference of 1 between logits."""
     counted = (top_k > 0) & (top_k < vocab)
     return tl.where(counted, FINENESS, FINENESS / temperature)
 
 
 @triton.jit
 def depth(peak, x, scale):
-    """How many levels x, float32, is below peak: int32, in [0, LAST]. A deeper x is never above.
+    """Returns how many levels x (float32) is below peak: int32, in [0, LAST]. It is monotonic: of
+    two logits, the deeper one is never the greater one.
 
-    Levels are the same for all parts of a row.  An x that is d levels below has a distance of more
-    than d - 1, and less than d + 1: float64 holds what float32 differ in.
+    Levels are the same for all parts of a row. The distance of an x that is d levels below is more
+    than d - 1 levels and less than d + 1. float64 can hold the difference of two float32.
     """
     deep = tl.floor(peak.to(tl.float64) * scale) - tl.floor(x.to(tl.float64) * scale)
-    return tl.where(deep < LAST, deep, LAST).to(tl.int32)  # -inf, and what isn't finite: LAST.
+    return tl.where(deep < LAST, deep, LAST).to(tl.int32)  # LAST for whatever isn't finite.
 
 
 @triton.jit
@@ -73,7 +74,7 @@ def _weigh_parts(
     BLOCK: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """counts: [rows, parts, LEVELS] int32, written with CUTS only."""
+    """`counts` is [rows, parts, LEVELS] int32, and written only with CUTS."""
     row, part = tl.program_id(0), tl.program_id(1)
     logits += row.to(tl.int64) * vocab
     stats += row.to(tl.int64) * STATS * parts + part
@@ -91,7 +92,7 @@ def _weigh_parts(
             wrong |= x == float("-inf")
         bad |= wrong.to(tl.int32)
         finite += ((x > float("-inf")) & (at < end)).to(tl.int32)
-        ahead = (x > best) & (at < end)  # NaN is not above anything.
+        ahead = (x > best) & (at < end)  # Comparisons with NaN are false.
         best_id = tl.where(ahead, at, best_id)
         best = tl.where(ahead, x, best)
     peak = tl.max(best, 0)
@@ -119,9 +120,9 @@ def _weigh_parts(
 
 @triton.jit
 def fold(stats, parts, temperature, PARTS: tl.constexpr):
-    """(best, token, totals): of a row, its largest logit, float64, the lowest id of it or BAD, and
-    [PARTS] the sum of the weights in each part.  A part's total is above 0 only where the weight of
-    its largest logit is."""
+    """Combines the statistics of a row's parts. Returns (best, token, totals): the row's largest
+    logit in float64, its lowest id or BAD, and the sum of the weights in each part, [PARTS]. A
+    part's total is above 0 only if the weight of its largest logit is."""
     part = tl.arange(0, PARTS)
     inside = part < parts
     peak = tl.load(stats + PEAK * parts + part, mask=inside, other=float("-inf"))
@@ -138,7 +139,8 @@ def fold(stats, parts, temperature, PARTS: tl.constexpr):
 def weigh_parts(
     logits: Tensor, rows: SamplingRows, tiles: PartTiles, *, holes: bool, cuts: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """(stats, counts): see STATS; and with cuts, [rows, parts, LEVELS] int32."""
+    """Returns (stats, counts): see STATS; with `cuts`, counts are [rows, parts, LEVELS] int32,
+    otherwise None."""
     (count, vocab), device = logits.shape, logits.device
     parts = tiles.parts(vocab)
     stats = torch.empty(count, STATS.value, parts, dtype=torch.float64, device=device)

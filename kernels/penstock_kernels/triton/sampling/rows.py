@@ -1,4 +1,4 @@
-"""What the rows of a step ask of the sampler."""
+"""Sampling parameters of a step's rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplingRows:
-    """What each row asks for, [rows] tensors on the device; see reference.SamplingCuts."""
+    """The parameters of each row, [rows] tensors on the device; see reference.SamplingCuts."""
 
     temperature: Tensor
     """float64; 0 takes the most likely token."""
@@ -20,7 +20,7 @@ class SamplingRows:
     min_p: Tensor
     """float64."""
     seed: Tensor
-    """int64 (by its bits), see reference.uniform."""
+    """int64 (the bit pattern of a uint64), see reference.uniform."""
     sequence: Tensor
     """int64, see reference.uniform."""
     token: Tensor

@@ -1,10 +1,10 @@
-"""Drawing one token from each row of logits, with no sort and no rejection.
+"""Samples one token from each row of logits, without sorting or rejection.
 
-Two launches: a program for each part of a row finds its largest logit and the sum of its weights;
-a program for each row puts them together, finds the part that the draw falls on, and goes through
-that one.  Where a row asks for top_k, top_p or min_p, a third, in between, lists the tokens that
-may be kept; the radix searches (`selection.py`) for the exact cuts are among these.  Weights are
-float64, as in the reference.
+There are two launches. In the first, a program per part of a row finds its largest logit and the
+sum of its weights. In the second, a program per row combines these, finds the part that the draw
+falls on, and goes through that part. If a row has top_k, top_p or min_p, a third launch in between
+lists the tokens that may be kept; the radix searches (`selection.py`) for the exact cuts go through
+this list only. Weights are float64, as in the reference.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from penstock_kernels.triton.sampling.survivors import is_cut, list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_TILES, PartTiles
 
 CUT_ROWS = 128
-"""Rows whose survivors are listed at once: the lists take 12 bytes for each of their logits."""
+"""Rows whose survivors are listed at a time. The lists take 12 bytes per logit."""
 
 
 @triton.jit
 def _cut(logits, ids, weights, size, least, limit, ties, BLOCK: tl.constexpr):
-    """Stores 0 for what is left out: below `limit`, equal to it but not among the first `ties`, or
-    a weight below `least`. Returns the sum of the rest."""
+    """Stores 0 as the weight of what is cut: below `limit`, equal to it but not among the first
+    `ties`, or with a weight below `least`. Returns the sum of the other weights."""
     total = tl.full((), 0.0, tl.float64)
     seen = tl.full((), 0, tl.int32)
     for base in range(0, size, BLOCK):
         at = base + tl.arange(0, BLOCK)
         inside = at < size
         kept = inside
-        if limit >= 0:  # Else all are: no need to count equal ones.
+        if limit >= 0:  # Otherwise all are kept, and equal ones needn't be counted.
             token = tl.load(ids + at, mask=inside, other=0)
             key = order_key(tl.load(logits + token, mask=inside, other=float("-inf")))
             kept, seen = kept_entries(key, inside, limit, ties, seen)
@@ -56,7 +56,7 @@ def _cut(logits, ids, weights, size, least, limit, ties, BLOCK: tl.constexpr):
 
 @triton.jit
 def _place(weights, size, target, BLOCK: tl.constexpr):
-    """The first place whose cumulative weight exceeds target: its own weight is above 0."""
+    """Returns the first index whose cumulative weight exceeds target. Its own weight is above 0."""
     before = tl.full((), 0.0, tl.float64)
     found = tl.full((), -1, tl.int32)
     last = tl.full((), 0, tl.int32)
@@ -69,12 +69,13 @@ def _place(weights, size, target, BLOCK: tl.constexpr):
 
 @triton.jit
 def _step(weight, at, target, before, found, last):
-    """A block of a walk to the place. last: the last so far whose weight is above 0."""
+    """Goes through one block on the way to that index. `last` is the last index so far whose weight
+    is above 0."""
     here = tl.sum(weight, 0)
     last = tl.maximum(last, tl.max(tl.where(weight > 0.0, at, 0), 0))
     if (found < 0) & (before + here > target):
         over = (before + tl.cumsum(weight, 0) > target) & (weight > 0.0)
-        # `last`: the cumulative sum was rounded below the sum.
+        # `last` is needed if the cumulative sum was rounded to less than the sum.
         found = tl.minimum(last, tl.min(tl.where(over, at, NO_ID), 0))
     return before + here, found, last
 
@@ -91,11 +92,11 @@ def _draw_of_all(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The token of a row without cuts: only the part that it is in is read."""
+    """Samples from a row without cuts. Only the part that contains the token is read."""
     each = tl.arange(0, PARTS)
     target = draw * tl.sum(totals, 0)
     upto = tl.cumsum(totals, 0)
-    # `last_part`: the cumulative sum was rounded below the sum.
+    # `last_part` is needed if the cumulative sum was rounded to less than the sum.
     last_part = tl.max(tl.where(totals > 0.0, each, 0), 0)
     part = tl.min(tl.where((upto > target) & (totals > 0.0), each, last_part), 0)
     before = tl.sum(tl.where(each == part - 1, upto, 0.0), 0)
@@ -125,7 +126,7 @@ def _draw_of_listed(
     draw,
     BLOCK: tl.constexpr,
 ):
-    """total: of the weights of the whole row."""
+    """Samples from the listed tokens. `total` is the sum of the weights of the whole row."""
     limit = tl.full((), -1, tl.int64)
     ties = tl.full((), 0, tl.int32)
     if (top_k > 0) & (top_k < size):
@@ -213,10 +214,12 @@ def sample_rows(
 ) -> Tensor:
     """reference.sample_row of every row, with the draw of reference.uniform.
 
-    logits: [rows, vocab] float32, contiguous; -inf marks tokens that can't be drawn, or without
-    holes a row that isn't finite.  cuts: whether a row may ask for top_k, top_p or min_p; without,
-    none is heeded.
-    Returns [rows] int64; -1 where a logit is NaN or +inf, or none is finite.
+    `logits`: [rows, vocab] float32, contiguous.
+    `holes`: whether -inf marks tokens that can't be sampled; otherwise it makes the row count as
+    not finite.
+    `cuts`: whether rows may have top_k, top_p or min_p; otherwise these are ignored.
+
+    Returns [rows] int64; -1 if a logit is NaN or +inf, or none is finite.
     """
     count = len(logits)
     tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
@@ -236,7 +239,7 @@ def _sample_into(
 ) -> None:
     count, vocab = logits.shape
     stats, counts = weigh_parts(logits, rows, tiles, holes=holes, cuts=cuts)
-    ids = weights = stats  # Without cuts they aren't touched.
+    ids = weights = stats  # Without cuts they aren't accessed.
     if counts is not None:
         ids, weights = list_survivors(logits, rows, stats, counts, tiles)
     _sample[(count,)](

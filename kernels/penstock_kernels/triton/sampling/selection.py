@@ -1,9 +1,10 @@
-"""The key of a row at which a wanted number, or a wanted weight, of the largest entries is reached.
+"""Finds the value in a row at which the largest entries reach a given number or a given total
+weight.
 
-A radix search over the bits of the floats instead of a sort (Alabi et al., 2012, "Fast k-selection
-algorithms for graphics processing units"): floats map to whole numbers in the same order; each pass
-over the row decides three more bits, from the sums of what lies at or above each of 8 digits.  The
-sums are float64 in a fixed order, and exact where they count.
+Instead of a sort, it is a radix search over the bits of the floats (Alabi et al., 2012, "Fast
+k-selection algorithms for graphics processing units"): floats are mapped to integers in the same
+order, and each pass over the row decides three more bits, from the sums of what is at or above each
+of 8 digits. The sums are float64 in a fixed order, and exact where they are counts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ TOP_SHIFT = tl.constexpr(30)
 
 @triton.jit
 def order_key(x):
-    """int64 in [0, 2**32), ordered as the float32 are; -0.0 and 0.0 are equal.  No NaN."""
+    """Returns int64 in [0, 2**32) in the order of the float32 values. -0.0 and 0.0 are equal. NaN
+    isn't allowed."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     flipped = bits ^ ((bits >> 31) | -2147483648)
     return flipped.to(tl.int64) & 0xFFFFFFFF
@@ -25,7 +27,7 @@ def order_key(x):
 
 @triton.jit
 def key_value(key):
-    """The float32 whose order_key it is."""
+    """Returns the float32 with this order_key."""
     bits = tl.where(key >= 0x80000000, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     return bits.to(tl.uint32).to(tl.float32, bitcast=True)
 
@@ -41,11 +43,14 @@ def threshold(
     LISTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """(key, above): the largest key such that the weights of entries at or above it sum to at least
-    `wanted`, and the sum of those above it.  COUNT: every entry weighs 1, and weights isn't read.
+    """Returns (key, above): the largest key such that the weights of entries at or above it sum to
+    at least `wanted`, and the sum of those above it.
 
-    logits: a row, float32.  LISTED: the entries are the logits of `ids`, [size] int32; else the
-    first `size` logits, and ids isn't read.  weights: [size] float64, none negative.
+    `logits`: a row, float32.
+    `weights`: [size] float64, none negative.
+    COUNT: every entry weighs 1, and `weights` isn't read.
+    LISTED: the entries are the logits of `ids`, [size] int32; otherwise they are the first `size`
+    logits, and `ids` isn't read.
     """
     prefix = tl.full((), 0, tl.int64)
     above = tl.full((), 0.0, tl.float64)
@@ -94,7 +99,7 @@ def threshold(
 
 @triton.jit
 def _raised(chosen, over, above, here, next_up, wanted):
-    """The next digit, if the entries from it on still suffice."""
+    """Raises the digit if the entries at or above it still suffice."""
     enough = above + tl.sum(here, 0) >= wanted
     return (
         chosen + enough.to(tl.int64),
@@ -104,8 +109,8 @@ def _raised(chosen, over, above, here, next_up, wanted):
 
 @triton.jit
 def kept_entries(key, inside, limit, ties, seen):
-    """(mask, seen): entries above `limit`, and the first `ties` that equal it.  seen: how many
-    equal entries came in the blocks before."""
+    """Returns (mask, seen): the entries above `limit` and the first `ties` entries equal to it.
+    `seen` is the number of equal entries in the blocks before."""
     level = inside & (key == limit)
     rank = seen + tl.cumsum(level.to(tl.int32), 0)
     return inside & ((key > limit) | (level & (rank <= ties))), seen + tl.sum(level.to(tl.int32), 0)

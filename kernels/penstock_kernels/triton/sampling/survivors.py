@@ -1,8 +1,9 @@
-"""Those tokens of a row that top_k, top_p or min_p may keep, listed by id.
+"""Lists by id the tokens of a row that top_k, top_p or min_p may keep.
 
-Counts of logits by level (`sampling_parts.py`) bound from which level on nothing is kept, without
-any search: for top_p, what lies deeper weighs less than what may be left out; the search for the
-exact cut is then among tens or hundreds of tokens as a rule, not among all.  (A flat row has many.)
+Counts of logits by level (`row_parts.py`) bound the level from which on nothing is kept, without
+any search. For top_p, everything deeper weighs less than what may be left out. So the search for
+the exact cut usually goes through tens or hundreds of tokens, and not through all. (A flat row has
+many.)
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ def is_cut(top_k, top_p, min_p, vocab):
 
 @triton.jit
 def _levels(found, rest, total, top_k, top_p, min_p, vocab, LEVELS: tl.constexpr):
-    """From which level on nothing is kept; above LAST: it can't be told.
+    """Returns the level from which on nothing is kept; above LAST if it can't be determined.
 
-    found: [LEVELS] int32, how many logits are on each level, 0 on LAST.  rest: how many are deeper.
-    total: of the weights.  A bound may be too deep, never too high: hence the small margins.
+    `found`: [LEVELS] int32, the number of logits on each level, 0 on LAST.
+    `rest`: the number of deeper logits.
+    `total`: the sum of the weights.
+
+    The bound may be too deep but never too high, hence the small margins.
     """
     level = tl.arange(0, LEVELS)
     if (top_k > 0) & (top_k < vocab):
         after = tl.cumsum(found, 0) < top_k
     elif top_p < 1.0:
-        # At most this on each level: depth() is rounded down at both ends.
+        # The most that a logit on each level can weigh: depth() rounds down at both ends.
         most = tl.exp((1.0 - level.to(tl.float64)) / FINENESS)
         weights = found.to(tl.float64) * most
         beyond = rest * tl.exp(-253.0 / FINENESS)
@@ -54,7 +58,7 @@ def _levels(found, rest, total, top_k, top_p, min_p, vocab, LEVELS: tl.constexpr
     else:
         after = tl.exp(-level.to(tl.float64) / FINENESS) * 1.000001 >= min_p
     deepest = tl.max(tl.where(after & (level < LAST), level, -1), 0) + 2
-    # All may be on levels that were counted, however few they are.
+    # A bound beyond the counted levels means all of these, if there are no logits beyond them.
     return tl.where((deepest > LAST) & (rest == 0.0), LAST, deepest)
 
 
@@ -76,7 +80,8 @@ def _list_survivors(
     BLOCK: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """ids, weights: [rows, vocab], int32 and float64: of the survivors, by rising id."""
+    """`ids` and `weights` are [rows, vocab], int32 and float64: those of the survivors, by
+    ascending id."""
     row, part = tl.program_id(0), tl.program_id(1)
     logits += row.to(tl.int64) * vocab
     ids += row.to(tl.int64) * vocab
@@ -123,8 +128,8 @@ def _list_survivors(
 def list_survivors(
     logits: Tensor, rows: SamplingRows, stats: Tensor, counts: Tensor, tiles: PartTiles
 ) -> tuple[Tensor, Tensor]:
-    """(ids, weights): [rows, vocab] int32 and float64, of which a row's first are set: so many as
-    stats then tells.  stats, counts: of weigh_parts."""
+    """Returns (ids, weights), [rows, vocab] int32 and float64, of which the first entries of each
+    row are set; their number is in `stats`. `stats` and `counts` are those of weigh_parts."""
     count, vocab = logits.shape
     ids = torch.empty(count, vocab, dtype=torch.int32, device=logits.device)
     weights = torch.empty(count, vocab, dtype=torch.float64, device=logits.device)

@@ -1,6 +1,6 @@
-"""A bidirectional encoder of BERT's kind: post-norm layers over learned positions.
+"""A bidirectional encoder like BERT: post-norm layers over learned positions.
 
-Source: Devlin et al., "BERT", 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019;
+Sources: Devlin et al., "BERT", 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019;
 Song et al., "MPNet", 2020 (relative attention bias as in T5: Raffel et al., 2020).
 """
 
@@ -20,7 +20,7 @@ from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
 FARTHEST = 128
-"""Distance from which on MPNet's buckets are one."""
+"""Distance from which on all tokens share MPNet's last bucket."""
 
 
 class _Norm:
@@ -34,12 +34,12 @@ class _Norm:
         return self._ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Of x + residual."""
+        """Returns the norm of x + residual."""
         return self._ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
 class _Layer:
-    """hidden: [rows, hidden] -> the same."""
+    """Maps [rows, hidden] to the same shape."""
 
     def __init__(
         self, ops: EncoderOps, config: EncoderConfig, weights: Weights, number: int
@@ -73,16 +73,14 @@ class _Layer:
 
 
 class EncoderModel:
-    """Takes its weights when it is made; read-only from then on, and callable from several threads
-    where the kernels are.
-
-    ops: what computes, where the weights are.  Raises UnsupportedModel for weights that don't fit
-    the configuration.
-    """
+    """Loads its weights when it is constructed, and is read-only from then on. It may be called
+    from several threads if the kernels may be."""
 
     def __init__(
         self, config: EncoderConfig, weights: Weights, ops: EncoderOps = REFERENCE
     ) -> None:
+        """`ops` are the kernels for the device of the weights. Raises UnsupportedModel for weights
+        that don't fit the configuration."""
         self.config = config
         self._ops = ops
         size, table = config.hidden_size, config.first_position + config.max_position
@@ -108,10 +106,12 @@ class EncoderModel:
         lengths: list[int],
         layer_done: Callable[[], None],
     ) -> Tensor:
-        """The last layer's output, [rows, hidden] (rows: the tokens, then padding, if any).
+        """Returns the last layer's output, [rows, hidden]; rows are the tokens and, if the kernels
+        need it, padding.
 
-        tokens, types: [tokens] int64, the inputs one after the other.  lengths: of each.
-        layer_done: called after each layer.
+        `tokens`, `types`: [tokens] int64, one input after another.
+        `lengths`: tokens of each input.
+        `layer_done`: called after each layer.
         """
         positions = np.concatenate([np.arange(length) for length in lengths])
         positions += self.config.first_position
@@ -127,14 +127,16 @@ class EncoderModel:
 
 
 def _by_distance(buckets: Tensor, positions: int) -> Tensor:
-    """[heads, 2 * positions - 1]: what each distance adds to a score, from 1 - positions on."""
+    """Returns [heads, 2 * positions - 1]: what each distance, from 1 - positions on, adds to a
+    score."""
     distance = torch.arange(1 - positions, positions)
     bucket = relative_bucket(distance, buckets.shape[0])
     return buckets[bucket.to(buckets.device)].t().contiguous()
 
 
 def relative_bucket(distance: Tensor, buckets: int) -> Tensor:
-    """T5's bucket of each distance: near ones have their own, farther ones share, by logarithm."""
+    """Returns T5's bucket of each distance. Near distances have a bucket each, farther ones share
+    buckets on a logarithmic scale."""
     half = buckets // 2
     ahead = (distance > 0).long() * half
     near = half // 2

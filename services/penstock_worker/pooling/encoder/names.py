@@ -1,4 +1,4 @@
-"""One naming for the tensors of encoders: that of BERT, without a leading `bert.`."""
+"""One naming of encoders' tensors: that of BERT, without a leading `bert.`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _UNUSED = re.compile(
     r"(^|\.)(position_ids|token_type_ids)$"
     r"|^(cls|lm_head|vocab_transform|vocab_layer_norm|vocab_projector)\."
 )
-"""Buffers, and heads of masked language models."""
+"""Buffers, and the heads of masked language models."""
 
 _OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
 def encoder_name(name: str, family: str) -> str | None:
-    """Our name for a hub checkpoint's tensor; None for one that isn't needed."""
+    """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
+    needed."""
     name = _PREFIX.sub("", name)
     if _UNUSED.search(name):
         return None

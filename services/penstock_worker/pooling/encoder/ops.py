@@ -1,4 +1,4 @@
-"""The operations that encoders are written in, whoever's kernels compute them."""
+"""The operations that encoders are written in, independent of the kernels that compute them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,46 @@ from penstock_worker.quantisation.interface import Product
 
 
 class InputAttention(Protocol):
-    """Attention of one step's inputs, each over itself. Called by each layer in turn."""
+    """Attention within each input of a step. Called by each layer in turn."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query, key, value: [rows, heads, head_dim], views of one tensor -> the same, contiguous.
-        An input's rows have the same bits whatever else the step holds."""
+        """Maps query, key and value, each [rows, heads, head_dim] and views of one tensor, to a
+        contiguous tensor of this shape. The rows of an input have the same bits whatever else is in
+        the step."""
 
 
 @dataclass(frozen=True)
 class EncoderStep:
-    """tokens, positions, types: [rows] int64, the inputs one after the other, then padding, if the
-    kernels want any."""
+    """The inputs of a step on the device, one after another, then padding if the kernels need
+    it."""
 
     tokens: Tensor
+    """[rows] int64."""
     positions: Tensor
+    """[rows] int64."""
     types: Tensor
+    """[rows] int64."""
     attention: InputAttention
 
 
 class EncoderOps(Protocol):
-    """One set of kernels.  Tensors are its device's; numbers are those of
-    `penstock_kernels.reference.encoder`, up to rounding, and an input's never depend on the others
-    (but see TritonOps for products)."""
+    """One set of kernels. Tensors are on its device. Results equal those of
+    `penstock_kernels.reference.encoder` up to rounding, and an input's result never depends on the
+    others (for products see TritonOps)."""
 
     def product(self, weight: Tensor, bias: Tensor) -> Product:
-        """weight: [outputs, inputs].  bias: [outputs]."""
+        """`weight` is [outputs, inputs], `bias` [outputs]."""
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """x: [rows, size]; over the last dimension."""
+        """Normalises `x`, [rows, size], over the last dimension."""
 
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> Tensor:
-        """layer_norm of x + residual, rounded to its dtype."""
+        """Returns layer_norm of x + residual, where the sum is rounded to its dtype."""
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
-        """gelu, gelu_tanh or relu."""
+        """`kind` is gelu, gelu_tanh or relu."""
 
     def lay_out(
         self,
@@ -58,6 +62,10 @@ class EncoderOps(Protocol):
         lengths: Sequence[int],
         bias: Tensor | None,
     ) -> EncoderStep:
-        """One step. tokens, positions, types: [tokens] int64 of the host.  lengths: of the inputs.
-        bias: [heads, 2 * positions - 1]; what a query's score gets for a key `d` tokens further on
-        is in column d + positions - 1."""
+        """Returns one step.
+
+        `tokens`, `positions`, `types`: [tokens] int64 on the host.
+        `lengths`: tokens of each input.
+        `bias`: [heads, 2 * positions - 1]; the bias on a score whose key is `d` tokens after the
+        query is in column d + positions - 1.
+        """

@@ -1,4 +1,4 @@
-"""The reference kernels as EncoderOps."""
+"""EncoderOps computed by the reference kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_worker.quantisation.interface import Product
 
 
 class TiledProduct:
-    """Over whole row tiles."""
+    """A product over whole row tiles."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.outputs = weight.shape[0]
@@ -30,17 +30,19 @@ class TiledProduct:
 
 @dataclass(frozen=True)
 class ReferenceInputs:
-    """lengths: of the inputs.  bias: [heads, longest, longest], or None."""
+    """Attention within the inputs of a step."""
 
     lengths: list[int]
+    """Tokens of each input."""
     bias: Tensor | None
+    """[heads, longest, longest], or None."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return kernels.attend(query, key, value, self.lengths, self.bias)
 
 
 class ReferenceEncoderOps:
-    """Plain torch, on the CPU. Steps are padded to whole row tiles."""
+    """Plain torch on the CPU. Steps are padded to whole row tiles."""
 
     def product(self, weight: Tensor, bias: Tensor) -> Product:
         return TiledProduct(weight, bias)
@@ -65,12 +67,12 @@ class ReferenceEncoderOps:
         bias: Tensor | None,
     ) -> EncoderStep:
         padded = [kernels.pad_tiles(torch.from_numpy(each)) for each in (tokens, positions, types)]
-        inputs = ReferenceInputs(list(lengths), _by_place(bias, max(lengths)))
+        inputs = ReferenceInputs(list(lengths), _bias_by_position(bias, max(lengths)))
         return EncoderStep(padded[0], padded[1], padded[2], inputs)
 
 
-def _by_place(bias: Tensor | None, longest: int) -> Tensor | None:
-    """[heads, longest, longest]: entry (i, j) is that of the distance j - i."""
+def _bias_by_position(bias: Tensor | None, longest: int) -> Tensor | None:
+    """Returns [heads, longest, longest], in which entry (i, j) is the bias of distance j - i."""
     if bias is None:
         return None
     place = torch.arange(longest)

@@ -1,4 +1,4 @@
-"""The CUDA kernels as EncoderOps."""
+"""EncoderOps computed by the CUDA kernels."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from penstock_worker.quantisation.interface import Product
 
 @dataclass(frozen=True)
 class TritonInputs:
-    """plan: of the step's inputs.  bias: as EncoderOps.lay_out has it."""
+    """Attention within the inputs of a step."""
 
     plan: InputPlan
     bias: Tensor | None
+    """As in EncoderOps.lay_out."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return encoder_attention(query, key, value, self.plan, self.bias)
 
 
 class TritonEncoderOps:
-    """dtype: of weights and activations.  head_dim: of the model.  batch_invariant: products add in
-    one order whatever the number of rows, as everything else here does anyway."""
+    """The CUDA kernels for one encoder."""
 
     def __init__(
         self, device: torch.device, dtype: torch.dtype, head_dim: int, *, batch_invariant: bool
     ) -> None:
+        """`dtype` is that of weights and activations, `head_dim` the model's. With
+        `batch_invariant`, products sum in one order whatever the number of rows, as all other
+        operations here do in any case."""
         self._products = TritonOps(device, dtype, batch_invariant=batch_invariant)
         self._tiles: AttentionTiles = encoder_tiles(head_dim, dtype)
         self._uploads = Uploads(device)
@@ -62,7 +65,7 @@ class TritonEncoderOps:
         lengths: Sequence[int],
         bias: Tensor | None,
     ) -> EncoderStep:
-        """One copy to the device, which nobody waits for."""
+        """Copies the inputs to the device in one transfer, without waiting for it."""
         arrays = [tokens, positions, types, *plan_inputs(lengths, self._tiles)]
         sent = self._uploads.send(arrays)
         inputs = TritonInputs(InputPlan(self._tiles, *sent[3:]), bias)

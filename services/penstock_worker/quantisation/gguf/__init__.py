@@ -1,4 +1,4 @@
-"""The quantised types of GGUF files, one to a module."""
+"""The quantised types of GGUF files, one module each."""
 
 from penstock_worker.quantisation.gguf.q4_0 import Q4_0
 from penstock_worker.quantisation.gguf.q4_1 import Q4_1

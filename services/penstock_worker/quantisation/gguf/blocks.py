@@ -1,7 +1,7 @@
-"""Pieces that the blocks of several GGUF types are made of.
+"""What the blocks of several GGUF types have in common.
 
-Source of the layouts: the block structs of the ggml project (ggml-common.h).  A value is computed
-as ggml's own dequantisation does it, one rounding for each operation, so the bits agree.
+The layouts are those of ggml's block structs (ggml-common.h). Values are computed as ggml's
+dequantisation does it, with one rounding per operation, so the bits agree.
 """
 
 from __future__ import annotations
@@ -24,42 +24,43 @@ def gguf_format(
     split: Callable[[Tensor], dict[str, Tensor]] | None = None,
     packed: bool = False,
 ) -> StoredFormat:
-    """A quantised type of GGUF files. decode, packed: see StoredFormat.  layout, split: see
-    KeptForm; None where the Triton kernels have no product for the type."""
+    """Returns a quantised type of GGUF files. For `decode` and `packed` see StoredFormat, for
+    `layout` and `split` see KeptForm. The last two are None if the Triton kernels have no product
+    for the type."""
     kept = KeptForm(layout, split) if layout is not None and split is not None else None
     return StoredFormat(name, *BLOCKS[name], decode, packed=packed, kept=kept)
 
 
 def half(blocks: Tensor, start: int) -> Tensor:
-    """The float16 at byte `start` of each block. [blocks, 1]."""
+    """Returns the float16 at byte `start` of each block, [blocks, 1]."""
     return blocks[:, start : start + 2].contiguous().view(torch.float16)
 
 
 def nibbles(packed: Tensor) -> Tensor:
-    """[..., n] bytes -> [..., 2 n]: all low halves, then all high halves."""
+    """Unpacks [..., n] bytes to [..., 2 n]: first all low nibbles, then all high ones."""
     return torch.cat((packed & 15, packed >> 4), -1)
 
 
 def fifth_bits(blocks: Tensor, start: int) -> Tensor:
-    """32 bits at byte `start`, as the 5th bit of 32 values. [blocks, 32]."""
+    """Returns 32 bits from byte `start` on as the fifth bits of 32 values, [blocks, 32]."""
     shifts = torch.arange(8, dtype=torch.uint8)
     bits = (blocks[:, start : start + 4, None] >> shifts) & 1
     return bits.flatten(1) << 4
 
 
 def signed(blocks: Tensor, start: int, stop: int) -> Tensor:
-    """The signed bytes from `start` to `stop` of each block. [blocks, stop - start] int8."""
+    """Returns bytes `start` to `stop` of each block as [blocks, stop - start] int8."""
     return blocks[:, start:stop].contiguous().view(torch.int8)
 
 
 def packed_nibbles(levels: Tensor) -> Tensor:
-    """[blocks, groups, 32] whole numbers -> their lower 4 bits as bytes [blocks, groups, 16]."""
+    """Packs the lower 4 bits of [blocks, groups, 32] integers into bytes, [blocks, groups, 16]."""
     return (levels[..., :16] & 15) | (levels[..., 16:] & 15) << 4
 
 
 def bit_planes(levels: Tensor, bits: int) -> Tensor:
-    """[blocks, groups, 32] whole numbers -> their bits from the fifth on, [blocks, groups,
-    bits - 4] int32."""
+    """Collects the bits of [blocks, groups, 32] integers from the fifth on, one int32 for the 32
+    values of a bit: [blocks, groups, bits - 4]."""
     weights = 1 << torch.arange(32, dtype=torch.int64)
     planes = [
         ((levels.long() >> bit & 1) * weights).sum(-1) for bit in range(4, bits)

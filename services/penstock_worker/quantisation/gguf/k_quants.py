@@ -1,5 +1,5 @@
-"""Pieces that several K-quants share: super-blocks of 256 elements, whose eight groups of 32 have
-6-bit scales and minima in units of a float16 each."""
+"""What several K-quants have in common: super-blocks of 256 elements, in eight groups of 32 with a
+6-bit scale and minimum each, in units of one float16 for the scales and one for the minima."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_worker.quantisation.gguf.blocks import half, nibbles
 
 
 def k_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight 6-bit scales and minima from 12 bytes. Each [blocks, 8] uint8."""
+    """Unpacks eight 6-bit scales and minima from 12 bytes; each [blocks, 8] uint8."""
     low, middle, high = packed.split(4, -1)
     scales = torch.cat((low & 63, (high & 15) | ((low >> 6) << 4)), -1)
     minima = torch.cat((middle & 63, (high >> 4) | ((middle >> 6) << 4)), -1)
@@ -18,13 +18,13 @@ def k_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def k_nibbles(packed: Tensor) -> Tensor:
-    """128 bytes, in four runs of 32: the low halves of a run, then its high halves. [blocks, 8,
-    32]."""
+    """Unpacks 128 bytes to [blocks, 8, 32]. Each of the four runs of 32 bytes has first one group's
+    values as low nibbles, then the next one's as high nibbles."""
     return nibbles(packed.unflatten(-1, (4, 32))).reshape(-1, 8, 32)
 
 
 def k_values(blocks: Tensor, levels: Tensor) -> Tensor:
-    """levels: [blocks, 8, 32] -> [blocks, 256] float32, scaled by each group's own scale and
+    """Dequantises levels [blocks, 8, 32] to [blocks, 256] float32, by each group's scale and
     minimum."""
     scales, minima = k_scales(blocks[:, 4:16])
     scales = half(blocks, 0).float() * scales.float()
@@ -33,8 +33,8 @@ def k_values(blocks: Tensor, levels: Tensor) -> Tensor:
 
 
 def k_factors(blocks: Tensor) -> dict[str, Tensor]:
-    """Scales and minima, and their units, for GGUFWeights. What the file subtracts is added
-    there."""
+    """Returns scales and minima with their units for GGUFWeights. The file's format subtracts
+    minima and GGUFWeights adds them, so their unit is negated."""
     scales, minima = k_scales(blocks[:, 4:16])
     return {
         "scales": scales,

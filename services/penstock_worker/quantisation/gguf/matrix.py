@@ -1,4 +1,4 @@
-"""A matrix that stays as a GGUF file has it."""
+"""A matrix that stays quantised as it is in a GGUF file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from penstock_worker.quantisation.interface import Product, Table
 
 
 class GGUFMatrix(GGUFWeights):
-    """A KeptMatrix."""
+    """A KeptMatrix of GGUF weights."""
 
     def product(
         self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
     ) -> Product:
-        # Imported here: the CPU's backends have no triton.
+        # Imported here, because CPU installations have no triton.
         from penstock_worker.quantisation.gguf import product
 
-        # A result of another dtype is logits, which unpacked weights would round.
+        # A dtype is given for logits only, which unpacked weights would make less exact.
         exact = batch_invariant or dtype is not None
         many_rows = None if exact else product.UNPACKED_ROWS
         return product.GGUFProduct(self, bias, dtype, batch_invariant, many_rows)

@@ -1,4 +1,4 @@
-"""Products with, and rows of, a GGUF file's own numbers on a GPU."""
+"""Products with, and look-ups in, GGUF weights that stay quantised on a GPU."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 
 UNPACKED_ROWS = 256
-"""From here on weights are unpacked first: their kernel decodes one once for each 64 rows.  Still
-to be measured."""
+"""From this many rows on, weights are unpacked before the product. The kernel for packed weights
+decodes each weight once per 64 rows. Not measured yet."""
 
 
 @dataclass(frozen=True)
 class GGUFProduct:
-    """No weight is rounded, unless there are many rows."""
+    """A product whose weights are decoded without rounding, unless there are many rows."""
 
     weights: GGUFWeights
     bias: Tensor | None
     dtype: torch.dtype | None
-    """Of the result; None: the input's."""
+    """Dtype of the result; None for the input's."""
     batch_invariant: bool
     many_rows: int | None
-    """From so many rows on weights are unpacked, and rounded to the input's dtype; None: never."""
+    """From this many rows on, weights are unpacked and rounded to the input's dtype; None for
+    never."""
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.many_rows is not None and x.shape[0] >= self.many_rows:
@@ -40,7 +41,7 @@ class GGUFProduct:
 
 @dataclass(frozen=True)
 class GGUFTable:
-    """Rows of a matrix, each number rounded once."""
+    """Rows of a matrix, each value of which is rounded once."""
 
     weights: GGUFWeights
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Q4_0: 32 levels of 4 bits around 8, and a scale."""
+"""Q4_0: blocks of 32 4-bit values with offset 8, and a scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Q4_1: 32 levels of 4 bits, a scale and a minimum."""
+"""Q4_1: blocks of 32 4-bit values, with a scale and a minimum."""
 
 from __future__ import annotations
 

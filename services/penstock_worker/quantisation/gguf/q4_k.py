@@ -1,4 +1,4 @@
-"""Q4_K: a K-quant of 4-bit levels."""
+"""Q4_K: the K-quant of 4-bit values."""
 
 from __future__ import annotations
 

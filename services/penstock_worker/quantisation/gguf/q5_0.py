@@ -1,4 +1,5 @@
-"""Q5_0: 32 levels of 5 bits around 16, their fifth bits apart, and a scale."""
+"""Q5_0: blocks of 32 5-bit values with offset 16, whose fifth bits are stored separately, and a
+scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Q5_1: 32 levels of 5 bits, their fifth bits apart, a scale and a minimum."""
+"""Q5_1: blocks of 32 5-bit values, whose fifth bits are stored separately, with a scale and a
+minimum."""
 
 from __future__ import annotations
 

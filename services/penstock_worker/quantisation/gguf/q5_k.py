@@ -1,4 +1,4 @@
-"""Q5_K: a K-quant of 5-bit levels, their fifth bits apart."""
+"""Q5_K: the K-quant of 5-bit values, whose fifth bits are stored separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_worker.quantisation.gguf.k_quants import k_factors, k_nibbles, k_v
 
 
 def _levels(blocks: Tensor) -> Tensor:
-    """[blocks, 8, 32] uint8, 0 to 31."""
+    """Returns [blocks, 8, 32] uint8, from 0 to 31."""
     shifts = torch.arange(8, dtype=torch.uint8)[:, None]
     fifth = ((blocks[:, None, 16:48] >> shifts) & 1) << 4
     return k_nibbles(blocks[:, 48:]) | fifth

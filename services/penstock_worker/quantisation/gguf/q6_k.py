@@ -1,5 +1,5 @@
-"""Q6_K: super-blocks of 256 levels of 6 bits around 32, whose groups of 16 have a signed byte as
-their scale, in units of a float16."""
+"""Q6_K: super-blocks of 256 6-bit values with offset 32, in groups of 16 with an int8 scale each,
+in units of one float16."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock_worker.quantisation.gguf.blocks import (
 
 
 def _levels(blocks: Tensor) -> Tensor:
-    """[blocks, 8, 32] uint8, 0 to 63, of which 32 means 0."""
+    """Returns [blocks, 8, 32] uint8, from 0 to 63, where 32 stands for zero."""
     low = nibbles(blocks[:, :128].unflatten(-1, (2, 64))).reshape(-1, 8, 32)
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
     high = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(-1, 8, 32)

@@ -1,4 +1,4 @@
-"""Q8_0: 32 signed bytes and a scale."""
+"""Q8_0: blocks of 32 signed bytes, and a scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes a row's logits before its token is chosen: biases and penalties."""
+"""Adjustments of a row's logits before its token is sampled: biases and penalties."""
 
 from __future__ import annotations
 
@@ -8,72 +8,78 @@ from typing import NamedTuple
 
 import numpy as np
 
-EDIT = np.dtype(
+ADJUSTMENTS = np.dtype(
     [
         *((name, np.float64) for name in ("presence", "frequency", "repetition")),
         *((name, np.int32) for name in ("first_biased", "num_biased", "first_seen", "num_seen")),
     ]
 )
-"""PkEdit (csrc/types.h), field for field."""
+"""Same fields as PkEdit in csrc/types.h."""
 
 _NO_IDS = np.zeros(0, np.int32)
 _NO_BIASES = np.zeros(0, np.float64)
 
 
-class Edit(NamedTuple):
-    """Biases, then penalties, each rounded to float32; a logit never becomes infinite."""
+class CPURowAdjustments(NamedTuple):
+    """Biases, then penalties. Logits are rounded to float32 after each, and never become
+    infinite."""
 
     biased_ids: np.ndarray = _NO_IDS
     """int32."""
     biases: np.ndarray = _NO_BIASES
     """float64, added to the logits of biased_ids."""
     seen_ids: np.ndarray = _NO_IDS
-    """int32: ids that the prompt or the output holds, each once."""
+    """int32: distinct ids in the prompt or the output."""
     seen_counts: np.ndarray = _NO_IDS
-    """int32: how often the output holds each of seen_ids."""
+    """int32: how often the output contains each of seen_ids."""
     presence: float = 0.0
-    """Subtracted once where the output holds the id."""
+    """Subtracted once from the logit of an id in the output."""
     frequency: float = 0.0
-    """Subtracted as often as the output holds the id."""
+    """Subtracted once for each occurrence of the id in the output."""
     repetition: float = 1.0
-    """Divides the positive logits of seen_ids, and multiplies their others."""
+    """Divides the logits of seen_ids that are positive, and multiplies the others."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The edits of several rows, as the library reads them. Must live as long as it does."""
+    """The adjustments of several rows in the library's format. Must outlive the call that reads
+    it."""
 
     edits: np.ndarray
+    """[rows with adjustments] of the dtype ADJUSTMENTS."""
     biased_ids: np.ndarray
     biases: np.ndarray
     seen_ids: np.ndarray
     seen_counts: np.ndarray
 
     def addresses(self) -> dict[str, int]:
-        """By the names of PkSampling's fields."""
+        """Returns the arrays' addresses by the names of PkSampling's fields."""
         return {name: int(values.ctypes.data) for name, values in vars(self).items()}
 
 
-def pack(edits: Sequence[Edit], vocab: int) -> Packed | None:
-    """None where there are no edits. Raises ValueError for an id beyond the vocabulary, for lists
-    that don't match, and for a number that isn't finite or a repetition that isn't above 0."""
-    if not edits:
+def pack(rows: Sequence[CPURowAdjustments], vocab: int) -> Packed | None:
+    """Returns the packed adjustments, or None if there are none.
+
+    Raises ValueError for an id outside of the vocabulary, for lists of different lengths, for a
+    number that isn't finite, and for a repetition penalty that isn't above 0.
+    """
+    if not rows:
         return None
     packed, first_biased, first_seen = [], 0, 0
-    for edit in edits:
-        biased, seen = len(edit.biased_ids), len(edit.seen_ids)
-        if len(edit.biases) != biased or len(edit.seen_counts) != seen:
+    for row in rows:
+        biased, seen = len(row.biased_ids), len(row.seen_ids)
+        if len(row.biases) != biased or len(row.seen_counts) != seen:
             raise ValueError("an edit's ids and their biases or counts differ in number")
-        numbers = (edit.presence, edit.frequency, edit.repetition)
+        numbers = (row.presence, row.frequency, row.repetition)
         packed.append((*numbers, first_biased, biased, first_seen, seen))
         first_biased += biased
         first_seen += seen
     result = Packed(
-        np.array(packed, dtype=EDIT),
-        np.concatenate([edit.biased_ids for edit in edits]).astype(np.int32, copy=False),
-        np.concatenate([edit.biases for edit in edits]).astype(np.float64, copy=False),
-        np.concatenate([edit.seen_ids for edit in edits]).astype(np.int32, copy=False),
-        np.concatenate([edit.seen_counts for edit in edits]).astype(np.int32, copy=False),
+        np.array(packed, dtype=ADJUSTMENTS),
+        np.concatenate([row.biased_ids for row in rows]).astype(np.int32, copy=False),
+        np.concatenate([row.biases for row in rows]).astype(np.float64, copy=False),
+        np.concatenate([row.seen_ids for row in rows]).astype(np.int32, copy=False),
+        np.concatenate([row.seen_counts for row in rows]).astype(np.int32, copy=False),
     )
     _check(result, vocab)
     return result

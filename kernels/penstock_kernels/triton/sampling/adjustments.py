@@ -1,6 +1,6 @@
-"""Biases, penalties and masks of rows of logits, and the counts that penalties need.
+"""Applies biases, penalties and masks to rows of logits, and counts tokens for penalties.
 
-Element by element: a program has EDIT_BLOCK ids of one row.
+Element-wise: a program has ADJUST_BLOCK ids of one row.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.tiles import EDIT_BLOCK, EDIT_WARPS
+from penstock_kernels.triton.tiles import ADJUST_BLOCK, ADJUST_WARPS
 
 _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @dataclass(frozen=True)
-class EditRows:
-    """What each row of a step asks for, on the device."""
+class DeviceRowAdjustments:
+    """The adjustments of each row of a step, on the device."""
 
     bias_starts: Tensor
-    """[rows + 1] int32: each row's part of bias_ids and biases."""
+    """[rows + 1] int32: where each row's part of bias_ids and biases begins."""
     bias_ids: Tensor
     """int32."""
     biases: Tensor
     """float64."""
     seen: Tensor
-    """[slots, vocab] int32: 0 for an id that neither prompt nor output hold, else 1 + how often
-    the output holds it (`count_tokens` keeps it)."""
+    """[slots, vocab] int32: 0 for an id that is in neither prompt nor output, otherwise 1 + how
+    often the output contains it (updated by `count_tokens`)."""
     seen_rows: Tensor
-    """[rows] int32: the row's slot, or -1: the row has no penalties."""
+    """[rows] int32: the row's slot, or -1 if the row has no penalties."""
     presence: Tensor
     """[rows] float64."""
     frequency: Tensor
@@ -41,18 +41,18 @@ class EditRows:
     masks: Tensor
     """[masks, ceil(vocab / 32)] int32: bit i % 32 of word i // 32 allows id i."""
     mask_rows: Tensor
-    """[rows] int32: the row's mask, which allows at least one id, or -1: all are allowed."""
+    """[rows] int32: the row's mask, which allows at least one id, or -1 if all ids are allowed."""
 
 
 @triton.jit
 def _rounded(x):
-    """float64 to float32; -inf stays, and nothing else becomes infinite."""
+    """Rounds float64 to float32. -inf stays, and no other value becomes infinite."""
     kept = tl.minimum(tl.maximum(x, -_LARGEST), _LARGEST).to(tl.float32)
     return tl.where(x == float("-inf"), float("-inf"), kept)
 
 
 @triton.jit
-def _edit(
+def _adjust(
     logits,
     out,
     bias_starts,
@@ -93,31 +93,32 @@ def _edit(
     tl.store(out + place, x, mask=inside)
 
 
-def edit_rows(logits: Tensor, edits: EditRows) -> Tensor:
-    """reference.edit_row of every row (biases, then penalties), then its mask. A copy, float32.
+def adjust_rows(logits: Tensor, adjustments: DeviceRowAdjustments) -> Tensor:
+    """Returns a float32 copy with reference.adjust_row applied to every row (biases, then
+    penalties), then the row's mask.
 
-    logits: [rows, vocab], contiguous, any float dtype.  A bias' ids are distinct within a row.
+    `logits` is [rows, vocab], contiguous, of any float dtype. The bias ids of a row are distinct.
     """
     rows, vocab = logits.shape
     out = torch.empty(rows, vocab, dtype=torch.float32, device=logits.device)
     if rows:
-        _edit[(rows, triton.cdiv(vocab, EDIT_BLOCK))](
+        _adjust[(rows, triton.cdiv(vocab, ADJUST_BLOCK))](
             logits,
             out,
-            edits.bias_starts,
-            edits.bias_ids,
-            edits.biases,
-            edits.seen,
-            edits.seen_rows,
-            edits.presence,
-            edits.frequency,
-            edits.repetition,
-            edits.masks,
-            edits.mask_rows,
+            adjustments.bias_starts,
+            adjustments.bias_ids,
+            adjustments.biases,
+            adjustments.seen,
+            adjustments.seen_rows,
+            adjustments.presence,
+            adjustments.frequency,
+            adjustments.repetition,
+            adjustments.masks,
+            adjustments.mask_rows,
             vocab,
-            edits.masks.shape[1],
-            BLOCK=EDIT_BLOCK,
-            num_warps=EDIT_WARPS,
+            adjustments.masks.shape[1],
+            BLOCK=ADJUST_BLOCK,
+            num_warps=ADJUST_WARPS,
         )
     return out
 
@@ -132,10 +133,11 @@ def _count(seen, slots, tokens, vocab):
 
 
 def count_tokens(seen: Tensor, slots: Tensor, tokens: Tensor) -> None:
-    """Each row's token has come once more in its slot's output. Mutates seen.
+    """Counts each row's token in its slot's output. Modifies `seen`.
 
-    seen: see EditRows.  slots: [rows] int32, distinct, -1 for a row without counts.  tokens: [rows]
-    int64; one outside of the vocabulary is left out.
+    `seen`: see DeviceRowAdjustments.
+    `slots`: [rows] int32, distinct; -1 for a row without counts.
+    `tokens`: [rows] int64; one outside of the vocabulary is ignored.
     """
     if slots.shape[0]:
         _count[(slots.shape[0],)](seen, slots, tokens, seen.shape[1], num_warps=1)
