@@ -15,15 +15,14 @@ Draw = Callable[[Document, Path], bool]
 """Draws one chart. Whether there was anything to draw."""
 
 
-def draw(document: Document, folder: Path, charts: Mapping[str, Draw] | None = None) -> Document:
-    """charts: by file name; None: those of all parts.
+def draw(document: Document, folder: Path, charts: Mapping[str, Draw]) -> Document:
+    """charts: by file name.
 
     Returns `files`, the charts that were drawn, and `reason`, why there are none, or empty.
     """
     if find_spec("matplotlib") is None:
         return {"files": [], "reason": "matplotlib is not installed; the tables have everything"}
-    makers = CHARTS if charts is None else charts
-    drawn = [name for name, make in makers.items() if make(document, folder / name)]
+    drawn = [name for name, make in charts.items() if make(document, folder / name)]
     return {"files": drawn, "reason": ""}
 
 
@@ -48,37 +47,34 @@ def _kernels(document: Document, path: Path) -> bool:
 
 def _decode(document: Document, path: Path) -> bool:
     """Tokens per second against the batch, with the limit, a panel for each model."""
-    rows = list(figures.rows(document, "steps", what="decode"))
-    limit = figures.limits(document)
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    rows = sorted(figures.rows(document, "steps", what="decode"), key=lambda row: row["batch"])
+    models = sorted({row["model"] for row in rows})
     if not models:
         return False
     size = (5 * len(models), 3.8)
     with chart(path, columns=len(models), size=size, squeeze=False) as panels:
         for axes, model in zip(panels[0], models, strict=True):
             of_model = [row for row in rows if row["model"] == model]
-            of_model.sort(key=lambda row: row["batch"])
-            for mode in dict.fromkeys(row["mode"] for row in of_model):
-                some = [row for row in of_model if row["mode"] == mode]
-                rates = [row["tokens"] / row["seconds"] for row in some]
-                axes.plot([row["batch"] for row in some], rates, marker="o", label=mode)
-            if limit is not None:
-                best = {
-                    row["batch"]: row["tokens"] / limit.seconds(row["bytes"], 0) for row in of_model
-                }
-                axes.plot(list(best), list(best.values()), "k:", label="memory limit")
+            _decode_panel(axes, of_model, figures.limits(document))
             axes.set(title=model, xlabel="batch", ylabel="tokens/s", xscale="log", yscale="log")
             axes.legend(fontsize=8)
     return True
 
 
+def _decode_panel(axes: Any, rows: list[figures.Row], limit: figures.Limits | None) -> None:
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        rates = {
+            row["batch"]: row["tokens"] / row["seconds"] for row in rows if row["mode"] == mode
+        }
+        axes.plot(list(rates), list(rates.values()), marker="o", label=mode)
+    if limit is not None:
+        best = {row["batch"]: row["tokens"] / limit.seconds(row["bytes"], 0) for row in rows}
+        axes.plot(list(best), list(best.values()), "k:", label="memory limit")
+
+
 def _runs(document: Document, path: Path) -> bool:
     """Tokens per second of all systems."""
-    rows = [
-        row
-        for prefix in ("end-to-end", "transformers")
-        for row in figures.rows(document, prefix, what="run")
-    ]
+    rows = list(figures.rows(document, "end-to-end", "transformers", what="run"))
     if not rows:
         return False
     rows.sort(key=lambda row: row["model"])
@@ -95,4 +91,3 @@ CHARTS: dict[str, Draw] = {
     "decode.png": _decode,
     "end_to_end.png": _runs,
 }
-NAMES = tuple(CHARTS)

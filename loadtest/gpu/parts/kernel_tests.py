@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from pathlib import Path
+from importlib.util import find_spec
 
-from loadtest.gpu.job import Job, OutOfTime, absent
+from loadtest.gpu.job import Job, OutOfTime
+from loadtest.report.facts import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 TEST = re.compile(r"tests/\S+::\S+")
 MOST_PROCESSES = 8
@@ -25,7 +25,7 @@ def run(job: Job) -> None:
             job.note(f"not present: {pattern}")
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short"]
     workers = min(MOST_PROCESSES, os.cpu_count() or 1)
-    if not job.extent.dry and not absent(["xdist"]):
+    if not job.extent.dry and find_spec("xdist") is not None:
         command += ["-n", str(workers)]
     outcomes, failed, ended = watch([*command, *job.extent.test_arguments, *places], job.left - 5)
     counts = {name.lower(): count for name, count in sorted(outcomes.items())}
