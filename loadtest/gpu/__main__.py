@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loadtest.gpu import plots
 from loadtest.gpu.job import (
     BEGUN,
     FAILED,
@@ -23,12 +22,12 @@ from loadtest.gpu.job import (
     process_parser,
     write_json,
 )
-from loadtest.gpu.leaving import end_group, leave_at_signals
+from loadtest.gpu.leaving import end_group, leave_at_signals, start_group
 from loadtest.gpu.machine import device, versions
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
-from loadtest.report.facts import ROOT, now, run_facts
-from loadtest.report.files import say
+from loadtest.report.facts import ROOT
+from loadtest.report.files import Report, say
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""
@@ -48,23 +47,21 @@ def main() -> int:
     leave_at_signals()  # So that what runs is ended too.
     chosen = [part for part in PARTS if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
-    started = now()
+    report, text = Report("results", "", flags), ""
     _clear(flags.output)
-    document: dict[str, Any] = {"dry": flags.dry, "device": device(), "versions": versions()}
+    known = {"command": _command(flags), "dry": flags.dry}
+    known |= {"device": device(), "versions": versions(), "parts": {}}
     for number, part in enumerate(chosen):
         later = sum(other.seconds for other in chosen[number + 1 :])
         seconds = allowance(part, ends - time.monotonic(), later)
         say(f"{part.name}: up to {seconds:.0f} s")
         say(f"{part.name}: {run_part(part, flags, seconds)}")
-        document |= run_facts("", [], started) | {"command": _command(flags)}
-        document["parts"] = merged(flags.output, chosen)
-        write_json(flags.output / "results.json", document)
-    document["charts"] = plots.draw(document, flags.output, plots.CHARTS)
-    write_json(flags.output / "results.json", document)
-    text = to_markdown(document)
-    (flags.output / "results.md").write_text(text)
+        known["parts"] = merged(flags.output, chosen)
+        document = report.facts(**known)
+        text = to_markdown(document)
+        report.save(document, {}, text)
     print(text)
-    return int(any(each["status"] == FAILED for each in document["parts"].values()))
+    return int(any(each["status"] == FAILED for each in known["parts"].values()))
 
 
 def allowance(part: Part, left: float, later: float) -> float:
@@ -74,16 +71,13 @@ def allowance(part: Part, left: float, later: float) -> float:
 
 def run_part(part: Part, flags: argparse.Namespace, seconds: float) -> str:
     """How it ended. Whatever it started and left behind in its process group is ended too."""
-    command = [sys.executable, "-m", "loadtest.gpu.job", part.name, "--seconds", f"{seconds:.1f}"]
-    command += ["--output", str(flags.output), "--work", str(flags.work)]
-    command += ["--dry"] if flags.dry else []
+    options = [part.name, "--seconds", f"{seconds:.1f}", *(["--dry"] if flags.dry else [])]
+    options += ["--output", str(flags.output), "--work", str(flags.work)]
     log_file = flags.output / "logs" / f"{part.name}.log"
     log_file.parent.mkdir(parents=True, exist_ok=True)
     over_time = False
     with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        process = start_group("loadtest.gpu.job", options, log)
         try:
             process.wait(seconds + GRACE)
         except subprocess.TimeoutExpired:
@@ -122,7 +116,7 @@ def _clear(output: Path) -> None:
     """What a run before has left."""
     for folder in ("parts", "logs"):
         shutil.rmtree(output / folder, ignore_errors=True)
-    for name in ("results.json", "results.md", *plots.CHARTS):
+    for name in ("results.json", "results.md"):
         (output / name).unlink(missing_ok=True)
     output.mkdir(parents=True, exist_ok=True)
 

@@ -44,13 +44,10 @@ def to_markdown(document: dict[str, Any]) -> str:
 
 
 def head(document: dict[str, Any]) -> str:
-    """Command, machine, device, versions and charts, of any of the GPU's documents."""
+    """Command, machine, device and versions, of any of the GPU's documents."""
     found = [f"{name} {value}" for name, value in document["versions"].items() if value]
     lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
     lines += [TRIAL] if document["dry"] else []
-    charts = document.get("charts", {})
-    lines += [f"![{name}]({name})" for name in charts.get("files", [])]
-    lines += [f"No charts: {charts['reason']}"] if charts.get("reason") else []
     return "\n\n".join(lines) + "\n"
 
 

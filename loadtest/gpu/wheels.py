@@ -33,13 +33,12 @@ OPTIONAL = ("gateway", "engine", "worker")
 TESTING = (
     "gguf",
     "hypothesis",
-    "matplotlib",
     "pytest",
     "pytest-asyncio",
     "pytest-timeout",
     "pytest-xdist",
 )
-"""Of the extra `dev`: for the kernels' tests, and for charts."""
+"""Of the extra `dev`: for the kernels' tests."""
 BELOW = {
     "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
     "starlette": ("anyio",),
@@ -56,16 +55,6 @@ BELOW = {
     "pytest": ("iniconfig", "pluggy", "Pygments"),
     "pytest-xdist": ("execnet",),
     "hypothesis": ("sortedcontainers",),
-    "matplotlib": (
-        "contourpy",
-        "cycler",
-        "fonttools",
-        "kiwisolver",
-        "pillow",
-        "pyparsing",
-        "python-dateutil",
-    ),
-    "python-dateutil": ("tzdata",),
 }
 """What those need in turn, beyond PRESENT: pip is told to look for nothing by itself.
 typing_extensions is there too, but perhaps too old for pydantic."""

@@ -1,16 +1,15 @@
-"""Tables, targets, charts and the merging of parts, on figures made by hand."""
+"""Tables, targets and the merging of parts, on figures made by hand."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtest.gpu import __main__ as command
-from loadtest.gpu import engine_metrics, plots
+from loadtest.gpu import engine_metrics
 from loadtest.gpu.figures import TARGETS, limits, share
 from loadtest.gpu.job import DONE, FAILED, OUT_OF_TIME, part_file, write_json
 from loadtest.gpu.parts import PARTS, Part
@@ -55,7 +54,6 @@ def document() -> dict[str, Any]:
         "seconds": 0.00055,
         "graph": True,
         "torch_seconds": 0.0011,
-        "torch_graph": True,
     }
     idle = {
         "what": "idle",
@@ -168,28 +166,11 @@ def test_the_report_has_every_figure() -> None:
 
 
 def test_a_report_of_nothing_says_what_ended_how() -> None:
-    empty = {**document(), "parts": {}, "charts": {"files": [], "reason": "no matplotlib"}}
+    empty = {**document(), "parts": {}}
     empty["parts"]["limits"] = {**part("limits"), "status": FAILED, "reason": "out of memory"}
     text = to_markdown(empty)
-    assert "No charts: no matplotlib" in text
     assert "out of memory" in text
     assert "## Kernels" not in text
-
-
-def test_charts_are_drawn_of_what_is_there(tmp_path: Path) -> None:
-    drawn = plots.draw(document(), tmp_path, plots.CHARTS)
-    assert drawn == {"files": list(plots.CHARTS), "reason": ""}
-    for name in plots.CHARTS:
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    without = {**document(), "parts": {}}
-    assert plots.draw(without, tmp_path, plots.CHARTS)["files"] == []
-
-
-def test_without_matplotlib_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    drawn = plots.draw(document(), tmp_path, plots.CHARTS)
-    assert drawn["files"] == []
-    assert "matplotlib is not installed" in drawn["reason"]
 
 
 def test_how_a_part_ended_is_said_where_it_could_not(tmp_path: Path) -> None:

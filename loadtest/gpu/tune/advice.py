@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
 Row = dict[str, Any]
@@ -36,15 +36,10 @@ def mean_speeds(found: dict[int, list[Row]]) -> dict[int, float]:
     """The geometric means over all shapes, of the candidates that came through all of them."""
     shapes = len(shapes_of(found))
     return {
-        number: _mean_speed(rows)
+        number: geometric_mean(map(speed, rows))
         for number, rows in found.items()
         if len(rows) == shapes and all(row["status"] == TIMED for row in rows)
     }
-
-
-def _mean_speed(rows: list[Row]) -> float:
-    weight = sum(row["weight"] for row in rows)
-    return math.exp(sum(row["weight"] * math.log(speed(row)) for row in rows) / weight)
 
 
 def shapes_of(found: dict[int, list[Row]]) -> list[str]:

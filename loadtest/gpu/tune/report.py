@@ -1,16 +1,14 @@
-"""tune.md, a table for each setting, and tune.png, every candidate's speed."""
+"""tune.md: a table for each setting."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from loadtest.gpu import figures
 from loadtest.gpu.report import NONE, head, percent
 from loadtest.gpu.tune import advice
 from loadtest.gpu.tune.advice import TIMED, Row
-from loadtest.report.chart import chart
 from penstock.bench.load.report import markdown_table
 
 SHOWN = 10
@@ -90,23 +88,3 @@ def _left_out(document: dict[str, Any]) -> str:
     text += f"candidates had their turn, {waiting} of them not compiled yet:\n"
     counts = Counter(each["setting"] for each in left)
     return text + "".join(f"- {setting}: {count}\n" for setting, count in counts.items())
-
-
-def draw(document: dict[str, Any], path: Path) -> bool:
-    """Whether anything was timed."""
-    means = {
-        name: advice.mean_speeds(each) for name, each in advice.by_setting(document["rows"]).items()
-    }
-    speeds = {name: list(each.values()) for name, each in means.items() if each}
-    if not speeds:
-        return False
-    with chart(path, size=(9, 1.2 + 0.45 * len(speeds))) as axes:
-        for place, found in enumerate(speeds.values()):
-            axes.plot(found, [place] * len(found), "o", alpha=0.5, markersize=5, color="C0")
-            axes.plot(max(found), place, "o", markersize=7, color="C1")
-        axes.axvline(1.0, color="0.4", label="present choice")
-        axes.set_yticks(range(len(speeds)), list(speeds), fontsize=8)
-        axes.set(xlabel="speed over all shapes, times the present choice's")
-        axes.invert_yaxis()
-        axes.legend()
-    return True

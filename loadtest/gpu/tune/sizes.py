@@ -1,4 +1,4 @@
-"""In which shapes tiles are timed; the first of each counts most."""
+"""In which shapes tiles are timed. A candidate that is slow in the first isn't timed in others."""
 
 from __future__ import annotations
 

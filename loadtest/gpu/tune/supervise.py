@@ -15,16 +15,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from loadtest.gpu import plots
-from loadtest.gpu.job import part_file, write_json
-from loadtest.gpu.leaving import end_group, leave_at_signals
+from loadtest.gpu.job import part_file
+from loadtest.gpu.leaving import end_group, leave_at_signals, start_group
 from loadtest.gpu.machine import asked_of_gpu, device, versions
 from loadtest.gpu.report import TRIAL
 from loadtest.gpu.tune import NAMES, advice
 from loadtest.gpu.tune.ahead import compiled, over_file
 from loadtest.gpu.tune.processes import Lines, lines_file, parser
-from loadtest.gpu.tune.report import draw, to_markdown
-from loadtest.report.facts import ROOT, now, run_facts
+from loadtest.gpu.tune.report import to_markdown
+from loadtest.report.files import Report
 from penstock.children import die_with_parent
 
 REPORT_SECONDS = 8.0
@@ -54,20 +53,16 @@ def main() -> int:
 def tune(flags: argparse.Namespace) -> int:
     """As `main`."""
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
-    started = now()
+    report = Report("tune", "-m loadtest.gpu.tune", flags, told(flags))
     flags.output.mkdir(parents=True, exist_ok=True)
-    files = {suffix: flags.output / f"tune.{suffix}" for suffix in ("json", "md", "png", "log")}
-    for path in files.values():
-        path.unlink(missing_ok=True)
-    with files["log"].open("ab") as log:
-        starts = Measuring(flags, ends, log).run()
-    document = gathered(flags.work, Lines(lines_file(flags.work)).rows) | {"starts": starts}
-    document |= run_facts("", [], started) | {"command": told(flags)}
-    document |= {"dry": flags.dry, "device": device(), "versions": versions()}
-    document["charts"] = plots.draw(document, flags.output, {files["png"].name: draw})
-    write_json(files["json"], document)
+    for suffix in ("json", "md", "log"):
+        report.path(suffix).unlink(missing_ok=True)
+    with report.path("log").open("ab") as log:
+        Measuring(flags, ends, log).run()
+    found = gathered(flags.work, Lines(lines_file(flags.work)).rows)
+    document = report.facts(dry=flags.dry, device=device(), versions=versions(), **found)
     text = to_markdown(document)
-    files["md"].write_text(text)
+    report.save(document, {}, text)
     print("\n".join([text, *advice.sentences(document), *([TRIAL] if flags.dry else [])]))
     return 0 if any(row["status"] == advice.TIMED for row in document["rows"]) else 1
 
@@ -81,14 +76,13 @@ class Measuring:
         self._log = log
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def run(self) -> int:
-        """How often the measuring process was started. None of its processes is left."""
+    def run(self) -> None:
+        """None of its processes is left."""
         try:
             ahead = [] if self._flags.dry else self._compilers()
-            for start in range(1, STARTS + 1):
+            for _ in range(STARTS):
                 if self._measure(ahead) or time.monotonic() >= self._ends:
-                    return start
-            return STARTS
+                    return
         finally:
             for process in self._running:
                 end_group(process)
@@ -127,19 +121,10 @@ class Measuring:
     def _start(
         self, module: str, options: list[str], changes: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"loadtest.gpu.tune.{module}", *options]
-        command += ["--work", str(self._flags.work), "--kernels", *self._flags.kernels]
-        command += ["--seconds", f"{max(self._ends - time.monotonic(), 0):.1f}"]
-        command += ["--parent", str(os.getpid())]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | (changes or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        seconds = max(self._ends - time.monotonic(), 0)
+        options += ["--work", str(self._flags.work), "--seconds", f"{seconds:.1f}"]
+        options += ["--parent", str(os.getpid()), "--kernels", *self._flags.kernels]
+        process = start_group(f"loadtest.gpu.tune.{module}", options, self._log, changes)
         self._running.append(process)
         return process
 
@@ -171,9 +156,10 @@ def gathered(work: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def told(flags: argparse.Namespace) -> str:
+def told(flags: argparse.Namespace) -> list[str]:
+    """The arguments that a user would give."""
     chosen = ["--kernels", *flags.kernels] if tuple(flags.kernels) != NAMES else []
-    return " ".join(["python -m loadtest.gpu.tune", *chosen, *(["--dry"] if flags.dry else [])])
+    return [*chosen, *(["--dry"] if flags.dry else [])]
 
 
 if __name__ == "__main__":

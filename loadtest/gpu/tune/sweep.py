@@ -185,7 +185,7 @@ class Sweep:
             case, self._at = shape.case, shape.case.shape
             figures = shape.time(candidate)
             self._lines.add(
-                **candidate.facts(), shape=case.shape, status=TIMED, weight=case.weight,
+                **candidate.facts(), shape=case.shape, status=TIMED,
                 bytes=case.size, flops=case.flops, **figures, **resources,
             )  # fmt: skip
             if place == 0 and figures["seconds"] > SLOW * figures["present_seconds"]:

@@ -50,7 +50,7 @@ def attention(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
                 "warps": (1, 2, 4, 8),
                 "stages": (2, 3, 4, 5, 6),
             },
-            (replace(decodes[0], weight=2), *decodes[1:]),
+            tuple(decodes),
             turns=4,
         ),
         "prefill-attention": Setting(
