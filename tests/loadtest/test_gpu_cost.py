@@ -42,8 +42,6 @@ def test_a_decode_step_reads_weights_and_cache() -> None:
     cost = ModelCost(LLAMA_8B)
     # 64 x 1025 x 131072 = 8.6e9 beside the weights' 15.0e9.
     assert cost.decode_bytes(64, 1024) == 15_009_316_864 + 8_598_323_200
-    eight_bits = ModelCost(LLAMA_8B, kv_item=1)
-    assert eight_bits.decode_bytes(64, 1024) == 15_009_316_864 + 4_299_161_600
 
 
 def test_a_prompt_costs_its_products_and_its_triangle_of_scores() -> None:
