@@ -41,10 +41,10 @@ def rows(extent: Extent, config: ModelConfig) -> Iterator[Case]:
 
 
 def attention(extent: Extent, config: ModelConfig) -> Iterator[Case]:
-    for shape in extent.decode:
-        yield decode(config, *shape)
-    for shape in extent.chunks:
-        yield chunk(config, *shape)
+    for batch, context in extent.decode:
+        yield decode(config, batch, context)
+    for sequences, before, new in extent.chunks:
+        yield chunk(config, sequences, before, new)
     yield decode(config, *extent.decode[0], invariant=True)
     yield decode(config, *extent.decode[0], cache=torch.float8_e4m3fn)
     yield chunk(config, *extent.chunks[0], invariant=True)

@@ -92,7 +92,7 @@ def products(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
 def few_sums(tiles: Tiles) -> bool:
     """Sums that fit the registers, and some for every thread. Operands that don't fit the shared
     memory fail when they are compiled or launched."""
-    return 4 <= tiles.rows * tiles.columns / (32 * tiles.warps) <= 128
+    return bool(4 <= tiles.rows * tiles.columns / (32 * tiles.warps) <= 128)
 
 
 def product_cases(

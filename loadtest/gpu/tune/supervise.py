@@ -133,7 +133,8 @@ def gathered(work: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """rows; changes: see `advice.changes`; candidates: how many there are; left_out: those that had
     no turn, in order; dropped: by setting, how many of them for its present choice's failure;
     parts: the machine's limits."""
-    first = next((line for line in lines if "candidates" in line), {"candidates": [], "shared": {}})
+    nothing: dict[str, Any] = {"candidates": [], "shared": {}}
+    first = next((line for line in lines if "candidates" in line), nothing)
     everything: list[dict[str, Any]] = first["candidates"]
     done = {line["done"] for line in lines if "done" in line}
     rows = [line for line in lines if "status" in line]
