@@ -71,18 +71,19 @@ def test_transformers_reads_the_same_shape(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_part_drives_a_real_runner_and_leaves_its_figures(tmp_path: Path) -> None:
     output = tmp_path / "out"
     packages = [str(ROOT / each) for each in ("shared", "services", "kernels")]
     path = os.pathsep.join([*packages, str(ROOT)])
-    command = [sys.executable, "-m", "loadtest.gpu.job", "steps-0", "--dry", "--seconds", "60"]
+    command = [sys.executable, "-m", "loadtest.gpu.job", "steps-0", "--dry", "--seconds", "200"]
     done = subprocess.run(
         [*command, "--output", str(output), "--work", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=220,
         check=False,
     )
     found = json.loads((output / "parts" / "steps-0.json").read_text())
