@@ -18,8 +18,9 @@ def run(job: Job) -> None:
     extent, vocab = job.extent, job.config.vocab_size
     some = requests(extent.requests, extent.shortest, extent.longest, vocab)
     port = free_port()
+    asked = settings(job, port)
     begun = time.monotonic()
-    with LLM(**settings(job, port)) as llm:
+    with LLM(**asked) as llm:
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
         # Short ones of many lengths, so that every batch size is met once: kernels are compiled
         # and graphs captured when they are first needed.
