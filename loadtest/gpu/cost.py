@@ -10,12 +10,9 @@ from penstock.model_config import ModelConfig
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Of a model in a type of `item` bytes, its KV cache in one of `kv_item`.  Norms and the
-    embedding's few rows are left out."""
+    """Of a model and its KV cache in bfloat16. Norms and the embedding's few rows are left out."""
 
     config: ModelConfig
-    item: int = 2
-    kv_item: int = 2
 
     @property
     def layer_parameters(self) -> int:
@@ -34,13 +31,13 @@ class ModelCost:
     def weight_bytes(self) -> int:
         """Read in a step, whatever the batch."""
         layers = self.config.num_layers * self.layer_parameters
-        return self.item * (layers + self.head_parameters)
+        return 2 * (layers + self.head_parameters)
 
     @property
     def kv_bytes(self) -> int:
         """Keys and values of one token, over all layers."""
         config = self.config
-        return 2 * self.kv_item * config.num_kv_heads * config.head_dim * config.num_layers
+        return 2 * 2 * config.num_kv_heads * config.head_dim * config.num_layers
 
     def decode_bytes(self, batch: int, context: int) -> int:
         """Of one step: weights and keys and values read, each sequence with `context` tokens in

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
-class DeviceTime:
-    """Seconds."""
+def device_time(intervals: Iterable[tuple[float, float]], steps: int) -> dict[str, float]:
+    """Seconds: `span` from the first kernel's start to the last one's end; `busy`, in which
+    something ran; `between`, idle between the steps at most: the longest gaps, one fewer than there
+    were steps.
 
-    span: float  # from the first kernel's start to the last one's end
-    busy: float  # in which something ran
-    between: float
-    """Idle between the steps, at most: the longest gaps, one fewer than there were steps."""
-
-
-def device_time(intervals: Iterable[tuple[float, float]], steps: int) -> DeviceTime:
-    """intervals: (start, end), in any order, perhaps overlapping. Raises ValueError for none."""
+    intervals: (start, end), in any order, perhaps overlapping.  Raises ValueError for none.
+    """
     ordered = sorted(intervals)
     if not ordered:
         raise ValueError("the profile has no work of the device in it")
@@ -28,7 +22,8 @@ def device_time(intervals: Iterable[tuple[float, float]], steps: int) -> DeviceT
             gaps.append(start - reached)
         reached = max(reached, end)
     span = reached - ordered[0][0]
-    return DeviceTime(span, span - sum(gaps), sum(sorted(gaps, reverse=True)[: steps - 1]))
+    between = sum(sorted(gaps, reverse=True)[: steps - 1])
+    return {"span": span, "busy": span - sum(gaps), "between": between}
 
 
 def profiled(work: Callable[[], None]) -> list[tuple[float, float]]:

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import re
 import time
 import urllib.request
-from dataclasses import dataclass
 
-PART = re.compile(r'penstock:step_part_seconds_total\{[^}]*part="(\w+)"[^}]*\} (\S+)')
-STEPS = re.compile(r"^penstock:steps_total(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+from prometheus_client.parser import text_string_to_metric_families
+
 SETTLED = 0.3
 """Seconds before a page is asked for: the port gives the last one again to who asks sooner."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Steps since the engine core began, and seconds of them."""
+def parse(page: str) -> dict[str, float]:
+    """Since the engine core began: `steps`, and seconds of them: `plan` and `apply` of its own
+    work, `compute` of the worker's, `dispatch` that they took beyond that.
 
-    steps: int
-    plan: float  # of its own work
-    apply: float  # of its own work
-    compute: float  # of the worker's
-    dispatch: float  # that steps took beyond that
-
-    def since(self, before: StepTimes) -> StepTimes:
-        return StepTimes(
-            self.steps - before.steps,
-            self.plan - before.plan,
-            self.apply - before.apply,
-            self.compute - before.compute,
-            self.dispatch - before.dispatch,
-        )
+    Raises LookupError for a page without these counters.
+    """
+    found = {
+        sample.labels.get("part", "steps"): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name in ("penstock:steps_total", "penstock:step_part_seconds_total")
+    }
+    try:
+        return {name: found[name] for name in ("steps", "plan", "apply", "compute", "dispatch")}
+    except KeyError as error:
+        raise LookupError(f"the metrics page has no counters of steps: {error}") from None
 
 
-def parse(page: str) -> StepTimes:
-    """Raises LookupError for a page without these counters."""
-    parts = {name: float(value) for name, value in PART.findall(page)}
-    steps = STEPS.search(page)
-    if steps is None or not {"plan", "apply", "compute", "dispatch"} <= parts.keys():
-        raise LookupError("the metrics page has no counters of steps")
-    times = {name: parts[name] for name in ("plan", "apply", "compute", "dispatch")}
-    return StepTimes(int(float(steps[1])), **times)
-
-
-def read(port: int) -> StepTimes:
+def read(port: int) -> dict[str, float]:
     time.sleep(SETTLED)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
         return parse(reply.read().decode())

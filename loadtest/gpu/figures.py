@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.gpu.cost import Limits
@@ -11,13 +12,14 @@ Row = dict[str, Any]
 PENSTOCK = "penstock"
 
 
-def rows(document: dict[str, Any], prefix: str, **wanted: Any) -> Iterator[Row]:
+def rows(document: dict[str, Any], *prefixes: str, **wanted: Any) -> Iterator[Row]:
     """Of all parts whose names begin so, those with these values."""
-    for name, part in document.get("parts", {}).items():
-        if name.startswith(prefix):
-            for row in part["rows"]:
-                if all(row.get(key) == value for key, value in wanted.items()):
-                    yield row
+    for prefix in prefixes:
+        for name, part in document.get("parts", {}).items():
+            if name.startswith(prefix):
+                for row in part["rows"]:
+                    if all(row.get(key) == value for key, value in wanted.items()):
+                        yield row
 
 
 def limits(document: dict[str, Any]) -> Limits | None:
@@ -43,17 +45,63 @@ def output_rate(row: Row) -> float:
     return float(row["output_tokens"] / row["seconds"])
 
 
-def total_rate(row: Row) -> float:
-    """Tokens/s of prompts and answers."""
-    return float((row["prompt_tokens"] + row["output_tokens"]) / row["seconds"])
-
-
-def own_run(document: dict[str, Any], row: Row) -> Row | None:
-    """Penstock's run of the same requests."""
-    same = {"system": PENSTOCK, "model": row["model"], "requests": row["requests"]}
-    return next(rows(document, "end-to-end", **same), None)
-
-
-def idle_between(row: Row) -> float:
+def idle_between(row: Row, _: Limits | None = None) -> float:
     """Of the profiled steps' time, the device's share of idling between them, at most."""
     return float(row["between"] / row["span"])
+
+
+MODEL = "Llama-3.1-8B"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is aimed at on one H200. Figures are shares; the worst row counts."""
+
+    name: str
+    aim: float
+    part: str
+    wanted: dict[str, Any] = field(default_factory=dict)  # of the part's rows
+    figure: Callable[[Row, Limits | None], float | None] = share
+    at_most: bool = False  # less is better
+
+    def measured(self, document: dict[str, Any]) -> float | None:
+        """None where it wasn't."""
+        limit = limits(document)
+        found = [self.figure(row, limit) for row in rows(document, self.part, **self.wanted)]
+        known = [value for value in found if value is not None]
+        return max(known, default=None) if self.at_most else min(known, default=None)
+
+    def verdict(self, value: float | None) -> str:
+        if value is None:
+            return "not measured"
+        met = value < self.aim if self.at_most else value >= self.aim
+        return "met" if met else "missed"
+
+
+_OWN = {"model": MODEL, "mode": "default"}
+TARGETS = (
+    *(
+        Target(
+            f"decode, {MODEL}, batch {batch}: of the memory limit",
+            0.85,
+            "steps",
+            {**_OWN, "what": "decode", "batch": batch},
+        )
+        for batch in (1, 64)
+    ),
+    Target(f"prefill, {MODEL}: of the matrix limit", 0.65, "steps", {**_OWN, "what": "prefill"}),
+    Target(
+        "paged decode attention, 64 x 8192: of the copy bandwidth",
+        0.90,
+        "kernels-attention",
+        {"op": "decode attention", "shape": "64 x 8192"},
+    ),
+    Target(
+        f"GPU idle between decode steps, {MODEL}, batch 64",
+        0.02,
+        "steps",
+        {**_OWN, "what": "idle", "batch": 64},
+        idle_between,
+        at_most=True,
+    ),
+)

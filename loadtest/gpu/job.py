@@ -7,34 +7,35 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.extent import DRY, GPU, Extent
+from loadtest.gpu.model_folder import write_model
 from loadtest.gpu.parts import PARTS, Part
+from loadtest.gpu.shapes import MODELS
+from loadtest.report.facts import without_folders
+from penstock.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
-DONE, OUT_OF_TIME, FAILED, ABSENT = "done", "out of time", "failed", "not present"
+BEGUN, DONE, OUT_OF_TIME, FAILED = "begun", "done", "out of time", "failed"
+ABSENT = "not present"
+OPTIONAL = ("transformers",)
+"""Modules without which a part is not present, and has not failed."""
 
 
 class OutOfTime(Exception):
     """The part's time is up; its rows stay."""
-
-
-class Absent(Exception):
-    """A module that the part measures isn't there. The message names it."""
 
 
 class Job:
@@ -53,20 +54,21 @@ class Job:
         self.extent = extent
         self._begun = time.monotonic()
         self._seconds = seconds
-        self._document: dict[str, Any] = {
-            "part": part.name,
-            "status": "begun",
-            "reason": "",
-            "seconds": 0.0,
-            "notes": [],
-            "rows": [],
-        }
+        self._document = new_document(part)
         self._write()
 
     @property
     def model(self) -> str:
-        """Raises IndexError in a trial with fewer models."""
         return self.extent.models[self.part.model]
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's."""
+        return MODELS[self.model]
+
+    def model_folder(self) -> Path:
+        """Without weights: `load_format dummy` needs none."""
+        return write_model(self.work / self.model, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -99,11 +101,11 @@ class Job:
         """What fails inside is noted, and the part goes on."""
         try:
             yield
-        except (OutOfTime, Absent):
+        except OutOfTime:
             raise
         except Exception as error:
             traceback.print_exc()
-            self.note(f"{what} failed: {type(error).__name__}: {shortened(str(error))}")
+            self.note(f"{what} failed: {shortened(error)}")
 
     def end(self, status: str, reason: str = "") -> None:
         self._document |= {"status": status, "reason": reason}
@@ -112,6 +114,11 @@ class Job:
     def _write(self) -> None:
         self._document["seconds"] = round(time.monotonic() - self._begun, 1)
         write_json(part_file(self.output, self.part.name), self._document)
+
+
+def new_document(part: Part) -> dict[str, Any]:
+    known = {"part": part.name, "status": BEGUN, "reason": "", "seconds": 0.0}
+    return {**known, "notes": [], "rows": []}
 
 
 def part_file(output: Path, name: str) -> Path:
@@ -126,60 +133,43 @@ def write_json(path: Path, document: Any) -> None:
     os.replace(making, path)
 
 
-def absent(names: Iterable[str]) -> list[str]:
-    """Those of these modules that aren't there."""
-    return [name for name in names if not _is_there(name)]
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:
-        return False
-
-
-def require(*names: str) -> None:
-    """Raises Absent."""
-    lacking = absent(names)
-    if lacking:
-        raise Absent(", ".join(lacking))
-
-
-def shortened(text: str) -> str:
-    """A message's first line, without this machine's folders."""
-    line = (text.strip().splitlines() or [""])[0]
-    for place in (str(Path(__file__).resolve().parents[2]), str(Path.home())):
-        line = line.replace(place, "…")
-    return line[:300]
+def shortened(error: Exception) -> str:
+    """Its name, and its message's first line without this machine's folders."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {without_folders(line)[:300]}"
 
 
 def run(job: Job) -> None:
     """The part, and how it ended."""
     try:
-        require(*job.part.needs)
         importlib.import_module(job.part.module).run(job)
     except OutOfTime:
         job.end(OUT_OF_TIME, "what is missing was not measured in the part's time")
-    except Absent as error:
-        job.end(ABSENT, str(error))
     except Exception as error:
         traceback.print_exc()
-        job.end(FAILED, f"{type(error).__name__}: {shortened(str(error))}")
+        absent = isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL
+        job.end(ABSENT if absent else FAILED, shortened(error))
     else:
         job.end(DONE)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.gpu.job")
-    parser.add_argument("name", choices=[part.name for part in PARTS])
-    parser.add_argument("--output", type=Path, required=True)
+def process_parser(module: str) -> argparse.ArgumentParser:
+    """What all processes are told."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--dry", action="store_true")
+    return parser
+
+
+def main() -> int:
+    parts = {part.name: part for part in PARTS}
+    parser = process_parser("loadtest.gpu.job")
+    parser.add_argument("name", choices=parts)
+    parser.add_argument("--output", type=Path, required=True)
     flags = parser.parse_args()
-    part = next(part for part in PARTS if part.name == flags.name)
-    job = Job(part, flags.output, flags.work, flags.seconds, DRY if flags.dry else GPU)
-    run(job)
+    part = parts[flags.name]
+    run(Job(part, flags.output, flags.work, flags.seconds, DRY if flags.dry else GPU))
     return 0
 
 

@@ -1,5 +1,4 @@
-"""How a process that has started others leaves when it is told to, and how it ends them. Standard
-library only."""
+"""How a process starts others, ends them, and leaves when it is told to."""
 
 from __future__ import annotations
 
@@ -8,6 +7,8 @@ import signal
 import subprocess
 import sys
 from typing import Any
+
+from loadtest.report.facts import ROOT
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """SIGHUP: the terminal was closed."""
@@ -27,21 +28,33 @@ def _leave(signum: int, _: Any) -> None:
     sys.exit(128 + signum)
 
 
+def start_group(
+    module: str, options: list[str], log: Any, changes: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """`python -m module`, as the leader of a group. log: an open file for what it says.  changes:
+    of the environment."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *options],
+        cwd=ROOT,
+        env=os.environ | (changes or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
 def end_group(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
     """Ends a process that leads a group, and all of the group: SIGTERM, and SIGKILL to what is left
     after `grace` seconds; SIGKILL at once without a grace."""
-    if grace and process.poll() is None:
-        signal_group(process, signal.SIGTERM)
-        try:
-            process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass
-    signal_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def signal_group(process: subprocess.Popen[bytes], signum: int) -> None:
     try:
-        os.killpg(process.pid, signum)
+        if grace and process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(grace)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+    process.wait()

@@ -1,8 +1,7 @@
 """A model as a folder in the hub's format that holds no weights worth the name.
 
 config.json and tokenizer.json are whole, so that anything can load the shapes; of weights there is
-one small file, since a folder without any is no model's.  `load_format dummy` doesn't read it.
-For a trial of a tiny shape it holds real (random) weights.
+one small file, since a folder without any is no model's.
 """
 
 from __future__ import annotations
@@ -11,30 +10,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.model_config import ModelConfig
 
 CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+END = "<|end|>"
 
 
-def write_model(folder: Path, config: ModelConfig, *, weights: bool = False) -> Path:
+def write_model(folder: Path, config: ModelConfig) -> Path:
     """Writes config.json, tokenizer.json and model.safetensors. Returns the folder."""
     import torch
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(hub_config(config), indent=1))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config.vocab_size)))
+    tokenizer(config.vocab_size).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
-    tensors = {"none": torch.zeros(1, dtype=torch.bfloat16)}
-    if weights:
-        generator = torch.Generator().manual_seed(0)
-        tensors = {
-            name: (torch.randn(shape, generator=generator) * 0.05 + (len(shape) == 1)).bfloat16()
-            for name, shape in tensor_shapes(config).items()
-        }
-    save_file(tensors, folder / "model.safetensors")
+    save_file({"none": torch.zeros(1, dtype=torch.bfloat16)}, folder / "model.safetensors")
     return folder
 
 
@@ -71,62 +64,12 @@ def hub_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-END = "<|end|>"
-
-
-def tokenizer(vocab_size: int) -> dict[str, Any]:
+def tokenizer(vocab_size: int) -> Tokenizer:
     """A byte-level vocabulary of exactly so many tokens: an end, the 256 bytes, then numbers."""
-    texts = [END, *sorted(ByteLevel.alphabet())]
+    texts = [END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     texts += [f"t{number}" for number in range(len(texts), vocab_size)]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": 0,
-                "content": END,
-                "special": True,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-            }
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {**level, "use_regex": True},
-        "post_processor": None,
-        "decoder": {**level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "vocab": {text: number for number, text in enumerate(texts)},
-            "merges": [],
-        },
-    }
-
-
-def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Under the hub's names."""
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for number in range(config.num_layers):
-        at = f"model.layers.{number}"
-        shapes |= {
-            f"{at}.self_attn.q_proj.weight": (queries, hidden),
-            f"{at}.self_attn.k_proj.weight": (keys, hidden),
-            f"{at}.self_attn.v_proj.weight": (keys, hidden),
-            f"{at}.self_attn.o_proj.weight": (hidden, queries),
-            f"{at}.mlp.gate_proj.weight": (inner, hidden),
-            f"{at}.mlp.up_proj.weight": (inner, hidden),
-            f"{at}.mlp.down_proj.weight": (hidden, inner),
-            f"{at}.input_layernorm.weight": (hidden,),
-            f"{at}.post_attention_layernorm.weight": (hidden,),
-        }
-        if config.qk_norm:
-            shapes |= {f"{at}.self_attn.{part}_norm.weight": (dim,) for part in "qk"}
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
+    made = Tokenizer(models.BPE({text: number for number, text in enumerate(texts)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+    return made

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loadtest.gpu import figures
-from loadtest.gpu.cost import Limits
 from loadtest.gpu.figures import Row
-from loadtest.gpu.targets import outcomes
 from loadtest.report.facts import machine_line
 from penstock.bench.load.report import markdown_table
 
@@ -17,176 +15,169 @@ TRIAL = (
     "A trial of tiny sizes without a GPU: that all of it ran is the result, its figures say "
     "nothing."
 )
+Columns = Mapping[str, Callable[[Any], str]]
+"""Heading to what stands below it, of one row."""
+UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
 
 
 def to_markdown(document: dict[str, Any]) -> str:
     """document: results.json."""
-    limit = figures.limits(document)
     sections = [
         head(document),
-        _parts(document),
+        section("Parts", document["parts"].items(), PARTS) + _tests(document),
         "" if document["dry"] else _targets(document),
-        _limits(document),
-        _kernels(document, limit),
-        _decode(document, limit),
-        _prefill(document, limit),
-        _idle(document),
+        section("The machine's limits", figures.rows(document, "limits"), LIMITS),
+        section("Kernels", _with_shares(document, "kernels"), KERNELS, KERNELS_BELOW),
+        *(
+            section(title, _with_shares(document, "steps", what=what), columns)
+            for title, what, columns in (
+                ("Decode, through the worker's runner", "decode", DECODE),
+                ("Prefill, through the worker's runner", "prefill", PREFILL),
+                ("Idle", "idle", IDLE),
+            )
+        ),
         _runs(document),
-        _engine_core(document),
+        section("The engine core's share", _steps(document), ENGINE_CORE, ENGINE_CORE_BELOW),
         _notes(document),
     ]
-    return "\n".join(section for section in sections if section)
+    return "\n".join(text for text in sections if text)
+
+
+def head(document: dict[str, Any]) -> str:
+    """Command, machine, device and versions, of any of the GPU's documents."""
+    found = [f"{name} {value}" for name, value in document["versions"].items() if value]
+    lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
+    lines += [TRIAL] if document["dry"] else []
+    return "\n\n".join(lines) + "\n"
+
+
+def section(title: str, rows: Iterable[Any], columns: Columns, below: str = "") -> str:
+    """A table with its title, and what is said below it. Empty without rows."""
+    lines = [[cell(row) for cell in columns.values()] for row in rows]
+    return f"## {title}\n{markdown_table(list(columns), lines)}{below}" if lines else ""
 
 
 def percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.1f} %"
 
 
-def head(document: dict[str, Any]) -> str:
-    """Command, machine, device, versions and charts, of any of the GPU's documents."""
-    found = [f"{name} {value}" for name, value in document["versions"].items() if value]
-    lines = [machine_line(document), f"Device: {document['device']}", ", ".join(found)]
-    lines += [TRIAL] if document["dry"] else []
-    charts = document.get("charts", {})
-    lines += [f"![{name}]({name})" for name in charts.get("files", [])]
-    lines += [f"No charts: {charts['reason']}"] if charts.get("reason") else []
-    return "\n\n".join(lines) + "\n"
-
-
-Columns = Mapping[str, Callable[[Any], str]]
-"""Heading to what stands below it, of one row."""
-UNITS = {"copy": (1e9, "GB/s"), "read": (1e9, "GB/s"), "matrix": (1e12, "TFLOP/s, bfloat16")}
-
-
-def _section(title: str, rows: Iterable[Any], columns: Columns, below: str = "") -> str:
-    """A table with its title, and what is said below it. Empty without rows."""
-    lines = [[cell(row) for cell in columns.values()] for row in rows]
-    return f"## {title}\n{markdown_table(list(columns), lines)}{below}" if lines else ""
-
-
 def _milliseconds(seconds: float, digits: int) -> str:
     return f"{1000 * seconds:.{digits}f}"
 
 
-def _parts(document: dict[str, Any]) -> str:
+def _with_shares(document: dict[str, Any], part: str, **wanted: Any) -> list[Row]:
+    """share: see `figures.share`."""
+    limit = figures.limits(document)
+    found = figures.rows(document, part, **wanted)
+    return [row | {"share": figures.share(row, limit)} for row in found]
+
+
+PARTS: Columns = {
+    "part": lambda item: item[0],
+    "ended": lambda item: item[1]["status"],
+    "seconds": lambda item: f"{item[1]['seconds']:.0f}",
+    "why": lambda item: item[1].get("reason") or NONE,
+}
+
+
+def _tests(document: dict[str, Any]) -> str:
     tests = next(figures.rows(document, "kernel-tests"), None)
-    below = ""
-    if tests is not None:
-        counts = ", ".join(f"{count} {name}" for name, count in tests["counts"].items())
-        cut = "" if tests["ended"] else "; the time was over before the last"
-        below = f"\nTests on the device: {counts or 'none'}{cut}.\n"
-        below += "".join(f"- failed: `{name}`\n" for name in tests["failed_tests"])
-    columns: Columns = {
-        "part": lambda row: row[0],
-        "ended": lambda row: row[1]["status"],
-        "seconds": lambda row: f"{row[1]['seconds']:.0f}",
-        "why": lambda row: row[1].get("reason") or NONE,
-    }
-    return _section("Parts", document["parts"].items(), columns, below)
+    if tests is None:
+        return ""
+    counts = ", ".join(f"{count} {name}" for name, count in tests["counts"].items())
+    cut = "" if tests["ended"] else "; the time was over before the last"
+    failed = "".join(f"- failed: `{name}`\n" for name in tests["failed_tests"])
+    return f"\nTests on the device: {counts or 'none'}{cut}.\n{failed}"
 
 
 def _targets(document: dict[str, Any]) -> str:
+    measured = [(target, target.measured(document)) for target in figures.TARGETS]
     columns: Columns = {
-        "what": lambda each: each.name,
-        "aimed at": lambda each: f"{'<' if each.at_most else '≥'} {percent(each.aim)}",
-        "measured": lambda each: percent(each.value),
-        "": lambda each: each.verdict,
+        "what": lambda each: each[0].name,
+        "aimed at": lambda each: f"{'<' if each[0].at_most else '≥'} {percent(each[0].aim)}",
+        "measured": lambda each: percent(each[1]),
+        "": lambda each: each[0].verdict(each[1]),
     }
-    return _section("Targets", outcomes(document), columns)
+    return section("Targets", measured, columns)
 
 
-def _limits(document: dict[str, Any]) -> str:
-    def rate(row: Row) -> str:
-        scale, unit = UNITS[row["name"]]
-        return f"{row['per_s'] / scale:,.1f} {unit}"
-
-    columns: Columns = {
-        "": lambda row: row["name"],
-        "bytes, or side": lambda row: f"{row['size']:,}",
-        "rate": rate,
-    }
-    return _section("The machine's limits", figures.rows(document, "limits"), columns)
+def _rate(row: Row) -> str:
+    scale, unit = UNITS[row["name"]]
+    return f"{row['per_s'] / scale:,.1f} {unit}"
 
 
-def _kernels(document: dict[str, Any], limit: Limits | None) -> str:
-    def theirs(row: Row) -> Any:
-        return row.get("torch_seconds")
-
-    columns: Columns = {
-        "kernel": lambda row: f"{row['op']}, {row['shape']}",
-        "µs": lambda row: f"{1e6 * row['seconds']:,.1f}" + ("" if row["graph"] else " *"),
-        "of the limit": lambda row: percent(figures.share(row, limit)),
-        "torch, µs": lambda row: NONE if theirs(row) is None else f"{1e6 * theirs(row):,.1f}",
-        "times torch": lambda row: (
-            NONE if theirs(row) is None else f"{theirs(row) / row['seconds']:.2f}"
-        ),
-        "torch's": lambda row: row["torch"] or NONE,
-    }
-    below = (
-        "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
-        "host's time to launch it.\n"
-    )
-    return _section("Kernels", figures.rows(document, "kernels"), columns, below)
+LIMITS: Columns = {
+    "": lambda row: row["name"],
+    "bytes, or side": lambda row: f"{row['size']:,}",
+    "rate": _rate,
+}
 
 
-def _decode(document: dict[str, Any], limit: Limits | None) -> str:
-    columns: Columns = {
-        "decode": lambda row: f"{row['model']}, {row['mode']}",
-        "batch": lambda row: f"{row['batch']}",
-        "context": lambda row: f"{row['context']:,}",
-        "ms a step": lambda row: _milliseconds(row["seconds"], 2),
-        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
-        "of the memory limit": lambda row: percent(figures.share(row, limit)),
-    }
-    rows = figures.rows(document, "steps", what="decode")
-    return _section("Decode, through the worker's runner", rows, columns)
+def _beside_torch(row: Row, scale: float, digits: int) -> str:
+    seconds = row.get("torch_seconds")
+    return NONE if seconds is None else f"{scale * seconds:,.{digits}f}"
 
 
-def _prefill(document: dict[str, Any], limit: Limits | None) -> str:
-    columns: Columns = {
-        "prefill": lambda row: f"{row['model']}, {row['mode']}",
-        "prompts": lambda row: f"{row['sequences']} x {row['length']:,}",
-        "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
-        "TFLOP/s": lambda row: f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
-        "of the matrix limit": lambda row: percent(figures.share(row, limit)),
-    }
-    rows = figures.rows(document, "steps", what="prefill")
-    return _section("Prefill, through the worker's runner", rows, columns)
-
-
-def _idle(document: dict[str, Any]) -> str:
-    columns: Columns = {
-        "profiled": lambda row: f"{row['model']}, batch {row['batch']}",
-        "GPU busy, ms a step": lambda row: _milliseconds(row["busy"] / row["steps"], 3),
-        "step without profiler, ms": lambda row: _milliseconds(row["step_seconds"], 3),
-        "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
-        "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
-    }
-    return _section("Idle", figures.rows(document, "steps", what="idle"), columns)
+KERNELS: Columns = {
+    "kernel": lambda row: f"{row['op']}, {row['shape']}",
+    "µs": lambda row: f"{1e6 * row['seconds']:,.1f}" + ("" if row["graph"] else " *"),
+    "of the limit": lambda row: percent(row["share"]),
+    "torch, µs": lambda row: _beside_torch(row, 1e6, 1),
+    "times torch": lambda row: _beside_torch(row, 1 / row["seconds"], 2),
+    "torch's": lambda row: row["torch"] or NONE,
+}
+KERNELS_BELOW = (
+    "\nThe limit: bytes at the copy bandwidth, or operations at the matrix rate. *: with the "
+    "host's time to launch it.\n"
+)
+DECODE: Columns = {
+    "decode": lambda row: f"{row['model']}, {row['mode']}",
+    "batch": lambda row: f"{row['batch']}",
+    "context": lambda row: f"{row['context']:,}",
+    "ms a step": lambda row: _milliseconds(row["seconds"], 2),
+    "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
+    "of the memory limit": lambda row: percent(row["share"]),
+}
+PREFILL: Columns = {
+    "prefill": lambda row: f"{row['model']}, {row['mode']}",
+    "prompts": lambda row: f"{row['sequences']} x {row['length']:,}",
+    "tokens/s": lambda row: f"{row['tokens'] / row['seconds']:,.0f}",
+    "TFLOP/s": lambda row: f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
+    "of the matrix limit": lambda row: percent(row["share"]),
+}
+IDLE: Columns = {
+    "profiled": lambda row: f"{row['model']}, batch {row['batch']}",
+    "GPU busy, ms a step": lambda row: _milliseconds(row["busy"] / row["steps"], 3),
+    "step without profiler, ms": lambda row: _milliseconds(row["step_seconds"], 3),
+    "idle in all": lambda row: percent(1 - row["busy"] / row["span"]),
+    "idle between steps, at most": lambda row: percent(figures.idle_between(row)),
+}
 
 
 def _runs(document: dict[str, Any]) -> str:
-    rows = [
-        row
-        for prefix in ("end-to-end", "transformers")
-        for row in figures.rows(document, prefix, what="run")
-    ]
+    rows = list(figures.rows(document, "end-to-end", "transformers", what="run"))
+    own = {
+        (row["model"], row["requests"]): figures.output_rate(row)
+        for row in rows
+        if row["system"] == figures.PENSTOCK
+    }
 
     def faster_by(row: Row) -> str:
-        own = figures.own_run(document, row)
-        if row["system"] == figures.PENSTOCK or own is None or not row["output_tokens"]:
+        rate = own.get((row["model"], row["requests"]))
+        if row["system"] == figures.PENSTOCK or rate is None or not row["output_tokens"]:
             return NONE
-        return f"{figures.output_rate(own) / figures.output_rate(row):.2f}"
-
-    def name(row: Row) -> str:
-        return f"{row['model']}, {row['system']}{'' if row.get('whole', True) else ' *'}"
+        return f"{rate / figures.output_rate(row):.2f}"
 
     columns: Columns = {
-        "requests at once": name,
+        "requests at once": lambda row: (
+            f"{row['model']}, {row['system']}{'' if row.get('whole', True) else ' *'}"
+        ),
         "requests": lambda row: f"{row['requests']}",
         "seconds": lambda row: f"{row['seconds']:.1f}",
         "output tokens/s": lambda row: f"{figures.output_rate(row):,.0f}",
-        "all tokens/s": lambda row: f"{figures.total_rate(row):,.0f}",
+        "all tokens/s": lambda row: (
+            f"{(row['prompt_tokens'] + row['output_tokens']) / row['seconds']:,.0f}"
+        ),
         "Penstock is faster by": faster_by,
     }
     below = (
@@ -195,36 +186,40 @@ def _runs(document: dict[str, Any]) -> str:
         "whole ones count only.\n"
     )
     cut = any(not row.get("whole", True) for row in rows)
-    return _section("End to end", rows, columns, below if cut else "")
+    return section("End to end", rows, columns, below if cut else "")
 
 
-def _engine_core(document: dict[str, Any]) -> str:
-    rows = figures.rows(document, "end-to-end", what="run")
+def _steps(document: dict[str, Any]) -> list[Row]:
+    """Seconds of a mean step, of each run, and how many steps it had."""
+    found = []
+    for row in figures.rows(document, "end-to-end", what="run"):
+        core = dict(row["engine_core"])
+        steps = core.pop("steps")
+        means = {name: seconds / max(steps, 1) for name, seconds in core.items()}
+        means["step"] = means["compute"] + means["dispatch"]
+        name = f"{row['model']}, {row['requests']} requests"
+        found.append({"name": name, "steps": steps, **means})
+    return found
 
-    def mean(row: Row, *names: str) -> float:
-        """Seconds of one step."""
-        core = row["engine_core"]
-        return sum(core[name] for name in names) / max(core["steps"], 1)
 
-    def share(row: Row, *names: str) -> str:
-        step = mean(row, "compute", "dispatch")
-        return percent(mean(row, *names) / step if step else None)
+def _of_step(row: Row, *names: str) -> str:
+    return percent(sum(row[name] for name in names) / row["step"] if row["step"] else None)
 
-    columns: Columns = {
-        "engine core": lambda row: f"{row['model']}, {row['requests']} requests",
-        "steps": lambda row: f"{row['engine_core']['steps']:,}",
-        "step, ms": lambda row: _milliseconds(mean(row, "compute", "dispatch"), 2),
-        "plan, ms": lambda row: _milliseconds(mean(row, "plan"), 3),
-        "apply, ms": lambda row: _milliseconds(mean(row, "apply"), 3),
-        "plan and apply": lambda row: share(row, "plan", "apply"),
-        "not hidden, at most": lambda row: share(row, "dispatch"),
-    }
-    below = (
-        "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
-        "took beyond the\nworker's computing (the way there and back included), since the next "
-        "step is sent before the last is done.\n"
-    )
-    return _section("The engine core's share", rows, columns, below)
+
+ENGINE_CORE: Columns = {
+    "engine core": lambda row: row["name"],
+    "steps": lambda row: f"{row['steps']:,.0f}",
+    "step, ms": lambda row: _milliseconds(row["step"], 2),
+    "plan, ms": lambda row: _milliseconds(row["plan"], 3),
+    "apply, ms": lambda row: _milliseconds(row["apply"], 3),
+    "plan and apply": lambda row: _of_step(row, "plan", "apply"),
+    "not hidden, at most": lambda row: _of_step(row, "dispatch"),
+}
+ENGINE_CORE_BELOW = (
+    "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
+    "took beyond the\nworker's computing (the way there and back included), since the next "
+    "step is sent before the last is done.\n"
+)
 
 
 def _notes(document: dict[str, Any]) -> str:

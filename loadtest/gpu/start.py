@@ -28,18 +28,16 @@ def main() -> int:
     """Exit status: that of the measurements; 2 where something can't be installed."""
     flags = parser().parse_args()
     own = ["--parts", *flags.parts] if flags.parts else []
-    return start(flags, "loadtest.gpu", own, "gpu-measurements-", {})
+    return start(flags, "loadtest.gpu", own)
 
 
-def start(
-    flags: argparse.Namespace, module: str, own: list[str], prefix: str, changes: dict[str, str]
-) -> int:
+def start(flags: argparse.Namespace, module: str, own: list[str]) -> int:
     """Runs a module in a work folder that goes with it, with what `flags.wheels` has where that is
-    missing here. own: flags beside --output, --work, --seconds and --dry.  changes: of the
-    environment; a {work} in a value is the folder.  Returns its exit status, or 2."""
+    missing here.  own: flags beside --output, --work, --seconds and --dry.  Returns its exit
+    status, or 2."""
     begun = time.monotonic()
-    output = flags.output or default_output(dry=flags.dry)
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+    output = flags.output or ROOT / "loadtest" / ("out/gpu-dry" if flags.dry else "results/gpu")
+    with tempfile.TemporaryDirectory(prefix="gpu-measurements-") as folder:
         site = Path(folder) / "site"
         if flags.wheels is not None and not install(flags.wheels, site):
             return 2
@@ -47,9 +45,7 @@ def start(
         command = [sys.executable, "-m", module, "--output", str(output.absolute())]
         command += ["--work", folder, "--seconds", f"{left:.0f}"]
         command += ["--dry"] if flags.dry else []
-        set_there = {name: value.format(work=folder) for name, value in changes.items()}
-        there = environment(site, Path(folder), flags.dry) | set_there
-        return wait_for([*command, *own], there)
+        return wait_for([*command, *own], environment(site, Path(folder), flags.dry))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,10 +56,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
     made.add_argument("--parts", nargs="+", help="these only; default: all")
     return made
-
-
-def default_output(*, dry: bool) -> Path:
-    return ROOT / "loadtest" / ("out/gpu-dry" if dry else "results/gpu")
 
 
 def install(wheels: Path, site: Path) -> bool:
@@ -101,6 +93,7 @@ def environment(site: Path, work: Path, dry: bool) -> dict[str, str]:
     changes = {
         "PYTHONPATH": os.pathsep.join([*map(str, packages), *inherited]),
         "XDG_CACHE_HOME": str(work / "cache"),
+        "TRITON_CACHE_DIR": str(work / "triton"),
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -6,29 +6,13 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 
 IN_FLIGHT = 2
 """Steps, as the engine core has it."""
-
-
-class Pending(Protocol):
-    def result(self) -> Result:
-        """Waits."""
-
-
-class _Executed:
-    """Of a runner that computes a step at once."""
-
-    def __init__(self, result: Result) -> None:
-        self._result = result
-
-    def result(self) -> Result:
-        return self._result
 
 
 class Stepper:
@@ -39,16 +23,14 @@ class Stepper:
     """
 
     def __init__(self, runner: Any, *, vocab: int, block: int, room: int, budget: int) -> None:
-        self._begin = getattr(runner, "begin", None) or (
-            lambda plan: _Executed(runner.execute(plan))
-        )
+        self._begin = runner.begin
         self._vocab = vocab
         self._block = block
         self._room = room
         self._budget = budget
         self._random = random.Random(0)
         self._steps = 0
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[Any] = deque()
         self._computed: dict[int, int] = {}
         self._released: list[int] = []
         self._next_block = 0

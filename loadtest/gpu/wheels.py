@@ -33,13 +33,12 @@ OPTIONAL = ("gateway", "engine", "worker")
 TESTING = (
     "gguf",
     "hypothesis",
-    "matplotlib",
     "pytest",
     "pytest-asyncio",
     "pytest-timeout",
     "pytest-xdist",
 )
-"""Of the extra `dev`: for the kernels' tests, and for charts."""
+"""Of the extra `dev`: for the kernels' tests."""
 BELOW = {
     "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
     "starlette": ("anyio",),
@@ -56,24 +55,14 @@ BELOW = {
     "pytest": ("iniconfig", "pluggy", "Pygments"),
     "pytest-xdist": ("execnet",),
     "hypothesis": ("sortedcontainers",),
-    "matplotlib": (
-        "contourpy",
-        "cycler",
-        "fonttools",
-        "kiwisolver",
-        "pillow",
-        "pyparsing",
-        "python-dateutil",
-    ),
-    "python-dateutil": ("tzdata",),
 }
 """What those need in turn, beyond PRESENT: pip is told to look for nothing by itself.
 typing_extensions is there too, but perhaps too old for pydantic."""
 
 
-def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+def requirements() -> list[str]:
     """Requirement lines of all that is to be downloaded, each distribution once."""
-    project = tomllib.loads(pyproject.read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for name in OPTIONAL for line in extras[name])]
     lines += [line for line in extras["dev"] if name_of(line) in map(canonical, TESTING)]
@@ -88,10 +77,10 @@ def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
     return list(chosen.values())
 
 
-def missing(wheels: Iterable[Path], pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+def missing(wheels: Iterable[Path]) -> list[str]:
     """`name==version` of the wheels that this interpreter lacks, or has in a version that this
     project doesn't take."""
-    stated = {name_of(line): line for line in requirements(pyproject)}
+    stated = {name_of(line): line for line in requirements()}
     held = set(map(canonical, PRESENT))
     wanted = []
     for wheel in sorted(wheels):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads the wheels that run.sh needs, for Python 3.12 on x86-64 Linux: some 30 MiB.
+# Downloads the wheels that run.sh needs, for Python 3.12 on x86-64 Linux.
 #   loadtest/gpu/wheels.sh FOLDER
 # The list follows from pyproject.toml (see wheels.py); constraints.txt says which versions.
 # PYTHON names an interpreter with pip, of version 3.11 or later (default python3).

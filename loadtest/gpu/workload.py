@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
+
+from loadtest.gpu.job import Job
+
+TEMPERATURE = 0.6
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,16 @@ def requests(count: int, shortest: int, longest: int, vocab: int, seed: int = 0)
     return made
 
 
-def prompt_tokens(some: list[Request]) -> int:
-    return sum(len(one.prompt) for one in some)
-
-
 def output_tokens(some: list[Request]) -> int:
     return sum(one.output for one in some)
+
+
+def run_row(job: Job, system: str, some: list[Request], seconds: float, **more: Any) -> None:
+    """more: `output_tokens` where not all answers are whole, and what else is known."""
+    figures = {
+        "requests": len(some),
+        "prompt_tokens": sum(len(one.prompt) for one in some),
+        "output_tokens": output_tokens(some),
+        "seconds": seconds,
+    }
+    job.row(model=job.model, what="run", system=system, **(figures | more))

@@ -16,7 +16,7 @@ from loadtest.gpu.cost import (
 from loadtest.gpu.device_time import device_time
 from loadtest.gpu.extent import DRY, GPU
 from loadtest.gpu.shapes import LLAMA_8B, MODELS, QWEN3_06B
-from loadtest.gpu.workload import output_tokens, prompt_tokens, requests
+from loadtest.gpu.workload import output_tokens, requests
 
 
 def test_the_8b_shape_has_the_bytes_that_its_matrices_have() -> None:
@@ -42,8 +42,6 @@ def test_a_decode_step_reads_weights_and_cache() -> None:
     cost = ModelCost(LLAMA_8B)
     # 64 x 1025 x 131072 = 8.6e9 beside the weights' 15.0e9.
     assert cost.decode_bytes(64, 1024) == 15_009_316_864 + 8_598_323_200
-    eight_bits = ModelCost(LLAMA_8B, kv_item=1)
-    assert eight_bits.decode_bytes(64, 1024) == 15_009_316_864 + 4_299_161_600
 
 
 def test_a_prompt_costs_its_products_and_its_triangle_of_scores() -> None:
@@ -80,8 +78,8 @@ def test_device_time_takes_overlaps_once_and_the_longest_gaps_as_between_steps()
     # Two steps of two kernels: a gap of 1 within each, of 4 between them; one kernel overlaps.
     intervals = [(15.0, 17.0), (0.0, 2.0), (3.0, 6.0), (4.0, 5.0), (10.0, 14.0)]
     found = device_time(intervals, steps=2)
-    assert (found.span, found.busy, found.between) == (17.0, 11.0, 4.0)
-    assert device_time([(1.0, 2.0)], steps=1).between == 0.0
+    assert found == {"span": 17.0, "busy": 11.0, "between": 4.0}
+    assert device_time([(1.0, 2.0)], steps=1)["between"] == 0.0
     with pytest.raises(ValueError, match="no work of the device"):
         device_time([], steps=2)
 
@@ -92,7 +90,6 @@ def test_requests_are_seeded_and_the_first_of_them_the_same() -> None:
     sizes = [len(one.prompt) for one in many] + [one.output for one in many]
     assert min(sizes) >= 100
     assert max(sizes) <= 1024
-    assert prompt_tokens(many) == sum(len(one.prompt) for one in many)
     # 256 times the mean of 562.
     assert output_tokens(many) == pytest.approx(256 * 562, rel=0.1)
     assert all(0 < token < 151_936 for one in many for token in one.prompt)
@@ -106,7 +103,7 @@ def test_what_is_measured_fits_the_models(extent: object) -> None:
         longest = MODELS[name].max_position
         assert max(2 * extent.longest, room(extent)) <= longest
         for mode in extent.modes:
-            asked = setup(extent, "folder", mode, "triton", "cuda")
+            asked = setup(extent, "folder", mode, "cuda")
             assert asked.max_model_len <= longest
             tokens = asked.num_kv_blocks * asked.block_size
             assert tokens >= max(mode.batches) * room(extent)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,16 +19,16 @@ from torch import Tensor
 from loadtest.gpu.parts.cases import Bench, Case
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
-from loadtest.gpu.tune import advice
+from loadtest.gpu.tune import NAMES, advice
 from loadtest.gpu.tune.ahead import compiled, take
-from loadtest.gpu.tune.candidates import Candidate, ordered
-from loadtest.gpu.tune.families import NAMES, Family, settings
-from loadtest.gpu.tune.lines import Lines, lines_file
+from loadtest.gpu.tune.processes import Lines, lines_file
 from loadtest.gpu.tune.products import GGUFTiles, parts_of
-from loadtest.gpu.tune.settings import DRY, Setting
+from loadtest.gpu.tune.report import to_markdown
+from loadtest.gpu.tune.settings import Candidate, Setting, ordered
+from loadtest.gpu.tune.sizes import DRY
 from loadtest.gpu.tune.supervise import gathered
 from loadtest.gpu.tune.sweep import Sweep
-from loadtest.gpu.tune.tables import to_markdown
+from loadtest.gpu.tune.table import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -77,7 +76,7 @@ def setting(results: dict[int, Callable[[], Tensor]]) -> Setting:
 
 
 def everything(results: dict[int, Callable[[], Tensor]]) -> list[Candidate]:
-    return ordered([(Family("fake", "", ""), setting(results), 5)])
+    return ordered([("fake", setting(results))], 5)
 
 
 def run(
@@ -118,7 +117,6 @@ def test_the_whole_command_without_a_gpu(tmp_path: Path) -> None:
     assert present == others
     text = (tmp_path / "tune.md").read_text()
     assert all(f"## {name}\n" in text for name in present)
-    assert (tmp_path / "tune.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_candidates_are_compiled_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
@@ -144,13 +142,13 @@ def test_candidates_are_compiled_for_a_gpu_that_is_not_there(tmp_path: Path) -> 
 
 
 def test_candidates_come_in_the_order_of_what_matters() -> None:
-    many, few = (replace(setting({}), name=name) for name in ("many", "few"))
-    listed = ordered([(Family("a", "", "", turns=2), many, 9), (Family("b", "", ""), few, 3)])
+    often, seldom = replace(setting({}), turns=2), replace(setting({}), choices={"size": (2, 4, 8)})
+    listed = ordered([("a", often), ("b", seldom)], 9)
     assert [each.number for each in listed] == list(range(12))
-    assert [each.family for each in listed] == list("abaabaabaaaa")
+    assert [each.kernels for each in listed] == list("abaabaabaaaa")
     assert [each.present for each in listed] == [True, True, *[False] * 10]
     # Steps of one field before those of two, the smaller first.
-    tiles = [each.tiles for each in listed if each.family == "a"]
+    tiles = [each.tiles for each in listed if each.kernels == "a"]
     assert {*tiles[1:4]} == {Fake(2, 1), Fake(8, 1), Fake(4, 2)}
     assert {*tiles[4:6]} == {Fake(1, 1), Fake(16, 1)}
     assert all(each.warps == 2 for each in tiles[6:])
@@ -183,8 +181,7 @@ def test_a_present_choice_that_is_wrong_takes_its_candidates_along(tmp_path: Pat
 def test_a_present_choice_that_ends_the_process_does_so_once(tmp_path: Path) -> None:
     candidates = everything({})
     before = Lines(lines_file(tmp_path))
-    before.add(trying=0)
-    before.add(building="2 x 4")  # And then it ended.
+    before.add(trying=0)  # And then it ended.
     rows = run(candidates, Lines(lines_file(tmp_path)))
     assert rows.keys() == {4}
     assert [(row["number"], row["status"]) for row in rows[4]] == [(0, "failed")]
@@ -194,8 +191,7 @@ def test_a_present_choice_that_ends_a_later_process_is_to_blame(tmp_path: Path) 
     candidates = everything({})
     before = Lines(lines_file(tmp_path))
     run(candidates[:1], before)
-    before.add(trying=1)
-    before.add(building="2 x 4")  # And then it ended.
+    before.add(trying=0)  # Its turn before the next candidate's. And then it ended.
     rows = run(candidates, Lines(lines_file(tmp_path)))
     assert rows.keys() == {4}
     assert [row["status"] for row in rows[4]] == ["timed", "timed", "failed"]
@@ -210,10 +206,11 @@ def test_a_present_choice_that_fails_in_a_later_process_is_to_blame(tmp_path: Pa
 
 def test_the_report_says_that_a_present_choice_failed(tmp_path: Path) -> None:
     lines, candidates = Lines(lines_file(tmp_path)), everything({4: one_value_wrong})
-    lines.add(candidates=[each.facts() for each in candidates], moves={})
+    lines.add(candidates=[each.facts() for each in candidates], shared={})
     run(candidates, lines)
-    document = gathered(Namespace(work=tmp_path), lines.rows)
-    (told,) = advice.failures(document)
+    document = gathered(tmp_path, lines.rows)
+    unchanged, told = advice.sentences(document)
+    assert "change nothing" in unchanged
     assert told.startswith("SIZE, the present choice (size=4, warps=1): wrong in 2 x 4: Wrong: off")
     assert told.endswith("; 4 candidates were not tried")
     assert document["left_out"] == []
@@ -263,12 +260,10 @@ def timed(number: int, size: int, *seconds: float, present: bool = False) -> lis
         {
             "number": number,
             "setting": "SIZE",
-            "kind": "Fake",
             "tiles": {"size": size},
             "present": present,
             "shape": f"shape {place}",
             "status": "timed",
-            "weight": 1,
             "bytes": 2e9,
             "flops": 0.0,
             "seconds": each,
@@ -301,14 +296,12 @@ DOCUMENT: dict[str, Any] = {
     "dry": False,
     "device": "NVIDIA H200",
     "versions": {"triton": "3.6.0"},
-    "charts": {"files": [], "reason": "no matplotlib"},
     "parts": {
         "limits": {"rows": [{"name": "copy", "per_s": 4e12}, {"name": "matrix", "per_s": 8e14}]}
     },
     "rows": ROWS,
     "changes": advice.changes(ROWS, {}),
     "candidates": 7,
-    "compiled_late": 0,
     "dropped": {},
     "left_out": [{"setting": "SIZE", "compiled": False}],
 }
@@ -318,29 +311,29 @@ def test_what_is_faster_everywhere_is_advised() -> None:
     (change,) = advice.changes(ROWS, {})
     assert (change["present"], change["tiles"]) == ({"size": 4}, {"size": 8})
     assert change["mean"] == pytest.approx(1.25)
-    assert advice.sentences([change]) == [
+    assert advice.sentences(DOCUMENT | {"rows": [], "changes": [change]}) == [
         "change SIZE from (size=4) to (size=8): 25.0 % faster (25.0 % to 25.0 %)"
     ]
     slower = [row for row in ROWS if row["number"] in (0, 2, 3, 4, 5)]
     assert advice.changes(slower, {}) == []
-    assert "change nothing" in advice.sentences([])[0]
+    nothing = advice.sentences(DOCUMENT | {"rows": slower, "changes": []})
+    assert nothing == ["change nothing: no candidate was worth it"]
 
 
 def test_what_else_a_change_moves_is_said() -> None:
-    moves = {"size": "size is of another kernel too", "warps": "warps is not changed"}
-    rows = [{**row, "tiles": {**row["tiles"], "warps": 4}} for row in ROWS]
-    found = advice.changes(rows, {"SIZE": moves, "OTHER": {"size": "of another setting"}})
-    assert advice.sentences(found)[1:] == ["mind, of SIZE: size is of another kernel too"]
+    shared = {"SIZE": "another kernel takes it too", "OTHER": "of another setting"}
+    found = advice.changes(ROWS, shared)
+    said = advice.sentences(DOCUMENT | {"changes": found})
+    assert said[1:] == ["mind, of SIZE: another kernel takes it too"]
 
 
-def test_what_a_setting_moves_are_fields_of_its_tiles() -> None:
-    chosen = settings(NAMES, MODELS["tiny-llama"], DRY)
-    for _, each in chosen:
-        assert each.moves.keys() <= each.choices.keys(), each.name
-    told = {each.name.split("(")[0]: each.moves for _, each in chosen}
-    assert "KEY_SPLIT" in told["attention_choice"]["split"]
-    assert "layer_norm" in told["row_warps"]["warps"]
-    assert "gguf_parts" in told["GGUF_FEW"]["parts"]
+def test_every_setting_says_what_a_change_of_it_moves() -> None:
+    table = settings(MODELS["tiny-llama"], DRY)
+    assert set(table) == set(NAMES)
+    told = {each.name.split("(")[0]: each.shared for each in table.values()}
+    assert "KEY_SPLIT" in told["attention_choice"]
+    assert "layer_norm" in told["row_warps"]
+    assert "gguf_parts" in told["GGUF_FEW"]
 
 
 def test_gguf_tiles_are_timed_with_the_cut_that_they_would_have() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.gpu.tune import ahead
-from loadtest.gpu.tune.candidates import all_candidates
+from loadtest.gpu.tune.table import all_candidates
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("supervise", "ahead", "sweep")

@@ -12,20 +12,19 @@ class Part:
     name: str
     module: str
     seconds: float  # its time; it may have what the others leave as well
-    needs: tuple[str, ...] = ()  # modules that it measures
     model: int = 0  # number of the extent's model, of a part that measures one
 
 
 PARTS = (
     Part("limits", f"{_HERE}.limits", 20),
     Part("kernel-tests", f"{_HERE}.kernel_tests", 70),
-    Part("kernels-rows", f"{_HERE}.kernels_rows", 35, ("penstock_kernels.triton",)),
-    Part("kernels-attention", f"{_HERE}.kernels_attention", 35, ("penstock_kernels.triton",)),
-    Part("kernels-products", f"{_HERE}.kernels_products", 40, ("penstock_kernels.triton",)),
+    Part("kernels-rows", f"{_HERE}.kernels", 35),
+    Part("kernels-attention", f"{_HERE}.kernels", 35),
+    Part("kernels-products", f"{_HERE}.kernels", 40),
     Part("steps-0", f"{_HERE}.steps", 65, model=0),
     Part("steps-1", f"{_HERE}.steps", 40, model=1),
     Part("end-to-end-0", f"{_HERE}.end_to_end", 60, model=0),
     Part("end-to-end-1", f"{_HERE}.end_to_end", 40, model=1),
-    Part("transformers-0", f"{_HERE}.transformers_library", 50, ("transformers",), model=0),
-    Part("transformers-1", f"{_HERE}.transformers_library", 40, ("transformers",), model=1),
+    Part("transformers-0", f"{_HERE}.transformers_library", 50, model=0),
+    Part("transformers-1", f"{_HERE}.transformers_library", 40, model=1),
 )

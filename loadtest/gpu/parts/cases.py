@@ -37,7 +37,6 @@ class Case:
     op: str = ""  # for people
     size: float = 0.0  # bytes that must move, at least
     flops: float = 0.0  # operations that must be made, at least
-    weight: int = 1  # of its figure in a candidate's
     torch: str = ""  # what of torch it is held against; empty where torch has nothing
     capturable: bool = True  # whether the call may go into a CUDA graph
 
@@ -55,9 +54,7 @@ def time_cases(job: Job, cases: Iterable[Case]) -> None:
                 figures = {"seconds": own.seconds, "graph": own.graph}
                 if bench.torch is not None:
                     with job.attempt(f"{what}: {case.torch}"):
-                        other = timer(bench.torch)
-                        figures["torch_seconds"] = other.seconds
-                        figures["torch_graph"] = other.graph
+                        figures["torch_seconds"] = timer(bench.torch).seconds
                 job.row(
                     op=case.op,
                     shape=case.shape,

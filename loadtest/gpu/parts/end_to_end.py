@@ -4,44 +4,40 @@ lengths that come at once."""
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 from deploy.local import free_port
 from loadtest.gpu import engine_metrics
 from loadtest.gpu.job import Job
-from loadtest.gpu.model_folder import write_model
-from loadtest.gpu.parts.steps import choose_backend
-from loadtest.gpu.shapes import MODELS
-from loadtest.gpu.workload import Request, output_tokens, prompt_tokens, requests
+from loadtest.gpu.workload import TEMPERATURE, Request, requests, run_row
 from penstock.llm import LLM
 from penstock.sampling_params import SamplingParams
 
-TEMPERATURE = 0.6
-
 
 def run(job: Job) -> None:
-    extent, config = job.extent, MODELS[job.model]
-    folder = write_model(job.work / job.model, config, weights=extent.dry)
-    some = requests(extent.requests, extent.shortest, extent.longest, config.vocab_size)
+    extent, vocab = job.extent, job.config.vocab_size
+    some = requests(extent.requests, extent.shortest, extent.longest, vocab)
     port = free_port()
+    asked = settings(job, port)
     begun = time.monotonic()
-    with LLM(**settings(job, str(folder), port)) as llm:
+    with LLM(**asked) as llm:
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
-        warm(llm, job, config.vocab_size)
+        # Short ones of many lengths, so that every batch size is met once: kernels are compiled
+        # and graphs captured when they are first needed.
+        generate(llm, requests(extent.requests, 1, max(extent.longest // 16, 2), vocab, seed=7))
         for chosen in (some, some[: extent.subset]):
             job.need(2.0)
             measure(job, llm, chosen, port)
 
 
-def settings(job: Job, folder: str, port: int) -> dict[str, Any]:
+def settings(job: Job, port: int) -> dict[str, Any]:
     extent = job.extent
     return {
-        "model": folder,
+        "model": str(job.model_folder()),
         "dtype": "bfloat16",
         "load_format": "dummy",
         "device": job.device.type,
-        "attention_backend": choose_backend(job),
+        "attention_backend": "triton",
         "max_model_len": 2 * extent.longest,
         "max_num_seqs": extent.requests,
         "max_num_batched_tokens": extent.step_tokens,
@@ -52,29 +48,14 @@ def settings(job: Job, folder: str, port: int) -> dict[str, Any]:
     }
 
 
-def warm(llm: LLM, job: Job, vocab: int) -> None:
-    """Short requests of many lengths, so that every batch size is met once: kernels are compiled
-    and graphs captured when they are first needed."""
-    longest = max(job.extent.longest // 16, 2)
-    generate(llm, requests(job.extent.requests, 1, longest, vocab, seed=7))
-
-
 def measure(job: Job, llm: LLM, some: list[Request], port: int) -> None:
     before = engine_metrics.read(port)
     begun = time.perf_counter()
     generate(llm, some)
     seconds = time.perf_counter() - begun
-    times = engine_metrics.read(port).since(before)
-    job.row(
-        model=job.model,
-        what="run",
-        system="penstock",
-        requests=len(some),
-        prompt_tokens=prompt_tokens(some),
-        output_tokens=output_tokens(some),
-        seconds=seconds,
-        engine_core=asdict(times),
-    )
+    after = engine_metrics.read(port)
+    grown = {name: value - before[name] for name, value in after.items()}
+    run_row(job, "penstock", some, seconds, engine_core=grown)
 
 
 def generate(llm: LLM, some: list[Request]) -> None:

@@ -6,16 +6,17 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections import Counter
-from pathlib import Path
+from importlib.util import find_spec
 
-from loadtest.gpu.job import Job, OutOfTime, absent
+from loadtest.gpu.job import Job, OutOfTime
+from loadtest.report.facts import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 TEST = re.compile(r"tests/\S+::\S+")
 MOST_PROCESSES = 8
+TIMED_OUT = 124
+"""Exit status of `timeout` where it ended the command."""
 
 
 def run(job: Job) -> None:
@@ -25,7 +26,7 @@ def run(job: Job) -> None:
             job.note(f"not present: {pattern}")
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short"]
     workers = min(MOST_PROCESSES, os.cpu_count() or 1)
-    if not job.extent.dry and not absent(["xdist"]):
+    if not job.extent.dry and find_spec("xdist") is not None:
         command += ["-n", str(workers)]
     outcomes, failed, ended = watch([*command, *job.extent.test_arguments, *places], job.left - 5)
     counts = {name.lower(): count for name, count in sorted(outcomes.items())}
@@ -46,25 +47,14 @@ def found(patterns: tuple[str, ...] | list[str]) -> list[str]:
 def watch(command: list[str], seconds: float) -> tuple[Counter[str], list[str], bool]:
     """How often each outcome came, which tests failed, and whether pytest ended by itself."""
     # In this part's own process group, so that whoever ends the part ends pytest too.
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)
-    stopped = threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        process.terminate()
-
-    timer = threading.Timer(max(seconds, 1.0), stop)
-    timer.start()
+    limited = ["timeout", "--foreground", f"{max(seconds, 1.0):.0f}", *command]
     outcomes: Counter[str] = Counter()
     failed: dict[str, None] = {}
-    try:
+    with subprocess.Popen(limited, cwd=ROOT, text=True, stdout=subprocess.PIPE) as process:
         for line in process.stdout or ():
             sys.stderr.write(line)
             take(line, outcomes, failed)
-        process.wait()
-    finally:
-        timer.cancel()
-    return outcomes, list(failed), not stopped.is_set()
+    return outcomes, list(failed), process.returncode != TIMED_OUT
 
 
 def take(line: str, outcomes: Counter[str], failed: dict[str, None]) -> None:

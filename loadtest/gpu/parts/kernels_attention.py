@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from loadtest.gpu.cost import attention_flops, decode_attention_bytes
-from loadtest.gpu.job import Job
-from loadtest.gpu.parts.cases import Bench, Case, drawn, time_cases
-from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.parts.cases import Bench, Case, drawn
 from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.attention.paged import paged_attention
@@ -26,20 +24,6 @@ COMPARED = 64
 TORCH = "scaled_dot_product_attention"
 
 
-def run(job: Job) -> None:
-    time_cases(job, cases(job, MODELS[job.extent.kernels]))
-
-
-def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
-    for each in job.extent.decode:
-        yield decode(config, *each)
-    for each in job.extent.chunks:
-        yield chunk(config, *each)
-    yield decode(config, *job.extent.decode[0], invariant=True)
-    yield decode(config, *job.extent.decode[0], cache=torch.float8_e4m3fn)
-    yield chunk(config, *job.extent.chunks[0], invariant=True)
-
-
 def decode(
     config: ModelConfig,
     batch: int,
@@ -49,32 +33,19 @@ def decode(
     cache: torch.dtype = torch.bfloat16,
 ) -> Case:
     """context: with the new token."""
-    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-    plain = not invariant and cache == torch.bfloat16
-    suffix = ", batch-invariant" if invariant else ", fp8 KV" if not plain else ""
     shape = Shape(config, batch, context - 1, 1, invariant, cache)
-    return Case(
-        f"{batch} x {context}",
-        shape.bench(_decode_by_torch if plain else None),
-        f"decode attention{suffix}",
-        size=decode_attention_bytes(batch, context, heads, kv_heads, dim, cache.itemsize),
-        flops=4 * heads * dim * batch * context,
-        torch=TORCH if plain else "",
-    )
+    heads = config.num_heads, config.num_kv_heads, config.head_dim
+    size = decode_attention_bytes(batch, context, *heads, cache.itemsize)
+    return shape.case("decode", f"{batch} x {context}", _decode_by_torch, size)
 
 
 def chunk(
     config: ModelConfig, sequences: int, before: int, new: int, *, invariant: bool = False
 ) -> Case:
     """The last `new` tokens of prompts of which `before` are in the cache."""
-    whole = before == 0 and not invariant
-    return Case(
-        f"{sequences} x {new}" + (f" after {before}" if before else ""),
-        Shape(config, sequences, before, new, invariant).bench(_whole_by_torch if whole else None),
-        f"prefill attention{', batch-invariant' if invariant else ''}",
-        flops=sequences * attention_flops(config.num_heads, config.head_dim, before, new),
-        torch=TORCH if whole else "",
-    )
+    name = f"{sequences} x {new}" + (f" after {before}" if before else "")
+    shape = Shape(config, sequences, before, new, invariant)
+    return shape.case("prefill", name, None if before else _whole_by_torch)
 
 
 @dataclass(frozen=True)
@@ -88,43 +59,54 @@ class Shape:
     invariant: bool = False
     cache: torch.dtype = torch.bfloat16
 
+    def case(
+        self,
+        what: str,
+        name: str,
+        by_torch: Callable[[Shape, Tensor, list[Tensor]], Work] | None,
+        size: float = 0.0,
+    ) -> Case:
+        """by_torch: the query and the caches to torch's call for the same, in the default mode."""
+        config = self.config
+        kinds = {"batch-invariant": self.invariant, "fp8 KV": self.cache != torch.bfloat16}
+        suffix = "".join(f", {kind}" for kind, is_so in kinds.items() if is_so)
+        theirs = None if suffix else by_torch
+        flops = attention_flops(config.num_heads, config.head_dim, self.before, self.new)
+        return Case(
+            name,
+            lambda device: self.bench(device, theirs),
+            f"{what} attention{suffix}",
+            size=size,
+            flops=self.sequences * flops,
+            torch=TORCH if theirs else "",
+        )
+
     def bench(
-        self, by_torch: Callable[[Shape, Tensor, list[Tensor]], Work] | None
-    ) -> Callable[[torch.device], Bench]:
-        """by_torch: the query and the caches to torch's call for the same."""
+        self,
+        device: torch.device,
+        by_torch: Callable[[Shape, Tensor, list[Tensor]], Work] | None,
+    ) -> Bench:
+        config, scale = self.config, self.config.head_dim**-0.5
+        caches = self.caches(device)
+        query = drawn(device, self.sequences * self.new, config.num_heads, config.head_dim)
+        within = np.unique(np.linspace(0, self.new - 1, COMPARED).astype(int))
+        places = np.arange(self.sequences)[:, None] * self.new + within
+        rows = torch.from_numpy(places.ravel()).to(device)
 
-        def make(device: torch.device) -> Bench:
-            config, scale = self.config, self.config.head_dim**-0.5
-            caches = self.caches(device)
-            query = drawn(device, self.sequences * self.new, config.num_heads, config.head_dim)
-            within = np.unique(np.linspace(0, self.new - 1, COMPARED).astype(int))
-            places = np.arange(self.sequences)[:, None] * self.new + within
-            rows = torch.from_numpy(places.ravel()).to(device)
+        def work(tiles: AttentionTiles | None) -> Work:
+            laid = self.plan(tiles, device)
+            return lambda: paged_attention(query, *caches, laid, scale)
 
-            def work(tiles: AttentionTiles | None) -> Work:
-                laid = self.plan(tiles, device)
-                return lambda: paged_attention(query, *caches, laid, scale)
-
-            def reference() -> Tensor:
-                tables = self.plan(None, device).tables
-                positions = torch.from_numpy(self.before + within).to(device)
-                parts = rows.view(self.sequences, -1)
-                return torch.cat(
-                    [
-                        attended(query[parts[each]], caches, tables[each], positions, scale)
-                        for each in range(self.sequences)
-                    ]
-                )
-
-            theirs = None if by_torch is None or device.type == "meta" else by_torch
-            return Bench(
-                work,
-                reference,
-                lambda result: result[rows],
-                torch=None if theirs is None else theirs(self, query, caches),
+        def reference() -> Tensor:
+            tables = self.plan(None, device).tables
+            positions = torch.from_numpy(self.before + within).to(device)
+            pairs = zip(query[rows].unflatten(0, (self.sequences, -1)), tables, strict=True)
+            return torch.cat(
+                [attended(some, caches, table, positions, scale) for some, table in pairs]
             )
 
-        return make
+        theirs = by_torch(self, query, caches) if by_torch and device.type != "meta" else None
+        return Bench(work, reference, lambda result: result[rows], torch=theirs)
 
     def caches(self, device: torch.device) -> list[Tensor]:
         """Keys and values by token and then head, seen by head, as a worker has them."""
@@ -156,7 +138,7 @@ class Shape:
             choice=choice,
             device=torch.device("cpu") if meta else device,
         )
-        return weightless(plan, device) if meta else plan
+        return without_memory(plan, device) if meta else plan
 
 
 def _decode_by_torch(shape: Shape, query: Tensor, caches: list[Tensor]) -> Work:
@@ -194,12 +176,13 @@ def attended(
     return torch.einsum("kgrt,ktd->rkgd", weights, value).flatten(1, 2)
 
 
-def weightless(plan: DeviceAttentionPlan, device: torch.device) -> DeviceAttentionPlan:
+def without_memory(plan: DeviceAttentionPlan, device: torch.device) -> DeviceAttentionPlan:
     """The plan with tensors that have shapes only, for compiling."""
-    lists = {
-        name: tiles
+    few, many = (
+        tiles
         and replace(tiles, sequences=tiles.sequences.to(device), firsts=tiles.firsts.to(device))
-        for name, tiles in (("few", plan.few), ("many", plan.many))
-    }
+        for tiles in (plan.few, plan.many)
+    )
     names = ("tables", "query_starts", "query_lens", "seq_lens")
-    return replace(plan, **{name: getattr(plan, name).to(device) for name in names}, **lists)
+    tensors = {name: getattr(plan, name).to(device) for name in names}
+    return replace(plan, **tensors, few=few, many=many)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,9 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from loadtest.gpu.cost import product_bytes, product_flops
-from loadtest.gpu.job import Job, absent
-from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn, time_cases
-from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.linear import fp8_linear, weight_only
 from penstock_kernels.triton.linear.dense import linear
@@ -24,7 +22,6 @@ from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
 from penstock_worker.weights.repacking import LAYOUTS
 
-OPS = "penstock_worker.layers.triton_ops"
 GROUP = 128
 MATRIX = "gate, up"
 KINDS = ("Q8_0", "Q4_K")
@@ -39,38 +36,11 @@ class Weights:
     exact: Callable[[Tensor], Tensor]  # the same in float32 of what the numbers stand for
 
 
-Load = Callable[[int, int, torch.device], Weights]
-"""(outputs, inputs, device) to a matrix; the same one each time."""
-
-
-def run(job: Job) -> None:
-    if absent([OPS]):
-        job.note(f"not present: {OPS}, whose default products would be timed too")
-    time_cases(job, cases(job, MODELS[job.extent.kernels]))
-
-
-def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
-    extent = job.extent
-    for name, (outputs, inputs) in matrices(config).items():
-        # Nobody asks for the logits of thousands of rows.
-        wanted = extent.product_rows if name != "head" else extent.product_rows[:-1]
-        plain = {"invariant": bfloat16} | ({} if absent([OPS]) else {"default": default})
-        for rows in wanted:
-            for kind, load in plain.items():
-                case = product(load, rows, outputs, inputs)
-                yield named(case, f"linear, {kind}", name)
-    outputs, inputs = matrices(config)[MATRIX]
-    for op, load, counts, weight_bytes in (
-        *((f"linear, int{b} weights", packed(b), extent.packed_rows, int_bytes(b)) for b in (4, 8)),
-        *((f"linear, {k} weights", gguf(k), extent.packed_rows, gguf_bytes(k)) for k in KINDS),
-        ("linear, fp8", fp8, extent.fp8_rows, 1.0),
-    ):
-        for rows in counts:
-            yield named(product(load, rows, outputs, inputs, weight_bytes), op, MATRIX)
-
-
-def named(case: Case, op: str, matrix: str) -> Case:
-    return replace(case, op=op, shape=f"{matrix}: {case.shape}", torch="linear, bfloat16")
+@dataclass(frozen=True)
+class Format:
+    load: Callable[[int, int, torch.device], Weights]
+    """(outputs, inputs, device) to a matrix; the same one each time."""
+    weight_bytes: float  # of one weight, with its part of the scales
 
 
 def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -84,11 +54,9 @@ def matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-def product(load: Load, rows: int, outputs: int, inputs: int, weight_bytes: float = 2.0) -> Case:
-    """weight_bytes: of one weight."""
-
+def product(form: Format, rows: int, outputs: int, inputs: int) -> Case:
     def make(device: torch.device) -> Bench:
-        weights, x = load(outputs, inputs, device), drawn(device, rows, inputs)
+        weights, x = form.load(outputs, inputs, device), drawn(device, rows, inputs)
         plain = original(outputs, inputs, device)
         return Bench(
             lambda tiles: lambda: weights.multiply(x, tiles),
@@ -99,8 +67,9 @@ def product(load: Load, rows: int, outputs: int, inputs: int, weight_bytes: floa
     return Case(
         f"{rows} x {inputs} x {outputs}",
         make,
-        size=product_bytes(rows, inputs, outputs, weight_bytes),
+        size=product_bytes(rows, inputs, outputs, form.weight_bytes),
         flops=product_flops(rows, inputs, outputs),
+        torch="linear, bfloat16",
     )
 
 
@@ -114,8 +83,7 @@ def _tiled(tiles: Tiles) -> dict[str, Tiles]:
     return {} if tiles is None else {"tiles": tiles}
 
 
-@cache
-def bfloat16(outputs: int, inputs: int, device: torch.device) -> Weights:
+def _bfloat16(outputs: int, inputs: int, device: torch.device) -> Weights:
     weight = original(outputs, inputs, device)
     return Weights(
         lambda x, tiles: linear(x, weight, **_tiled(tiles)),
@@ -123,19 +91,11 @@ def bfloat16(outputs: int, inputs: int, device: torch.device) -> Weights:
     )
 
 
-@cache
-def default(outputs: int, inputs: int, device: torch.device) -> Weights:
-    """As the worker multiplies where no batch invariance is asked for."""
-    from penstock_worker.layers.triton_ops import TritonOps
-
-    weight = original(outputs, inputs, device)
-    ops = TritonOps(device, weight.dtype, batch_invariant=False, quantization="none")
-    multiply = ops.product(weight)
-    return Weights(lambda x, _: multiply(x), lambda x: x.float() @ weight.float().T)
+BFLOAT16 = Format(_bfloat16, 2.0)
 
 
-def packed(bits: int) -> Load:
-    """Whole numbers of 4 or 8 bits."""
+def packed(bits: int) -> Format:
+    """Whole numbers of 4 or 8 bits, with float32 scales."""
 
     @cache
     def load(outputs: int, inputs: int, device: torch.device) -> Weights:
@@ -145,16 +105,11 @@ def packed(bits: int) -> Load:
             lambda x: x.float() @ dequantise(weights, torch.float32).T,
         )
 
-    return load
-
-
-def int_bytes(bits: int) -> float:
-    """Of a weight and its part of a float32 scale."""
-    return bits / 8 + 4 / GROUP
+    return Format(load, bits / 8 + 4 / GROUP)
 
 
 @cache
-def fp8(outputs: int, inputs: int, device: torch.device) -> Weights:
+def _fp8(outputs: int, inputs: int, device: torch.device) -> Weights:
     weight, scales = fp8_linear.quantise_fp8(original(outputs, inputs, device))
 
     def exact(x: Tensor) -> Tensor:
@@ -167,9 +122,12 @@ def fp8(outputs: int, inputs: int, device: torch.device) -> Weights:
     )
 
 
+FP8 = Format(_fp8, 1.0)
+
+
 def gguf(
     kind: str, keywords: Callable[[Tiles, int, int, int], dict[str, Tiles]] | None = None
-) -> Load:
+) -> Format:
     """A GGUF file's weights of that type.
 
     keywords: tiles, rows, outputs and inputs to the keywords of `gguf_linear`.
@@ -185,7 +143,7 @@ def gguf(
 
         return Weights(multiply, lambda x: x.float() @ gguf_rows(weights, None, torch.float32).T)
 
-    return load
+    return Format(load, empty(LAYOUTS[kind], 1, 1024, torch.device("meta")).nbytes / 1024)
 
 
 def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGUFWeights:
@@ -202,8 +160,3 @@ def of_a_gguf(kind: str, outputs: int, inputs: int, device: torch.device) -> GGU
         else:
             tensor.random_(1, 5)
     return weights
-
-
-def gguf_bytes(kind: str) -> float:
-    """Of a weight."""
-    return empty(LAYOUTS[kind], 1, 1024, torch.device("meta")).nbytes / 1024

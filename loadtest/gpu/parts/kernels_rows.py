@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from loadtest.gpu.job import Job
-from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn, time_cases
-from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.parts.cases import Bench, Case, Tiles, drawn
 from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels import reference
@@ -26,30 +23,11 @@ BLOCK = 16
 COMPARED = 16
 """Drawn rows that are held against the reference, on the host."""
 DRAWS = {
-    "likeliest": SamplingCuts(0.0, 0, 1.0),
-    "drawn": SamplingCuts(0.8, 0, 1.0),
-    "top-k, top-p": SamplingCuts(0.8, 50, 0.95),
+    "likeliest": (SamplingCuts(0.0, 0, 1.0), "argmax"),
+    "drawn": (SamplingCuts(0.8, 0, 1.0), "softmax, multinomial"),
+    "top-k, top-p": (SamplingCuts(0.8, 50, 0.95), "sort, softmax, multinomial"),
 }
-BY_TORCH = {
-    "likeliest": "argmax",
-    "drawn": "softmax, multinomial",
-    "top-k, top-p": "sort, softmax, multinomial",
-}
-
-
-def run(job: Job) -> None:
-    time_cases(job, cases(job, MODELS[job.extent.kernels]))
-
-
-def cases(job: Job, config: ModelConfig) -> Iterator[Case]:
-    for rows in job.extent.rows:
-        yield norm(config, rows)
-        yield add_norm(config, rows)
-        yield gate(config, rows)
-        yield rotation(config, rows)
-    for kind in DRAWS:
-        yield draw(config, job.extent.sampled_rows, kind)
-    yield copies(config, job.extent.copied_blocks)
+"""What is asked for, and torch's way to it."""
 
 
 def chosen(tiles: Tiles) -> dict[str, int]:
@@ -115,10 +93,8 @@ def rotation(config: ModelConfig, rows: int) -> Case:
 
         def turned(x: Tensor) -> Tensor:
             first, second = x.chunk(2, dim=-1)
-            wide = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
-            return torch.cat(
-                (first * wide[0] - second * wide[1], second * wide[0] + first * wide[1]), dim=-1
-            )
+            c, s = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+            return torch.cat((first * c - second * s, second * c + first * s), dim=-1)
 
         def by_torch() -> Tensor:
             caches[0].transpose(0, 1).index_copy_(0, places, turned(key))
@@ -160,7 +136,8 @@ def asking(rows: int, cuts: SamplingCuts, device: torch.device) -> sample.Sampli
 
 def draw(config: ModelConfig, rows: int, kind: str) -> Case:
     """kind: of DRAWS."""
-    vocab, cuts = config.vocab_size, DRAWS[kind]
+    vocab = config.vocab_size
+    cuts, torchs = DRAWS[kind]
 
     def make(device: torch.device) -> Bench:
         logits = 4 * torch.randn(rows, vocab, device=device)
@@ -178,9 +155,7 @@ def draw(config: ModelConfig, rows: int, kind: str) -> Case:
             torch=lambda: by_torch(logits, cuts),
         )
 
-    return Case(
-        f"{rows} x {vocab}", make, f"sample, {kind}", size=4 * rows * vocab, torch=BY_TORCH[kind]
-    )
+    return Case(f"{rows} x {vocab}", make, f"sample, {kind}", size=4 * rows * vocab, torch=torchs)
 
 
 def drawn_tokens(logits: Tensor, cuts: SamplingCuts) -> Tensor:

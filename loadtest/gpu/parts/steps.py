@@ -9,16 +9,12 @@ from pathlib import Path
 from loadtest.gpu.cost import ModelCost
 from loadtest.gpu.device_time import device_time, profiled
 from loadtest.gpu.extent import Extent, Mode
-from loadtest.gpu.job import Job, absent, require
-from loadtest.gpu.model_folder import write_model
-from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.job import Job
 from loadtest.gpu.stepper import Stepper
-from penstock.model_config import ModelConfig
 from penstock.prepare import prepare
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.to_worker import Setup
 
-FORWARD, RUNNER = "penstock_worker.forward.triton", "penstock_worker.steps.runner"
 BLOCK = 16
 PROFILED_BATCH = 64
 PROFILED_STEPS = 16
@@ -26,53 +22,37 @@ PREFILL_TIMES = 3
 
 
 def run(job: Job) -> None:
-    backend = choose_backend(job)
-    config = MODELS[job.model]
-    written = write_model(job.work / job.model, config, weights=job.extent.dry)
-    folder = prepare(str(written), cache_dir=job.work / "cache")
+    folder = prepare(str(job.model_folder()), cache_dir=job.work / "cache")
     for mode in job.extent.modes:
         job.need(5.0)
         with job.attempt(mode.name):
-            measure(job, folder, config, mode, backend)
+            measure(job, folder, mode)
         release_memory()
 
 
-def choose_backend(job: Job) -> str:
-    """What Setup and the library call it. Raises Absent on a GPU without the parts for it."""
-    if job.device.type == "cuda":
-        require(FORWARD, RUNNER)
-        return "triton"
-    lacking = absent([FORWARD, RUNNER])
-    if lacking:
-        job.note(
-            f"not present: {', '.join(lacking)}; whatever computes on this CPU was run instead"
-        )
-    return "auto" if lacking else "triton"
-
-
-def measure(job: Job, folder: Path, config: ModelConfig, mode: Mode, backend: str) -> None:
+def measure(job: Job, folder: Path, mode: Mode) -> None:
     from penstock_worker.loading.load import load
 
     extent = job.extent
-    loaded = load(setup(extent, folder, mode, backend, job.device.type))
+    loaded = load(setup(extent, folder, mode, job.device.type))
     what = {"model": job.model, "mode": mode.name}
     try:
         job.row(what="load", seconds=loaded.ready.load_seconds, **what)
         stepper = Stepper(
             loaded.runner,
-            vocab=config.vocab_size,
+            vocab=job.config.vocab_size,
             block=BLOCK,
             room=room(extent),
             budget=extent.step_tokens,
         )
         if mode.prefill:
-            measure_prefill(job, stepper, config, what)
-        measure_decode(job, stepper, config, mode, what)
+            measure_prefill(job, stepper, what)
+        measure_decode(job, stepper, mode, what)
     finally:
         loaded.runner.close()
 
 
-def setup(extent: Extent, folder: Path, mode: Mode, backend: str, device: str) -> Setup:
+def setup(extent: Extent, folder: Path, mode: Mode, device: str) -> Setup:
     longest = max([room(extent), *(length + 1 for _, length in extent.prefills)])
     slots = max([*mode.batches, *(count for count, _ in extent.prefills)])
     tokens = max(
@@ -82,7 +62,7 @@ def setup(extent: Extent, folder: Path, mode: Mode, backend: str, device: str) -
         version=PROTOCOL_VERSIONS[0],
         model_dir=str(folder),
         dtype="bfloat16",
-        attention_backend=backend,
+        attention_backend="triton",
         threads=None,
         block_size=BLOCK,
         num_kv_blocks=-(-tokens // BLOCK) + slots,
@@ -104,8 +84,8 @@ def room(extent: Extent) -> int:
     return extent.context + most * (extent.decode_steps + extent.warm_steps) + profile + 1
 
 
-def measure_prefill(job: Job, stepper: Stepper, config: ModelConfig, what: dict[str, str]) -> None:
-    cost = ModelCost(config)
+def measure_prefill(job: Job, stepper: Stepper, what: dict[str, str]) -> None:
+    cost = ModelCost(job.config)
     times = 1 if job.extent.dry else PREFILL_TIMES
     for sequences, length in job.extent.prefills:
         job.need(3.0)
@@ -128,10 +108,8 @@ def measure_prefill(job: Job, stepper: Stepper, config: ModelConfig, what: dict[
         )
 
 
-def measure_decode(
-    job: Job, stepper: Stepper, config: ModelConfig, mode: Mode, what: dict[str, str]
-) -> None:
-    extent, cost = job.extent, ModelCost(config)
+def measure_decode(job: Job, stepper: Stepper, mode: Mode, what: dict[str, str]) -> None:
+    extent, cost = job.extent, ModelCost(job.config)
     stepper.prefill(range(max(mode.batches)), extent.context)
     taken = 0
     for batch in sorted(mode.batches, reverse=True):
@@ -170,10 +148,8 @@ def measure_idle(
             what="idle",
             batch=batch,
             steps=PROFILED_STEPS,
-            span=times.span,
-            busy=times.busy,
-            between=times.between,
             step_seconds=seconds,
+            **times,
             **what,
         )
 

@@ -9,11 +9,8 @@ from typing import Any
 import torch
 
 from loadtest.gpu.job import Job
-from loadtest.gpu.model_folder import write_model
-from loadtest.gpu.shapes import MODELS
-from loadtest.gpu.workload import Request, output_tokens, prompt_tokens, requests
+from loadtest.gpu.workload import TEMPERATURE, Request, output_tokens, requests, run_row
 
-TEMPERATURE = 0.6
 ATTENTION = "sdpa"
 BLOCK = 64
 """Tokens of a block of continuous batching's cache."""
@@ -22,12 +19,10 @@ SHARE = 0.4
 
 
 def run(job: Job) -> None:
-    config, extent = MODELS[job.model], job.extent
-    some = requests(extent.requests, extent.shortest, extent.longest, config.vocab_size)
-    some = some[: extent.subset]
+    extent, vocab = job.extent, job.config.vocab_size
+    some = requests(extent.subset, extent.shortest, extent.longest, vocab)
     begun = time.monotonic()
-    folder = write_model(job.work / job.model, config, weights=extent.dry)
-    model = random_model(str(folder), job.device)
+    model = random_model(str(job.model_folder()), job.device)
     job.row(model=job.model, what="load", seconds=time.monotonic() - begun)
     seconds = SHARE * job.left
     with job.attempt("continuous batching"):
@@ -84,14 +79,9 @@ def together(job: Job, model: Any, some: list[Request], seconds: float) -> None:
     generate(2, seconds)
     begun = time.perf_counter()
     made = generate(most, seconds)
-    report(
-        job,
-        "transformers generate",
-        some,
-        time.perf_counter() - begun,
-        sum(min(one.output, made) for one in some),
-        whole=made == most,
-    )
+    took = time.perf_counter() - begun
+    tokens = sum(min(one.output, made) for one in some)
+    run_row(job, "transformers generate", some, took, output_tokens=tokens, whole=made == most)
 
 
 def continuous(job: Job, model: Any, some: list[Request], seconds: float) -> None:
@@ -99,9 +89,8 @@ def continuous(job: Job, model: Any, some: list[Request], seconds: float) -> Non
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching.utils import WorkloadHints
 
-    extent, vocab = job.extent, MODELS[job.model].vocab_size
+    extent, vocab = job.extent, job.config.vocab_size
     others = requests(len(some), extent.shortest, extent.longest, vocab, seed=7)
-
     hints = WorkloadHints(
         max_prompt_length=max(len(one.prompt) for one in some),
         max_generated_length=max(one.output for one in some),
@@ -124,8 +113,8 @@ def continuous(job: Job, model: Any, some: list[Request], seconds: float) -> Non
         begun = time.perf_counter()
         made = answer(manager, some, seconds)
         took = time.perf_counter() - begun
-    wanted = output_tokens(some)
-    report(job, "transformers continuous batching", some, took, made, whole=made == wanted)
+    whole = made == output_tokens(some)
+    run_row(job, "transformers continuous batching", some, took, output_tokens=made, whole=whole)
 
 
 def answer(manager: Any, some: list[Request], seconds: float) -> int:
@@ -144,19 +133,3 @@ def answer(manager: Any, some: list[Request], seconds: float) -> int:
         made += len(output.generated_tokens)
         waiting -= 1
     return made
-
-
-def report(
-    job: Job, system: str, some: list[Request], seconds: float, made: int, *, whole: bool
-) -> None:
-    """whole: every answer is."""
-    job.row(
-        model=job.model,
-        what="run",
-        system=system,
-        requests=len(some),
-        prompt_tokens=prompt_tokens(some),
-        output_tokens=made,
-        seconds=seconds,
-        whole=whole,
-    )

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from loadtest.gpu.start import start
-from loadtest.gpu.tune.families import NAMES
+from loadtest.gpu.tune import NAMES
 
 SECONDS = 240.0
 
@@ -21,8 +21,7 @@ def main() -> int:
     """Exit status: 0; 1 where nothing was timed; 2 where something can't be installed."""
     flags = parser().parse_args()
     own = ["--parent", str(os.getpid()), "--kernels", *flags.kernels]
-    cache = {"TRITON_CACHE_DIR": "{work}/triton"}
-    return start(flags, "loadtest.gpu.tune.supervise", own, "gpu-tuning-", cache)
+    return start(flags, "loadtest.gpu.tune.supervise", own)
 
 
 def parser() -> argparse.ArgumentParser:

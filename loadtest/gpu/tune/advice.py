@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
 Row = dict[str, Any]
@@ -15,17 +15,12 @@ WORST = 0.98
 """In no shape may it be slower than that."""
 
 
-def by_candidate(rows: list[Row], setting: str) -> dict[int, list[Row]]:
-    """number to its rows, of one setting."""
-    found: dict[int, list[Row]] = {}
+def by_setting(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
+    """Each setting's candidates, by number, with their rows."""
+    found: dict[str, dict[int, list[Row]]] = {}
     for row in rows:
-        if row["setting"] == setting:
-            found.setdefault(row["number"], []).append(row)
+        found.setdefault(row["setting"], {}).setdefault(row["number"], []).append(row)
     return found
-
-
-def settings_of(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(row["setting"] for row in rows))
 
 
 def present_failures(rows: list[Row]) -> list[Row]:
@@ -37,12 +32,14 @@ def speed(row: Row) -> float:
     return float(row["present_seconds"] / row["seconds"])
 
 
-def mean_speed(rows: list[Row], shapes: int) -> float | None:
-    """The geometric mean over a candidate's shapes; None where one is missing or failed."""
-    if len(rows) != shapes or any(row["status"] != TIMED for row in rows):
-        return None
-    weight = sum(row["weight"] for row in rows)
-    return math.exp(sum(row["weight"] * math.log(speed(row)) for row in rows) / weight)
+def mean_speeds(found: dict[int, list[Row]]) -> dict[int, float]:
+    """The geometric means over all shapes, of the candidates that came through all of them."""
+    shapes = len(shapes_of(found))
+    return {
+        number: geometric_mean(map(speed, rows))
+        for number, rows in found.items()
+        if len(rows) == shapes and all(row["status"] == TIMED for row in rows)
+    }
 
 
 def shapes_of(found: dict[int, list[Row]]) -> list[str]:
@@ -52,61 +49,49 @@ def shapes_of(found: dict[int, list[Row]]) -> list[str]:
     return max(timed, key=len)
 
 
-def changes(rows: list[Row], moves: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Of each setting, the fastest candidate that is worth it: setting, kind, present, tiles (all
-    fields by name), mean, worst, best (speeds), and of `moves` what is said of fields that change.
+def changes(rows: list[Row], shared: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Of each setting, the fastest candidate that is worth it: setting, present, tiles (all fields
+    by name), mean, worst, best (speeds), and shared.
 
-    moves: setting to field to what else a change of it moves.
+    shared: setting to what else a change of it moves.
     """
     made = []
-    for setting in settings_of(rows):
-        found = by_candidate(rows, setting)
-        shapes = len(shapes_of(found))
+    for setting, found in by_setting(rows).items():
         now = next((some[0]["tiles"] for some in found.values() if some[0]["present"]), None)
-        worth = []
-        for some in found.values():
-            mean = mean_speed(some, shapes)
-            if mean is not None and mean >= LEAST and min(map(speed, some)) >= WORST:
-                worth.append((mean, some))
+        worth = {
+            number: mean
+            for number, mean in mean_speeds(found).items()
+            if mean >= LEAST and min(map(speed, found[number])) >= WORST
+        }
         if now is None or not worth:
             continue
-        mean, some = max(worth, key=lambda each: each[0])
-        speeds = [speed(row) for row in some]
+        best = max(worth, key=worth.__getitem__)
+        speeds = [speed(row) for row in found[best]]
         made.append(
             {
                 "setting": setting,
-                "kind": some[0]["kind"],
                 "present": now,
-                "tiles": some[0]["tiles"],
-                "mean": mean,
+                "tiles": found[best][0]["tiles"],
+                "mean": worth[best],
                 "worst": min(speeds),
                 "best": max(speeds),
-                "moves": [
-                    told
-                    for name, told in moves.get(setting, {}).items()
-                    if some[0]["tiles"][name] != now[name]
-                ],
+                "shared": shared.get(setting, ""),
             }
         )
     return made
 
 
-def sentences(found: list[dict[str, Any]]) -> list[str]:
-    if not found:
-        return ["change nothing: no candidate was worth it"]
+def sentences(document: dict[str, Any]) -> list[str]:
+    """What to change, and which present choices failed. document: tune.json."""
     lines = []
-    for each in found:
+    for each in document["changes"]:
         change = f"from {written(each['present'])} to {written(each['tiles'])}"
         speeds = f"{gain(each['mean'])} faster ({gain(each['worst'])} to {gain(each['best'])})"
         lines.append(f"change {each['setting']} {change}: {speeds}")
-        if each["moves"]:
-            lines.append(f"mind, of {each['setting']}: {'; '.join(each['moves'])}")
-    return lines
-
-
-def failures(document: dict[str, Any]) -> list[str]:
-    """Of present choices, and how many candidates were not tried for them."""
-    lines = []
+        if each["shared"]:
+            lines.append(f"mind, of {each['setting']}: {each['shared']}")
+    if not lines:
+        lines.append("change nothing: no candidate was worth it")
     for row in present_failures(document["rows"]):
         setting, shape = row["setting"], f" in {row['shape']}" if row["shape"] else ""
         lines.append(

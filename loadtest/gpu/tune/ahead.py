@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadtest.gpu.job import shortened, write_json
-from loadtest.gpu.tune.flags import process_parser
+from loadtest.gpu.tune.processes import parser
 from penstock.children import die_with_parent
 
 if TYPE_CHECKING:
-    from loadtest.gpu.tune.candidates import Candidate
+    from loadtest.gpu.tune.settings import Candidate
 
 WARP = 32
 
 
 def compiled_file(work: Path, number: int) -> Path:
-    """What came of a candidate's compiling: kernels, seconds, and reason where it failed."""
+    """What came of a candidate's compiling: kernels, and reason where it failed."""
     return work / "compiled" / f"{number}.json"
 
 
@@ -45,13 +45,13 @@ class Compiler:
         from triton.backends.compiler import GPUTarget
         from triton.runtime.jit import JITFunction
 
-        self.built: list[tuple[str, Any]] = []
+        self.built: dict[int, tuple[str, Any]] = {}
         triton.runtime.driver.set_active(_NoDevice(GPUTarget("cuda", arch, WARP)))
         compile_only = JITFunction.run
 
         def run(kernel: Any, *args: Any, **options: Any) -> Any:
             built = compile_only(kernel, *args, **{**options, "warmup": True})
-            self.built.append((kernel.fn.__name__, built))
+            self.built[id(built)] = kernel.fn.__name__, built
             return built
 
         # The one place that stands between this project's launches and Triton: there is no other
@@ -68,8 +68,13 @@ class Compiler:
             for case in candidate.setting.cases:
                 case.make(torch.device("meta")).work(candidate.tiles)()
         found: dict[str, dict[str, int]] = {}
-        for name, built in {id(built): (name, built) for name, built in self.built}.values():
-            own, before = figures(built), found.get(name, {})
+        for name, built in self.built.values():
+            usage, before = resources(built.asm["cubin"]), found.get(name, {})
+            own = {
+                "registers": usage["REG"],
+                "spilled": usage["LOCAL"] + usage["STACK"],
+                "shared": built.metadata.shared,
+            }
             found[name] = {each: max(value, before.get(each, 0)) for each, value in own.items()}
         return found
 
@@ -78,25 +83,9 @@ class _NoDevice:
     """What Triton asks its driver before a launch."""
 
     def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def figures(built: Any) -> dict[str, int]:
-    usage = resources(built.asm["cubin"])
-    return {
-        "registers": usage["REG"],
-        "spilled": usage["LOCAL"] + usage["STACK"],
-        "shared": built.metadata.shared,
-    }
+        self.get_current_target = lambda: target
+        self.get_current_device = lambda: 0
+        self.get_current_stream = lambda device: 0
 
 
 def resources(cubin: bytes) -> dict[str, int]:
@@ -133,13 +122,10 @@ def compile_all(candidates: list[Candidate], work: Path, arch: int, ends: float)
             return
         if not take(work, candidate.number):
             continue
-        begun = time.monotonic()
         try:
-            done: dict[str, Any] = {"kernels": compiler.compile(candidate), "reason": ""}
+            done = {"kernels": compiler.compile(candidate), "reason": ""}
         except Exception as error:
-            reason = f"{type(error).__name__}: {shortened(str(error))}"
-            done = {"kernels": {}, "reason": reason}
-        done["seconds"] = round(time.monotonic() - begun, 2)
+            done = {"kernels": {}, "reason": shortened(error)}
         write_json(compiled_file(work, candidate.number), done)
 
 
@@ -150,13 +136,13 @@ def compiled(work: Path, number: int) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    parser = process_parser("ahead")
-    parser.add_argument("--arch", type=int, required=True)
-    flags = parser.parse_args()
+    own = parser("ahead")
+    own.add_argument("--arch", type=int, required=True)
+    flags = own.parse_args()
     ends = time.monotonic() + flags.seconds
     if flags.parent is not None:
         die_with_parent(flags.parent)
-    from loadtest.gpu.tune.candidates import all_candidates
+    from loadtest.gpu.tune.table import all_candidates
 
     compile_all(all_candidates(flags.kernels, dry=False), flags.work, flags.arch, ends)
     return 0

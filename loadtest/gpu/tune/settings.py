@@ -3,45 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from loadtest.gpu.parts.cases import Case, Tiles
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The shapes; the first of each counts most. Of products: how many rows."""
-
-    decode: tuple[tuple[int, int], ...] = ((64, 8192), (1, 32_768), (8, 2048), (256, 1024))
-    """(batch, context) of attention."""
-    chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (1, 6144, 2048))
-    """(sequences, before, new) of attention."""
-    invariant_rows: tuple[int, ...] = (64, 1, 8, 256, 2048)
-    packed_rows: tuple[int, ...] = (1, 8, 64)
-    gguf_matrices: tuple[str, ...] = ("gate, up", "down")
-    few_rows: tuple[int, ...] = (1, 8)
-    many_rows: tuple[int, ...] = (64, 128)
-    fp8_rows: tuple[int, ...] = (64, 1, 256, 2048)
-    rows: tuple[int, ...] = (64, 8192)
-    sampled_rows: int = 64
-    candidates: int = 64  # of each setting, at most
-
-
-GPU = Sizes()
-DRY = Sizes(
-    decode=((2, 40),),
-    chunks=((1, 16, 20),),
-    invariant_rows=(3,),
-    packed_rows=(2,),
-    gguf_matrices=("down",),
-    few_rows=(2,),
-    many_rows=(20,),
-    fp8_rows=(2,),
-    rows=(3,),
-    sampled_rows=2,
-    candidates=2,
-)
 
 
 @dataclass(frozen=True)
@@ -54,8 +20,8 @@ class Setting:
     others: tuple[Tiles, ...] = ()  # whole candidates that differ in many fields at once
     sensible: Callable[[Tiles], bool] = lambda tiles: True
     """Whether a combination is worth trying."""
-    moves: Mapping[str, str] = field(default_factory=dict)
-    """Of a field, for people: what else a change of it moves, or where it is decided."""
+    shared: str = ""  # for people: what else a change of it moves, or where it is decided
+    turns: int = 1  # candidates that are tried of it in a round of all settings
 
     def candidates(self, most: int) -> list[Tiles]:
         """The present choice, what differs from it in one field, others, what differs in two."""
@@ -67,7 +33,7 @@ class Setting:
         """In `count` fields, the smaller steps first."""
         found = []
         for names in itertools.combinations(self.choices, count):
-            for values in itertools.product(*(self._others(name) for name in names)):
+            for values in itertools.product(*map(self._others, names)):
                 steps = sum(step for step, _ in values)
                 changed = {name: value for name, (_, value) in zip(names, values, strict=True)}
                 found.append((steps, replace(self.present, **changed)))
@@ -83,5 +49,34 @@ class Setting:
         return [(abs(at - place), value) for at, value in enumerate(values) if at != place]
 
 
-def numbers(tiles: Tiles) -> dict[str, int]:
-    return {each.name: getattr(tiles, each.name) for each in fields(tiles)}
+@dataclass(frozen=True)
+class Candidate:
+    number: int  # its place in the order
+    kernels: str  # what --kernels calls its setting
+    setting: Setting
+    tiles: Tiles
+
+    @property
+    def present(self) -> bool:
+        return bool(self.tiles == self.setting.present)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "family": self.kernels,
+            "setting": self.setting.name,
+            "tiles": asdict(self.tiles),
+            "present": self.present,
+        }
+
+
+def ordered(chosen: Iterable[tuple[str, Setting]], most: int) -> list[Candidate]:
+    """Present choices first, then rounds in which each setting has its turns. Of each setting at
+    most `most`."""
+    ranked = []
+    for place, (name, setting) in enumerate(chosen):
+        for at, tiles in enumerate(setting.candidates(most)):
+            turn = 0 if at == 0 else 1 + (at - 1) // setting.turns
+            ranked.append((turn, place, at, name, setting, tiles))
+    ranked.sort(key=lambda each: each[:3])
+    return [Candidate(number, *each[3:]) for number, each in enumerate(ranked)]

@@ -15,18 +15,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from loadtest.gpu import plots
-from loadtest.gpu.__main__ import device, versions
-from loadtest.gpu.job import part_file, write_json
-from loadtest.gpu.leaving import end_group, leave_at_signals
+from loadtest.gpu.job import part_file
+from loadtest.gpu.leaving import end_group, leave_at_signals, start_group
+from loadtest.gpu.machine import asked_of_gpu, device, versions
 from loadtest.gpu.report import TRIAL
-from loadtest.gpu.tune import advice, plot
+from loadtest.gpu.tune import NAMES, advice
 from loadtest.gpu.tune.ahead import compiled, over_file
-from loadtest.gpu.tune.families import NAMES
-from loadtest.gpu.tune.flags import process_parser
-from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.tables import to_markdown
-from loadtest.report.facts import ROOT, now, run_facts
+from loadtest.gpu.tune.processes import Lines, lines_file, parser
+from loadtest.gpu.tune.report import to_markdown
+from loadtest.report.files import Report
 from penstock.children import die_with_parent
 
 REPORT_SECONDS = 8.0
@@ -34,15 +31,14 @@ STILL = 45.0
 """Seconds without a line, in a candidate's turn, after which the process is ended."""
 STARTS = 6
 """Of the process that measures, at most."""
-HOPPER = 90
-NAME = "tune"
+HOPPER = "9.0"
 
 
 def main() -> int:
     """Exit status: 0, 1 where nothing was timed."""
-    parser = process_parser("supervise")
-    parser.add_argument("--output", type=Path, required=True)
-    flags = parser.parse_args()
+    own = parser("supervise")
+    own.add_argument("--output", type=Path, required=True)
+    flags = own.parse_args()
     leave_at_signals()  # So that what runs is ended too.
     if flags.parent is not None:
         die_with_parent(flags.parent, signal.SIGTERM)
@@ -57,26 +53,18 @@ def main() -> int:
 def tune(flags: argparse.Namespace) -> int:
     """As `main`."""
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
-    started = now()
+    report = Report("tune", "-m loadtest.gpu.tune", flags, told(flags))
     flags.output.mkdir(parents=True, exist_ok=True)
-    for suffix in ("json", "md", "png", "log"):
-        (flags.output / f"{NAME}.{suffix}").unlink(missing_ok=True)
-    with open(flags.output / f"{NAME}.log", "ab") as log:
-        starts = Measuring(flags, ends, log).run()
-    lines = Lines(lines_file(flags.work))
-    document = gathered(flags, lines.rows) | {"starts": starts}
-    document |= run_facts("", [], started) | {"command": told(flags)}
-    document |= {"dry": flags.dry, "device": device(), "versions": versions()}
-    document["changes"] = advice.changes(document["rows"], document["moves"])
-    document["charts"] = plots.draw(document, flags.output, {f"{NAME}.png": plot.draw})
-    write_json(flags.output / f"{NAME}.json", document)
+    for suffix in ("json", "md", "log"):
+        report.path(suffix).unlink(missing_ok=True)
+    with report.path("log").open("ab") as log:
+        Measuring(flags, ends, log).run()
+    found = gathered(flags.work, Lines(lines_file(flags.work)).rows)
+    document = report.facts(dry=flags.dry, device=device(), versions=versions(), **found)
     text = to_markdown(document)
-    (flags.output / f"{NAME}.md").write_text(text)
-    print(text)
-    print("\n".join([*advice.sentences(document["changes"]), *advice.failures(document)]))
-    if flags.dry:
-        print(TRIAL)
-    return 0 if any(row["status"] == "timed" for row in document["rows"]) else 1
+    report.save(document, {}, text)
+    print("\n".join([text, *advice.sentences(document), *([TRIAL] if flags.dry else [])]))
+    return 0 if any(row["status"] == advice.TIMED for row in document["rows"]) else 1
 
 
 class Measuring:
@@ -88,45 +76,40 @@ class Measuring:
         self._log = log
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def run(self) -> int:
-        """How often the measuring process was started. None of its processes is left."""
+    def run(self) -> None:
+        """None of its processes is left."""
         try:
             ahead = [] if self._flags.dry else self._compilers()
-            for start in range(1, STARTS + 1):
+            for _ in range(STARTS):
                 if self._measure(ahead) or time.monotonic() >= self._ends:
-                    return start
-            return STARTS
+                    return
         finally:
-            for process in list(self._running):
-                self._end(process)
+            for process in self._running:
+                end_group(process)
 
     def _compilers(self) -> list[subprocess.Popen[bytes]]:
         """One for each core but one, which is for the process with the GPU."""
-        cores = len(os.sched_getaffinity(0))
-        options = [*self._left(), "--arch", str(architecture())]
+        # 90 for compute capability 9.0, which is also taken where nvidia-smi doesn't say.
+        arch = (asked_of_gpu("compute_cap") or HOPPER).replace(".", "")
         # Nothing of a GPU is touched, and no time goes into starting its driver.
         without = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        return [self._start("ahead", options, without) for _ in range(max(1, cores - 1))]
+        cores = len(os.sched_getaffinity(0))
+        return [self._start("ahead", ["--arch", arch], without) for _ in range(max(1, cores - 1))]
 
     def _measure(self, ahead: list[subprocess.Popen[bytes]]) -> bool:
         """Whether it came to its end."""
-        kind = ["--dry"] if self._flags.dry else ["--ahead"]
-        process = self._start("sweep", [*self._left(), *kind], {})
-        try:
-            while process.poll() is None:
-                time.sleep(0.2)
-                if ahead and all(each.poll() is not None for each in ahead):
-                    over_file(self._flags.work).parent.mkdir(parents=True, exist_ok=True)
-                    over_file(self._flags.work).touch()
-                if self._stands_still() or time.monotonic() > self._ends:
-                    break
-        finally:
-            status = process.poll()
-            self._end(process)
+        process = self._start("sweep", ["--dry" if self._flags.dry else "--ahead"])
+        while process.poll() is None:
+            time.sleep(0.2)
+            if ahead and all(each.poll() is not None for each in ahead):
+                over_file(self._flags.work).parent.mkdir(parents=True, exist_ok=True)
+                over_file(self._flags.work).touch()
+            if self._stands_still() or time.monotonic() > self._ends:
+                break
+        status = process.poll()
+        end_group(process)
+        self._running.remove(process)
         return status == 0
-
-    def _left(self) -> list[str]:
-        return ["--seconds", f"{max(self._ends - time.monotonic(), 0):.1f}"]
 
     def _stands_still(self) -> bool:
         path = lines_file(self._flags.work)
@@ -136,70 +119,48 @@ class Measuring:
         return not {"done", "candidates"} & json.loads(last).keys()
 
     def _start(
-        self, module: str, options: list[str], changes: dict[str, str]
+        self, module: str, options: list[str], changes: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"loadtest.gpu.tune.{module}", *options]
-        command += ["--work", str(self._flags.work), "--kernels", *self._flags.kernels]
-        command += ["--parent", str(os.getpid())]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | changes,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        seconds = max(self._ends - time.monotonic(), 0)
+        options += ["--work", str(self._flags.work), "--seconds", f"{seconds:.1f}"]
+        options += ["--parent", str(os.getpid()), "--kernels", *self._flags.kernels]
+        process = start_group(f"loadtest.gpu.tune.{module}", options, self._log, changes)
         self._running.append(process)
         return process
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        end_group(process)
-        self._running.remove(process)
 
-
-def architecture() -> int:
-    """90 for compute capability 9.0, which is also taken where nvidia-smi doesn't say."""
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        return int(done.stdout.split()[0].replace(".", ""))
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
-        return HOPPER
-
-
-def gathered(flags: argparse.Namespace, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """rows, left_out: candidates that had no turn, in order; dropped: by setting, how many of them
-    for its present choice's failure; moves: as `advice.changes` takes it;
+def gathered(work: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """rows; changes: see `advice.changes`; candidates: how many there are; left_out: those that had
+    no turn, in order; dropped: by setting, how many of them for its present choice's failure;
     parts: the machine's limits."""
-    first = next((line for line in lines if "candidates" in line), {"candidates": [], "moves": {}})
+    nothing: dict[str, Any] = {"candidates": [], "shared": {}}
+    first = next((line for line in lines if "candidates" in line), nothing)
     everything: list[dict[str, Any]] = first["candidates"]
     done = {line["done"] for line in lines if "done" in line}
     rows = [line for line in lines if "status" in line]
     failed = {row["setting"] for row in advice.present_failures(rows)}
     left_out = [
-        each | {"compiled": compiled(flags.work, each["number"]) is not None}
+        each | {"compiled": compiled(work, each["number"]) is not None}
         for each in everything
         if each["number"] not in done and each["setting"] not in failed
     ]
     tried = {row["number"] for row in rows}
     untried = Counter(each["setting"] for each in everything if each["number"] not in tried)
-    path = part_file(flags.work, "limits")
+    path = part_file(work, "limits")
     return {
         "candidates": len(everything),
-        "compiled_late": sum("missed" in line for line in lines),
         "rows": rows,
+        "changes": advice.changes(rows, first["shared"]),
         "dropped": {setting: untried[setting] for setting in sorted(failed)},
         "left_out": left_out,
-        "moves": first["moves"],
         "parts": {"limits": json.loads(path.read_text())} if path.is_file() else {},
     }
 
 
-def told(flags: argparse.Namespace) -> str:
+def told(flags: argparse.Namespace) -> list[str]:
+    """The arguments that a user would give."""
     chosen = ["--kernels", *flags.kernels] if tuple(flags.kernels) != NAMES else []
-    options = [*chosen, *(["--dry"] if flags.dry else [])]
-    return " ".join(["python -m loadtest.gpu.tune", *options])
+    return [*chosen, *(["--dry"] if flags.dry else [])]
 
 
 if __name__ == "__main__":

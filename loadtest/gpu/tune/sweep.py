@@ -17,19 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loadtest.gpu.extent import DRY as DRY_EXTENT
-from loadtest.gpu.extent import GPU as GPU_EXTENT
-from loadtest.gpu.job import DONE, Job, part_file, shortened
+from loadtest.gpu.extent import DRY, GPU
+from loadtest.gpu.job import Job, part_file, shortened
+from loadtest.gpu.job import run as run_part
 from loadtest.gpu.parts import PARTS
-from loadtest.gpu.parts import limits as limits_part
-from loadtest.gpu.parts.cases import Bench, Case, Tiles
-from loadtest.gpu.timing import Call, Timer
+from loadtest.gpu.parts.cases import Case, Tiles
+from loadtest.gpu.timing import Timer
 from loadtest.gpu.tune.advice import TIMED
 from loadtest.gpu.tune.ahead import compiled, over_file
-from loadtest.gpu.tune.candidates import Candidate, all_candidates
-from loadtest.gpu.tune.flags import process_parser
-from loadtest.gpu.tune.lines import Lines, lines_file
-from loadtest.gpu.tune.settings import Setting
+from loadtest.gpu.tune.processes import Lines, lines_file, parser
+from loadtest.gpu.tune.settings import Candidate, Setting
+from loadtest.gpu.tune.table import all_candidates
 from penstock.children import die_with_parent
 
 TOLERANCE = 0.01
@@ -56,36 +54,40 @@ class Shape:
     """A case on the device, with the present choice's call to be timed beside."""
 
     def __init__(self, case: Case, present: Tiles, device: torch.device, timer: Timer) -> None:
-        self.bench: Bench = case.make(device)
-        if self.bench.reference is None:
+        self.case, self._timer = case, timer
+        self._bench = case.make(device)
+        if self._bench.reference is None:
             raise ValueError(f"{case.shape} has nothing to be held against")
-        self._wanted = self.bench.reference()
-        work = self.bench.work(present)
-        self.error = self.check(work())
-        self._timer = timer
-        self._present: Call = timer.ready(work)
+        self._wanted = self._bench.reference()
+        work = self._bench.work(present)
+        self._present_error = self._check(work())
+        self._present = timer.ready(work)
 
-    def check(self, result: object) -> float:
+    def time(self, candidate: Candidate) -> dict[str, Any]:
+        """Figures of a row. Raises Wrong."""
+        calls, error = [self._present], self._present_error
+        if not candidate.present:
+            work = self._bench.work(candidate.tiles)
+            error = self._check(work())
+            calls.append(self._timer.ready(work))
+        timed = self._timer.in_turns(calls)
+        return {
+            "seconds": timed[-1].seconds,
+            "present_seconds": timed[0].seconds,
+            "graph": timed[-1].graph,
+            "error": error,
+        }
+
+    def _check(self, result: object) -> float:
         """The largest of its rows' errors, as shares of their norms. Raises Wrong where it is too
         large."""
         if not isinstance(result, Tensor):
             raise TypeError(f"the call returned {type(result).__name__}")
-        error = distance(self.bench.sample(result), self._wanted, exact=self.bench.exact)
-        if not error <= (0 if self.bench.exact else TOLERANCE):
+        exact = self._bench.exact
+        error = distance(self._bench.sample(result), self._wanted, exact=exact)
+        if not error <= (0 if exact else TOLERANCE):
             raise Wrong(f"off by {error:.2g} of the reference")
         return error
-
-    def time_present(self) -> dict[str, Any]:
-        own = self._timer.in_turns([self._present])[0]
-        figures = {"seconds": own.seconds, "present_seconds": own.seconds, "graph": own.graph}
-        return {**figures, "error": self.error}
-
-    def time(self, tiles: Tiles) -> dict[str, Any]:
-        work = self.bench.work(tiles)
-        error = self.check(work())
-        now, own = self._timer.in_turns([self._present, self._timer.ready(work)])
-        figures = {"seconds": own.seconds, "present_seconds": now.seconds, "graph": own.graph}
-        return {**figures, "error": error}
 
 
 def distance(ours: Tensor, wanted: Tensor, *, exact: bool) -> float:
@@ -114,14 +116,18 @@ class Sweep:
         self._timer = timer
         self._found = found
         self._ends = ends
-        self._shapes: dict[tuple[str, int], Shape] = {}
-        self._presents: dict[str, Candidate] = {}
+        self._shapes: dict[str, list[Shape]] = {}  # by setting
+        self._at = ""  # the shape in which something is called now
 
     def run(self, candidates: list[Candidate]) -> None:
         """In order, as they are compiled, until all are done or the time is over. Nothing more of
         a setting whose present choice fails."""
-        self._presents = {each.setting.name: each for each in candidates if each.present}
-        self._settle_broken_off(candidates)
+        presents = {each.setting.name: each for each in candidates if each.present}
+        broken_off = self._lines.broken_off
+        for candidate in candidates:
+            if candidate.number == broken_off:
+                self._fail(candidate, FAILED, "the process ended, or stood still, in its turn")
+                self._lines.add(done=candidate.number)
         left = [each for each in candidates if each.number not in self._lines.done]
         while time.monotonic() < self._ends:
             dropped = self._lines.dropped
@@ -133,66 +139,57 @@ class Sweep:
                 time.sleep(PAUSE)
                 continue
             left.remove(ready)
-            self._try(ready)
+            self._try(ready, presents[ready.setting.name])
 
     def _is_ready(self, candidate: Candidate, left: list[Candidate]) -> bool:
         """Present choices come first."""
         waits = any(each.present and each.setting is candidate.setting for each in left)
         return (candidate.present or not waits) and self._found(candidate.number) is not None
 
-    def _settle_broken_off(self, candidates: list[Candidate]) -> None:
-        building = self._lines.building
-        for candidate in candidates:
-            if candidate.number in self._lines.broken_off:
-                blamed = self._presents[candidate.setting.name] if building else candidate
-                self._fail(blamed, FAILED, "the process ended, or stood still, in its turn")
-                self._lines.add(done=candidate.number)
-
-    def _try(self, candidate: Candidate) -> None:
+    def _try(self, candidate: Candidate, present: Candidate) -> None:
         found = self._found(candidate.number) or {}
+        setting = candidate.setting
+        if found.get("reason"):
+            self._fail(candidate, UNCOMPILED, found["reason"])
+            self._lines.add(done=candidate.number)
+            return
+        if setting.name not in self._shapes:
+            # What goes wrong here is the present choice's fault.
+            self._turn(present, lambda: self._build(setting))
+        if setting.name in self._shapes:
+            resources = found.get("kernels", {}).get(setting.kernel, {})
+            self._turn(candidate, lambda: self._time(candidate, resources), **resources)
+
+    def _turn(self, candidate: Candidate, work: Callable[[], None], **resources: int) -> None:
+        """Does the work in the candidate's name."""
         self._lines.add(trying=candidate.number)
         try:
-            if found.get("reason"):
-                self._fail(candidate, UNCOMPILED, found["reason"])
-            else:
-                resources = found.get("kernels", {}).get(candidate.setting.kernel, {})
-                self._measure(candidate, resources)
+            work()
+        except Exception as error:
+            traceback.print_exc()
+            status = WRONG if isinstance(error, Wrong) else FAILED
+            self._fail(candidate, status, shortened(error), self._at, **resources)
+            self._still_there()
         finally:
             self._lines.add(done=candidate.number)
 
-    def _measure(self, candidate: Candidate, resources: dict[str, int]) -> None:
-        for place, case in enumerate(candidate.setting.cases):
-            blamed = self._presents[candidate.setting.name]
-            try:
-                shape = self._shape(candidate.setting, place)
-                blamed = candidate
-                of_present = candidate.present
-                figures = shape.time_present() if of_present else shape.time(candidate.tiles)
-            except Exception as error:
-                traceback.print_exc()
-                status = WRONG if isinstance(error, Wrong) else FAILED
-                reason = f"{type(error).__name__}: {shortened(str(error))}"
-                used = resources if blamed is candidate else {}
-                self._fail(blamed, status, reason, case.shape, **used)
-                self._still_there()
-                return
+    def _build(self, setting: Setting) -> None:
+        made = []
+        for case in setting.cases:
+            self._at = case.shape
+            made.append(Shape(case, setting.present, self._device, self._timer))
+        self._shapes[setting.name] = made
+
+    def _time(self, candidate: Candidate, resources: dict[str, int]) -> None:
+        for place, shape in enumerate(self._shapes[candidate.setting.name]):
+            case, self._at = shape.case, shape.case.shape
+            figures = shape.time(candidate)
             self._lines.add(
-                **candidate.facts(), shape=case.shape, status=TIMED, weight=case.weight,
+                **candidate.facts(), shape=case.shape, status=TIMED,
                 bytes=case.size, flops=case.flops, **figures, **resources,
             )  # fmt: skip
             if place == 0 and figures["seconds"] > SLOW * figures["present_seconds"]:
                 return
-
-    def _shape(self, setting: Setting, place: int) -> Shape:
-        key = (setting.name, place)
-        if key not in self._shapes:
-            case = setting.cases[place]
-            self._lines.add(building=case.shape)
-            try:
-                self._shapes[key] = Shape(case, setting.present, self._device, self._timer)
-            finally:
-                self._lines.add(built=case.shape)
-        return self._shapes[key]
 
     def _fail(
         self, candidate: Candidate, status: str, reason: str, shape: str = "", **more: int
@@ -210,40 +207,21 @@ class Sweep:
             raise DeviceLost from error
 
 
-def hear_compiling(lines: Lines) -> None:
-    """A line for each kernel that isn't found compiled: all should be, where they are compiled
-    ahead."""
-    import triton
-
-    def heard(*, src: Any, cache_hit: bool, **_: Any) -> None:
-        if not cache_hit:
-            lines.add(missed=src.name)
-
-    triton.knobs.compilation.listener = heard
-
-
-def measure_limits(work: Path, timer: Timer, *, dry: bool) -> None:
-    """As the part of the GPU measurements does, in less time."""
-    if part_file(work, "limits").is_file():
-        return
-    extent = DRY_EXTENT if dry else GPU_EXTENT
-    job = Job(PARTS[0], work, work, 60.0, extent)
-    limits_part.bandwidth(job, timer)
-    for side in extent.matrix[:2]:
-        limits_part.products(job, timer, side)
-    job.end(DONE)
+def measure_limits(work: Path, *, dry: bool) -> None:
+    """As the GPU measurements do."""
+    if not part_file(work, "limits").is_file():
+        run_part(Job(PARTS[0], work, work, 60.0, DRY if dry else GPU))
 
 
 def main() -> int:
-    parser = process_parser("sweep")
-    parser.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
-    flags = parser.parse_args()
+    own = parser("sweep")
+    own.add_argument("--ahead", action="store_true", help="candidates are compiled beside")
+    flags = own.parse_args()
     if flags.parent is not None:
         die_with_parent(flags.parent)
     ends = time.monotonic() + flags.seconds
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     candidates = all_candidates(flags.kernels, dry=flags.dry)
-    timer = Timer(device, 1 if flags.dry else 15)
     # A graph's capture collects garbage first: what is here now isn't gone through again.
     gc.collect()
     gc.freeze()
@@ -253,17 +231,17 @@ def main() -> int:
         over = not flags.ahead or over_file(flags.work).exists()
         return {} if done is None and over else done
 
-    with torch.inference_mode():
-        measure_limits(flags.work, timer, dry=flags.dry)
-        lines = Lines(lines_file(flags.work))
-        if not lines.rows:
-            moves = {each.setting.name: each.setting.moves for each in candidates}
-            lines.add(candidates=[each.facts() for each in candidates], moves=moves)
-        hear_compiling(lines)
-        try:
-            Sweep(lines, device, timer, found, ends).run(candidates)
-        except DeviceLost:
-            return LOST
+    measure_limits(flags.work, dry=flags.dry)
+    lines = Lines(lines_file(flags.work))
+    if not lines.rows:
+        shared = {each.setting.name: each.setting.shared for each in candidates}
+        lines.add(candidates=[each.facts() for each in candidates], shared=shared)
+    sweep = Sweep(lines, device, Timer(device, 1 if flags.dry else 15), found, ends)
+    try:
+        with torch.inference_mode():
+            sweep.run(candidates)
+    except DeviceLost:
+        return LOST
     return 0
 
 

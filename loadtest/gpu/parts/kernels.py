@@ -1,0 +1,70 @@
+"""The kernels one by one: what is timed of them, in which shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from loadtest.gpu.extent import Extent
+from loadtest.gpu.job import Job
+from loadtest.gpu.parts import kernels_rows as by_row
+from loadtest.gpu.parts.cases import Case, time_cases
+from loadtest.gpu.parts.kernels_attention import chunk, decode
+from loadtest.gpu.parts.kernels_products import (
+    BFLOAT16,
+    FP8,
+    KINDS,
+    MATRIX,
+    Format,
+    gguf,
+    matrices,
+    packed,
+    product,
+)
+from loadtest.gpu.shapes import MODELS
+from penstock.model_config import ModelConfig
+
+
+def run(job: Job) -> None:
+    time_cases(job, CASES[job.part.name](job.extent, MODELS[job.extent.kernels]))
+
+
+def rows(extent: Extent, config: ModelConfig) -> Iterator[Case]:
+    for count in extent.rows:
+        for case in (by_row.norm, by_row.add_norm, by_row.gate, by_row.rotation):
+            yield case(config, count)
+    for kind in by_row.DRAWS:
+        yield by_row.draw(config, extent.sampled_rows, kind)
+    yield by_row.copies(config, extent.copied_blocks)
+
+
+def attention(extent: Extent, config: ModelConfig) -> Iterator[Case]:
+    for batch, context in extent.decode:
+        yield decode(config, batch, context)
+    for sequences, before, new in extent.chunks:
+        yield chunk(config, sequences, before, new)
+    yield decode(config, *extent.decode[0], invariant=True)
+    yield decode(config, *extent.decode[0], cache=torch.float8_e4m3fn)
+    yield chunk(config, *extent.chunks[0], invariant=True)
+
+
+def products(extent: Extent, config: ModelConfig) -> Iterator[Case]:
+    formats: list[tuple[str, Format, tuple[int, ...], tuple[str, ...]]] = [
+        # Nobody asks for the logits of thousands of rows.
+        ("invariant", BFLOAT16, extent.product_rows, ("qkv", MATRIX, "down")),
+        ("invariant", BFLOAT16, extent.product_rows[:-1], ("head",)),
+        *((f"int{bits} weights", packed(bits), extent.packed_rows, (MATRIX,)) for bits in (4, 8)),
+        *((f"{kind} weights", gguf(kind), extent.packed_rows, (MATRIX,)) for kind in KINDS),
+        ("fp8", FP8, extent.fp8_rows, (MATRIX,)),
+    ]
+    for name, form, counts, wanted in formats:
+        for matrix in wanted:
+            for count in counts:
+                case = product(form, count, *matrices(config)[matrix])
+                yield replace(case, op=f"linear, {name}", shape=f"{matrix}: {case.shape}")
+
+
+CASES = {"kernels-rows": rows, "kernels-attention": attention, "kernels-products": products}
+"""By the part's name."""
