@@ -50,6 +50,7 @@ class Work:
     output: int = 16  # tokens that it asks for
     each: int = 12  # requests of a group
     streams: int = 12  # at once
+    settle: bool = False  # whether the gateway knows of no load when a request comes
     runs: int = 3  # of each policy and pool
     policies: tuple[str, ...] = ("prefix", "least-loaded", "round-robin")
     pools: dict[str, int] = field(default_factory=lambda: {"roomy": 2048, "tight": 416})
@@ -77,7 +78,8 @@ SMOKE = Work(
     own=8,
     output=4,
     each=3,
-    streams=1,  # One after the other, so that what is found in the cache doesn't depend on speed.
+    streams=1,  # One after the other, and each only when the engine cores have told of the one
+    settle=True,  # before: so where it goes, and what is found, doesn't depend on speed.
     runs=1,
     policies=("prefix", "round-robin"),
     pools={"roomy": 256},
@@ -130,9 +132,9 @@ def one_run(work: Work, pool: str, blocks: int, policy: str, seed: int) -> Run:
     with Server(*serve) as server:
         wait_until(lambda: each_engine(server, "ready") == [True] * ENGINES, SETTLED)
         before = server.processor_time()
-        answers, seconds = asyncio.run(ask_all(server.url, work, seed))
+        answers, seconds = asyncio.run(ask_all(server, work, seed))
         processor = server.processor_time() - before
-        wait_until(lambda: sum(each_engine(server, "tokens_generated")) == work.tokens, SETTLED)
+        wait_told(server, work.tokens)
         shares = each_engine(server, "tokens_generated")
     waits = [answer.first for answer in answers]
     usages = [answer.events[-1]["usage"] for answer in answers]
@@ -155,7 +157,12 @@ def each_engine(server: Server, name: str) -> list[Any]:
     return [engine[name] for engine in state["engines"]]
 
 
-async def ask_all(url: str, work: Work, seed: int) -> tuple[list[Heard], float]:
+def wait_told(server: Server, tokens: int) -> None:
+    """Until the engine cores have told that they generated so many."""
+    wait_until(lambda: sum(each_engine(server, "tokens_generated")) == tokens, SETTLED)
+
+
+async def ask_all(server: Server, work: Work, seed: int) -> tuple[list[Heard], float]:
     """Every request of the work, and the seconds it took."""
     waiting = iter(prompts(work, seed))
     answers: list[Heard] = []
@@ -164,9 +171,11 @@ async def ask_all(url: str, work: Work, seed: int) -> tuple[list[Heard], float]:
     async def stream(client: httpx.AsyncClient) -> None:
         for prompt in waiting:
             answers.append(await listen(client, {"prompt": prompt, **body}))
+            if work.settle:
+                wait_told(server, len(answers) * work.output)
 
     begun = time.monotonic()
-    async with connected(url, work.streams) as client, asyncio.TaskGroup() as group:
+    async with connected(server.url, work.streams) as client, asyncio.TaskGroup() as group:
         for _ in range(work.streams):
             group.create_task(stream(client))
     return answers, time.monotonic() - begun

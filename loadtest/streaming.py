@@ -114,7 +114,8 @@ class Streams:
                 del self.since[seed]
 
     async def _listen(self, seed: int) -> None:
-        body, pieces, finish = self._body(seed), [], None
+        pieces: list[str] = []
+        body, finish = self._body(seed), None
         async for event in events(self._client, {**body, "seed": seed, "ignore_eos": True}):
             now = time.monotonic()
             (self.tally.gaps if pieces else self.tally.firsts).append(now - self.since[seed])

@@ -178,16 +178,22 @@ async def paused(system: Running, load: Load, options: argparse.Namespace) -> di
         wanted = front.samples[-1].tokens + load.total  # One more each, as a mean.
         os.kill(pid, signal.SIGCONT)
         since = time.monotonic()
-        came = await front.until(lambda each, wanted=wanted: each.tokens >= wanted, GOES_ON)
+        went_on = await _has_tokens(front, wanted)
         pauses.append(
             {
                 "victim": victim,
                 "seconds": seconds,
-                "went_on": came or front.outcome is not None,
+                "went_on": went_on,
                 "after_s": time.monotonic() - since,
             }
         )
     return {"pauses": pauses, "requests": load.total, **await front.result()}
+
+
+async def _has_tokens(front: Listening, wanted: int) -> bool:
+    """Whether so many came, or all that there are, while there was time."""
+    came = await front.until(lambda each: each.tokens >= wanted, GOES_ON)
+    return came or front.outcome is not None
 
 
 if __name__ == "__main__":

@@ -86,8 +86,12 @@ KINDS: dict[str, tuple[Maker, Maker]] = {
 
 def mix(tokens: int, size: int = STREAMS) -> list[Request]:
     """`size` different requests of `tokens` tokens, the kinds in turn."""
-    common = {"max_tokens": tokens, "ignore_eos": True, "stream": True}
-    common["stream_options"] = {"include_usage": True}
+    common = {
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     requests = []
     kinds = list(KINDS.items())
     for number in range(size):
