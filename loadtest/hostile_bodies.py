@@ -86,23 +86,18 @@ async def attack(url: str, body: bytes) -> tuple[int, float]:
     return int(line.split()[1]), seconds
 
 
-async def stream(url: str, model: str, number: int, tokens: int) -> tuple[list[float], str]:
+async def stream(url: str, number: int, tokens: int) -> tuple[list[float], str]:
     """Seconds between the chunks of a streamed completion, and its text."""
-    body = {
-        "model": model,
-        "prompt": f"Story number {number}: once upon a time",
-        "max_tokens": tokens,
-        "temperature": 1,
-        "seed": number,
-    }
+    prompt = f"Story number {number}: once upon a time"
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 1, "seed": number}
     async with connected(url, 1) as client:
         heard = await listen(client, body)
     return heard.gaps, "".join(event["choices"][0]["text"] for event in heard.events)
 
 
-async def streams(url: str, model: str, count: int, tokens: int) -> tuple[list[float], list[str]]:
+async def streams(url: str, count: int, tokens: int) -> tuple[list[float], list[str]]:
     """All gaps, and each stream's text."""
-    done = await asyncio.gather(*(stream(url, model, n, tokens) for n in range(count)))
+    done = await asyncio.gather(*(stream(url, n, tokens) for n in range(count)))
     return [gap for gaps, _ in done for gap in gaps], [text for _, text in done]
 
 
@@ -113,13 +108,13 @@ async def attack_on(url: str, told: dict[str, list[tuple[int, float]]]) -> None:
         told[name].append(await attack(url, body))
 
 
-async def compare(url: str, model: str, tokens: int) -> dict[str, Any]:
+async def compare(url: str, tokens: int) -> dict[str, Any]:
     """The figures of both runs. Raises RuntimeError for an answer that differs or isn't 4xx."""
-    await streams(url, model, 2, 8)
-    quiet, undisturbed = await streams(url, model, STREAMS, tokens)
+    await streams(url, 2, 8)
+    quiet, undisturbed = await streams(url, STREAMS, tokens)
     told: dict[str, list[tuple[int, float]]] = defaultdict(list)
     async with beside([attack_on(url, told)]):
-        loud, disturbed = await streams(url, model, STREAMS, tokens)
+        loud, disturbed = await streams(url, STREAMS, tokens)
     if undisturbed != disturbed:
         raise RuntimeError("a stream's text was another under attack")
     for name, answers in told.items():
@@ -168,7 +163,7 @@ def main() -> None:
     flags = command.parse_args()
     report = Report("hostile_bodies", PROGRAM, flags)
     with Server() as server:
-        figures = asyncio.run(compare(server.url, server.model, flags.tokens))
+        figures = asyncio.run(compare(server.url, flags.tokens))
     report.finish(figures, lambda facts: markdown(facts, figures), section="hostile-bodies")
 
 

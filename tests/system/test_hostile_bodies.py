@@ -20,8 +20,8 @@ MOST_SECONDS = 5.0
 
 
 async def test_they_are_refused_and_others_go_on(server: Server) -> None:
-    _, alone = await stream(server.url, server.model, 1, 300)
-    other = asyncio.create_task(stream(server.url, server.model, 1, 300))
+    _, alone = await stream(server.url, 1, 300)
+    other = asyncio.create_task(stream(server.url, 1, 300))
     gateway = server.child("gateway 0")
     for name, make in BODIES.items():
         body = make()
