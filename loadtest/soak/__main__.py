@@ -113,7 +113,7 @@ def measure(options: argparse.Namespace, warm_up: float) -> tuple[dict[str, Any]
         "losses": heard.problems,
         "tokens_of_a_stream": [shape.shortest, shape.longest],
         "tokens_per_s": heard.tokens / seconds,
-        "longest_gap_s": max(heard.gaps),
+        "longest_gap_s": max(heard.gaps, default=0.0),
         "fewest_open": memory.fewest_open(warm_up),
         "memory": memory.growths(warm_up, WINDOW),
     }
