@@ -9,9 +9,10 @@ status and how long the server took after its last byte.  Answers must be equal 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import itertools
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ if __name__ == "__main__":
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Facts, Report, parser
-from loadtest.streaming import connected, events
-from penstock.bench.load.report import markdown_table
+from loadtest.report.table import table
+from loadtest.streaming import beside, listen
 from testing.serving import Server
+from testing.streams.reading import connected
 
 PROGRAM = "loadtest/hostile_bodies.py"
+STREAMS = 8
 PIECE = 1 << 20
 MESSAGE = b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,'
 DEEP = 100_000
@@ -61,16 +64,12 @@ BODIES: dict[str, Callable[[], bytes]] = {
 """Each is answered by a 4xx."""
 
 
-def path_of(body: bytes) -> str:
-    """The endpoint that a body is meant for."""
-    chat = body.startswith((b'{"messages"', b"{}"))
-    return "/v1/chat/completions" if chat else "/v1/completions"
-
-
-async def attack(port: int, body: bytes, path: str) -> tuple[int, float]:
+async def attack(url: str, body: bytes) -> tuple[int, float]:
     """Status, and seconds from the last byte sent (or the answer's being there before) to the
     answer's first byte."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    path = "/v1/chat/completions" if body.startswith(b'{"messages"') else "/v1/completions"
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     answer = asyncio.create_task(reader.readline())
     try:
@@ -87,55 +86,42 @@ async def attack(port: int, body: bytes, path: str) -> tuple[int, float]:
     return int(line.split()[1]), seconds
 
 
-async def stream(port: int, model: str, number: int, tokens: int) -> tuple[list[float], str]:
-    """Seconds between the chunks of a streamed completion, and a digest of its text."""
-    body = {
-        "model": model,
-        "prompt": f"Story number {number}: once upon a time",
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "temperature": 1,
-        "seed": number,
-    }
-    gaps, text, last = [], hashlib.sha256(), 0.0
-    async with connected(f"http://127.0.0.1:{port}", 1) as client:
-        async for event in events(client, body):
-            at = time.perf_counter()
-            gaps += [at - last] if last else []
-            last = at
-            text.update(event["choices"][0]["text"].encode())
-    return gaps, text.hexdigest()
+async def stream(url: str, number: int, tokens: int) -> tuple[list[float], str]:
+    """Seconds between the chunks of a streamed completion, and its text."""
+    prompt = f"Story number {number}: once upon a time"
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 1, "seed": number}
+    async with connected(url, 1) as client:
+        heard = await listen(client, body)
+    return heard.gaps, "".join(event["choices"][0]["text"] for event in heard.events)
 
 
-async def streams(port: int, model: str, count: int, tokens: int) -> tuple[list[float], list[str]]:
-    """All gaps, and each stream's digest."""
-    done = await asyncio.gather(*(stream(port, model, n, tokens) for n in range(count)))
-    return [gap for gaps, _ in done for gap in gaps], [digest for _, digest in done]
+async def streams(url: str, count: int, tokens: int) -> tuple[list[float], list[str]]:
+    """All gaps, and each stream's text."""
+    done = await asyncio.gather(*(stream(url, n, tokens) for n in range(count)))
+    return [gap for gaps, _ in done for gap in gaps], [text for _, text in done]
 
 
-async def attack_for_ever(port: int, told: dict[str, list[tuple[int, float]]]) -> None:
+async def attack_on(url: str, told: dict[str, list[tuple[int, float]]]) -> None:
+    """All bodies, again and again. told: by name, what `attack` gave."""
     bodies = {name: make() for name, make in BODIES.items()}
-    while True:
-        for name, body in bodies.items():
-            told.setdefault(name, []).append(await attack(port, body, path_of(body)))
+    for name, body in itertools.cycle(bodies.items()):
+        told[name].append(await attack(url, body))
 
 
-async def compare(port: int, model: str, count: int, tokens: int) -> dict[str, Any]:
+async def compare(url: str, tokens: int) -> dict[str, Any]:
     """The figures of both runs. Raises RuntimeError for an answer that differs or isn't 4xx."""
-    await streams(port, model, 2, 8)
-    quiet, undisturbed = await streams(port, model, count, tokens)
-    told: dict[str, list[tuple[int, float]]] = {}
-    attacker = asyncio.create_task(attack_for_ever(port, told))
-    loud, disturbed = await streams(port, model, count, tokens)
-    attacker.cancel()
-    await asyncio.gather(attacker, return_exceptions=True)
+    await streams(url, 2, 8)
+    quiet, undisturbed = await streams(url, STREAMS, tokens)
+    told: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    async with beside([attack_on(url, told)]):
+        loud, disturbed = await streams(url, STREAMS, tokens)
     if undisturbed != disturbed:
         raise RuntimeError("a stream's text was another under attack")
     for name, answers in told.items():
         if any(not 400 <= status < 500 for status, _ in answers):
             raise RuntimeError(f"{name}: {answers}")
     return {
-        "streams": count,
+        "streams": STREAMS,
         "tokens": tokens,
         "without": distribution(quiet, 1000),
         "with": distribution(loud, 1000),
@@ -150,34 +136,35 @@ def answered(answers: list[tuple[int, float]]) -> dict[str, float]:
     return {**figures, "median_ms": times["p50"], "max_ms": times["max"]}
 
 
-def tables(facts: Facts, figures: dict[str, Any]) -> str:
-    names = ("p50", "p90", "p99", "max")
-    gaps = [
-        [f"{label} attack", *(f"{figures[label][name]:.1f}" for name in names)]
-        for label in ("without", "with")
-    ]
-    bodies = [
-        [name, str(b["status"]), str(b["sent"]), f"{b['median_ms']:.1f}", f"{b['max_ms']:.1f}"]
-        for name, b in figures["bodies"].items()
-    ]
+GAPS = {"": "{name} attack", **{name: f"{{{name}:.1f}}" for name in ("p50", "p90", "p99", "max")}}
+ANSWERS = {
+    "body": "{name}",
+    "status": "{status}",
+    "times": "{sent}",
+    "median": "{median_ms:.1f}",
+    "max": "{max_ms:.1f}",
+}
+
+
+def markdown(facts: Facts, figures: dict[str, Any]) -> str:
+    gaps = table(GAPS, [{"name": name, **figures[name]} for name in ("without", "with")])
+    bodies = table(ANSWERS, [{"name": name, **b} for name, b in figures["bodies"].items()])
     return (
         f"{machine_line(facts)}\n\nBetween two chunks of one of {figures['streams']} streams, "
-        f"ms:\n\n{markdown_table(['', *names], gaps)}\n"
+        f"ms:\n\n{gaps}\n"
         "From a body's last byte to the answer's first (the client's own turn included), ms:\n\n"
-        + markdown_table(["body", "status", "times", "median", "max"], bodies)
+        f"{bodies}"
     )
 
 
 def main() -> None:
     command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--streams", type=int, default=8)
-    command.add_argument("--tokens", type=int, default=400)
+    command.add_argument("--tokens", type=int, default=400, help="of each stream")
     flags = command.parse_args()
     report = Report("hostile_bodies", PROGRAM, flags)
     with Server() as server:
-        port = int(server.url.rpartition(":")[2])
-        figures = asyncio.run(compare(port, server.model, flags.streams, flags.tokens))
-    report.finish(figures, lambda facts: tables(facts, figures), section="hostile-bodies")
+        figures = asyncio.run(compare(server.url, flags.tokens))
+    report.finish(figures, lambda facts: markdown(facts, figures), section="hostile-bodies")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How long a light tenant waits for its first token under another's flood, on the real model.
 
     python -m loadtest.light_tenant                # some four minutes
-    python -m loadtest.light_tenant --asks 20 --output /tmp/light
+    python -m loadtest.light_tenant --asks 20 --output FOLDER
 
 With `--scheduling-policy fair` its p99 may exceed that alone by twice the bound on a step's time.
 That bound is the time of a step that is full: here a prompt of the whole budget, asked for alone.
@@ -10,17 +10,18 @@ That bound is the time of a step that is full: here a prompt of the whole budget
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
-import time
 
 import httpx
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Facts, Report, parser
-from loadtest.streaming import connected, events, prompt_ids
-from penstock.bench.load.report import markdown_table
+from loadtest.report.table import table
+from loadtest.streaming import beside, listen, prompt_ids
 from testing.serving import Server
+from testing.streams.reading import connected
 
 PROGRAM = "-m loadtest.light_tenant"
 BUDGET = 256
@@ -28,6 +29,13 @@ SERVE = ("--scheduling-policy", "fair", "--max-num-batched-tokens", str(BUDGET))
 SERVE += ("--max-num-seqs", "16", "--max-model-len", "1024")
 FLOOD = 40
 """Streams of the heavy tenant, each asking again as soon as it ended."""
+COLUMNS = {
+    "ms to the light tenant's first token": "{name}",
+    "asked": "{count}",
+    "p50": "{p50:.0f}",
+    "p99": "{p99:.0f}",
+    "max": "{max:.0f}",
+}
 
 
 def main() -> int:
@@ -42,7 +50,7 @@ def main() -> int:
     allowed = figures["alone"]["p99"] + 2 * figures["full step"]["p50"]
     report.finish(
         {"serve": SERVE, "figures": figures, "allowed": allowed, "waits": waits},
-        lambda facts: table(facts, figures, allowed),
+        lambda facts: markdown(facts, waits, allowed),
     )
     return 0 if figures["under the flood"]["p99"] <= allowed else 1
 
@@ -53,46 +61,30 @@ async def measure(url: str, asks: int) -> dict[str, list[float]]:
         await wait_of(light, 30, 1)
         alone = [await wait_of(light, 30, 10 + i) for i in range(asks)]
         full = [await wait_of(light, BUDGET, 1000 + i) for i in range(20)]
-        flood = [asyncio.create_task(stream_on(heavy, number)) for number in range(FLOOD)]
-        await asyncio.sleep(3)
-        beside = []
-        for i in range(asks):
-            beside.append(await wait_of(light, 30, 2000 + i))
-            await asyncio.sleep(0.2)
-        for task in flood:
-            task.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-    return {"alone": alone, "full step": full, "under the flood": beside}
+        flooded = []
+        async with beside(ask_on(heavy, number) for number in range(FLOOD)):
+            await asyncio.sleep(3)
+            for i in range(asks):
+                flooded.append(await wait_of(light, 30, 2000 + i))
+                await asyncio.sleep(0.2)
+    return {"alone": alone, "full step": full, "under the flood": flooded}
 
 
-async def stream_on(client: httpx.AsyncClient, number: int) -> None:
+async def ask_on(client: httpx.AsyncClient, number: int) -> None:
     """One stream after the other."""
-    while True:
-        number += FLOOD
-        prompt = prompt_ids(200, 10_000 + number)
-        async for _ in events(client, {"prompt": prompt, "max_tokens": 300, "ignore_eos": True}):
-            pass
+    for salt in itertools.count(10_000 + number, FLOOD):
+        await listen(client, {"prompt": prompt_ids(200, salt), "max_tokens": 300})
 
 
 async def wait_of(client: httpx.AsyncClient, length: int, salt: int) -> float:
     """Seconds to the first token of a short answer to a prompt of `length` tokens."""
-    before, first = time.monotonic(), None
-    body = {"prompt": prompt_ids(length, salt), "max_tokens": 2, "ignore_eos": True}
-    async for _ in events(client, body):
-        first = first or time.monotonic() - before
-    if first is None:
-        raise RuntimeError("an answer without a token")
-    return first
+    return (await listen(client, {"prompt": prompt_ids(length, salt), "max_tokens": 2})).first
 
 
-def table(facts: Facts, figures: dict[str, dict[str, float]], allowed: float) -> str:
-    cells = [
-        [name, str(int(row["count"])), *(f"{1e3 * row[key]:.0f}" for key in ("p50", "p99", "max"))]
-        for name, row in figures.items()
-    ]
-    head = ["ms to the light tenant's first token", "asked", "p50", "p99", "max"]
+def markdown(facts: Facts, waits: dict[str, list[float]], allowed: float) -> str:
+    rows = [{"name": name, **distribution(values, 1000)} for name, values in waits.items()]
     return (
-        f"{machine_line(facts)}\n\n{markdown_table(head, cells)}\n\n"
+        f"{machine_line(facts)}\n\n{table(COLUMNS, rows)}\n\n"
         f"Allowed under the flood: p99 alone + 2 full steps = {1e3 * allowed:.0f} ms.\n"
     )
 

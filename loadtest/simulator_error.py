@@ -1,7 +1,7 @@
 """How far `penstock simulate` is from a real run on this machine.
 
     python -m loadtest.simulator_error                    # some two minutes
-    python -m loadtest.simulator_error --requests 60 --rates 2 --output /tmp/error
+    python -m loadtest.simulator_error --requests 60 --rates 2 --output FOLDER
 
 Two recorded runs of a real engine for each rate, on different traces: the step's cost is fitted to
 the first ones together, and the second ones are simulated with it.  Latencies of the real runs are
@@ -17,8 +17,9 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,14 +28,14 @@ from loadtest.report.files import Report, parser
 from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig
+from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import RecordingFile, replay
 from penstock_engine.simulate.cost import FittedCost
 from penstock_engine.simulate.fit import fit_cost, measured_steps
-from penstock_engine.simulate.histogram import LatencyHistogram
-from penstock_engine.simulate.metrics import Slo
+from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.recorded import Traffic
-from penstock_engine.simulate.report import Latency, latency, report_of
+from penstock_engine.simulate.report import Latency, latency
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
@@ -43,7 +44,6 @@ PROGRAM = "loadtest/simulator_error.py"
 BLOCKS = 4096
 VOCAB = (1000, 40_000)
 """Token ids of prompts: ordinary ones of the default model."""
-
 SLO = Slo(1.0, 0.1)
 
 
@@ -66,9 +66,22 @@ class Cell(msgspec.Struct):
     simulated: Figures
 
 
+@dataclass(frozen=True)
+class RealRun:
+    rate: float
+    trace: list[TraceRequest]
+    client: Figures
+    logs: list[Path]  # its recording
+
+
 def main(arguments: list[str] | None = None) -> int:
     """0, or 1 where a recording didn't replay to the same decisions."""
-    options = build_parser().parse_args(arguments)
+    command = parser("-m loadtest.simulator_error", __doc__.splitlines()[0], section=True)
+    add = command.add_argument
+    add("--rates", type=float, nargs="+", default=[1.5, 3.0, 4.5], help="requests per second")
+    add("--requests", type=int, default=100, help="of each run")
+    add("--answer", type=int, default=48, help="median tokens of an answer")
+    options = command.parse_args(arguments)
     report = Report("simulator_error", PROGRAM, options, arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as folder:
         cells, fitted, alike = measure(Path(folder), options)
@@ -80,101 +93,76 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if alike else 1
 
 
-def build_parser() -> Any:
-    made = parser("-m loadtest.simulator_error", __doc__.splitlines()[0], section=True)
-    add = made.add_argument
-    add("--model", default=None, help="default: the engine's own")
-    add("--rates", type=float, nargs="+", default=[1.5, 3.0, 4.5], help="requests per second")
-    add("--requests", type=int, default=100, help="of each run")
-    add("--prompt", type=int, default=96, help="median tokens of a prompt")
-    add("--answer", type=int, default=48, help="median tokens of an answer")
-    return made
-
-
 def measure(folder: Path, options: argparse.Namespace) -> tuple[list[Cell], FittedCost, bool]:
     """All runs; whether each recording replays alike."""
-    runs: list[tuple[float, Path, list[TraceRequest], Figures]] = []
-    for rate in options.rates:
-        for seed in (1, 2):
-            trace = make_trace(options, rate, seed)
-            place = folder / f"{rate:g}-{seed}"
-            runs.append((rate, place, trace, asyncio.run(real_run(options.model, place, trace))))
-    logs = {place: log_files([str(place)]) for _, place, _, _ in runs}
-    alike = all(replay(path).difference is None for paths in logs.values() for path in paths)
-    fitted = fit_cost(measured_steps(path for _, place, _, _ in runs[::2] for path in logs[place]))
+    runs = [real_run(folder, rate, seed, options) for rate in options.rates for seed in (1, 2)]
+    alike = all(replay(path).difference is None for run in runs for path in run.logs)
+    fitted = fit_cost(measured_steps(path for run in runs[::2] for path in run.logs))
     cells = [
-        Cell(
-            rate,
-            len(trace),
-            client,
-            engine_figures(logs[place]),
-            simulated(trace, real_config(logs[place][0]), fitted),
-        )
-        for rate, place, trace, client in runs[1::2]
+        Cell(run.rate, len(run.trace), run.client, recorded(run), simulated(run, fitted))
+        for run in runs[1::2]
     ]
     return cells, fitted, alike
 
 
-def make_trace(options: argparse.Namespace, rate: float, seed: int) -> list[TraceRequest]:
+def real_run(folder: Path, rate: float, seed: int, options: argparse.Namespace) -> RealRun:
+    """Serves a trace, and records it."""
     made = Synthetic(
         rate=rate,
         requests=options.requests,
-        prompt=options.prompt,
+        prompt=96,
         max_prompt=1024,
         output=options.answer,
         max_output=256,
         seed=seed,
     )
-    return list(synthetic(made))
+    trace, place = list(synthetic(made)), folder / f"{rate:g}-{seed}"
+    client = asyncio.run(served(place, trace))
+    return RealRun(rate, trace, client, log_files([str(place)]))
 
 
-async def real_run(model: str | None, folder: Path, trace: list[TraceRequest]) -> Figures:
-    """Serves the trace, recorded; what its front end saw."""
-    settings: dict[str, Any] = {"record_dir": str(folder), "num_kv_blocks": BLOCKS}
-    rng = random.Random(len(trace))
-    ttft, itl, e2e = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
-    tokens = 0
-
-    async def one(llm: AsyncLLM, request: TraceRequest, prompt: list[int], begun: float) -> float:
-        nonlocal tokens
-        due = begun + request.at
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-        params = SamplingParams(max_tokens=request.output_tokens, ignore_eos=True, temperature=0)
-        seen, last = 0, due
-        async for output in llm.generate({"prompt_token_ids": prompt}, params):
-            at, count = time.monotonic(), len(output.outputs[0].token_ids)
-            if count > seen:
-                if not seen:
-                    # What comes with the first token comes no time after it.
-                    ttft.add(at - due)
-                    seen, last = 1, at
-                if count > seen:
-                    itl.add((at - last) / (count - seen), count - seen)
-                seen, last = count, at
-        e2e.add(last - due)
-        tokens += seen
-        return last
-
-    async with AsyncLLM(model, **settings) as llm:
-        prompts = [[rng.randrange(*VOCAB) for _ in range(one.num_prompt)] for one in trace]
+async def served(folder: Path, trace: list[TraceRequest]) -> Figures:
+    """What the front end saw."""
+    metrics, rng = Metrics(SLO), random.Random(len(trace))
+    prompts = [[rng.randrange(*VOCAB) for _ in range(one.num_prompt)] for one in trace]
+    async with AsyncLLM(record_dir=str(folder), num_kv_blocks=BLOCKS) as llm:
         begun = time.monotonic() + 0.5
-        ends = await asyncio.gather(
-            *(
-                one(llm, request, prompt, begun)
-                for request, prompt in zip(trace, prompts, strict=True)
-            )
-        )
-    seconds = max(ends) - begun - trace[0].at
-    return Figures(tokens / seconds, latency(ttft), latency(itl), latency(e2e))
+        async with asyncio.TaskGroup() as group:
+            for request, prompt in zip(trace, prompts, strict=True):
+                group.create_task(ask(llm, request, prompt, begun + request.at, metrics))
+    return figures(metrics, begun + trace[0].at)
 
 
-def engine_figures(paths: list[Path]) -> Figures:
+async def ask(
+    llm: AsyncLLM, request: TraceRequest, prompt: list[int], due: float, metrics: Metrics
+) -> None:
+    """One request, when it is due; tells the metrics what comes."""
+    await asyncio.sleep(max(0.0, due - time.monotonic()))
+    params = SamplingParams(max_tokens=request.output_tokens, ignore_eos=True, temperature=0)
+    opened = Open(due, len(prompt), request.tenant)
+
+    async for output in llm.generate({"prompt_token_ids": prompt}, params):
+        (answer,) = output.outputs
+        new = list(answer.token_ids[opened.tokens :])
+        # What comes with the first token comes no time after it.
+        cut = 0 if opened.tokens else 1
+        first = SequenceOutput(0, 0, new[:cut])
+        others = SequenceOutput(0, 0, new[cut:], finish=answer.finish_reason)
+        metrics.outputs(Outputs([first, others]), {0: opened}, time.monotonic())
+
+
+def recorded(run: RealRun) -> Figures:
+    """By the engine's own clock."""
     traffic = Traffic(SLO)
-    for path in paths:
+    for path in run.logs:
         traffic.read(path)
-    metrics, begun = traffic.metrics, traffic.begun
-    rate = metrics.output_tokens / (metrics.last - begun)
-    return Figures(rate, latency(metrics.ttft), latency(metrics.itl), latency(metrics.e2e))
+    return figures(traffic.metrics, traffic.begun)
+
+
+def simulated(run: RealRun, fitted: FittedCost) -> Figures:
+    simulation = Simulation(real_config(run.logs[0]), SimulationOptions(cost=fitted.cost))
+    simulation.run(run.trace)
+    return figures(simulation.metrics, run.trace[0].at)
 
 
 def real_config(path: Path) -> EngineConfig:
@@ -185,12 +173,13 @@ def real_config(path: Path) -> EngineConfig:
     return msgspec.structs.replace(facts.config, model=model)
 
 
-def simulated(trace: list[TraceRequest], config: EngineConfig, fitted: FittedCost) -> Figures:
-    simulation = Simulation(config, SimulationOptions(cost=fitted.cost))
-    simulation.run(trace)
-    report = report_of(simulation)
-    rate = report.output_tokens / (report.seconds - trace[0].at)
-    return Figures(rate, report.ttft, report.itl, report.e2e)
+def figures(metrics: Metrics, begun: float) -> Figures:
+    rate = metrics.output_tokens / (metrics.last - begun)
+    return Figures(rate, latency(metrics.ttft), latency(metrics.itl), latency(metrics.e2e))
+
+
+LATENCIES = {"to the first token": "ttft", "between tokens": "itl", "end to end": "e2e"}
+HEAD = ["figure", "client", "engine", "simulated", "to engine", "to client"]
 
 
 def words(fitted: FittedCost, cells: list[Cell]) -> str:
@@ -203,30 +192,23 @@ def words(fitted: FittedCost, cells: list[Cell]) -> str:
         f"{fitted.steps:,} steps of other runs, median error {fitted.error_percent:.1f} %.",
     ]
     for cell in cells:
-        rows = [_row("output tokens/s", cell, lambda figures: figures.tokens_per_second)]
-        for name, field in (
-            ("to the first token", "ttft"),
-            ("between tokens", "itl"),
-            ("end to end", "e2e"),
-        ):
-            for percentile in ("p50", "p90", "p99"):
-                rows.append(
-                    _row(
-                        f"{name}, {percentile}, ms",
-                        cell,
-                        lambda figures, f=field, p=percentile: getattr(getattr(figures, f), p),
-                    )
-                )
-        header = ["figure", "client", "engine", "simulated", "to engine", "to client"]
         lines.append(f"**{cell.rate:g} requests/s** ({cell.requests} requests)")
-        lines.append(markdown_table(header, rows))
+        lines.append(markdown_table(HEAD, list(rows(cell))))
     return "\n\n".join(lines)
 
 
-def _row(name: str, cell: Cell, value: Any) -> list[str]:
-    client, engine, made = value(cell.client), value(cell.engine), value(cell.simulated)
-    errors = [f"{100 * (made / real - 1):+.1f} %" for real in (engine, client)]
-    return [name, f"{client:,.1f}", f"{engine:,.1f}", f"{made:,.1f}", *errors]
+def rows(cell: Cell) -> Iterator[list[str]]:
+    told = (cell.client, cell.engine, cell.simulated)
+    yield row("output tokens/s", *(each.tokens_per_second for each in told))
+    for name, field in LATENCIES.items():
+        for percentile in ("p50", "p90", "p99"):
+            values = (getattr(getattr(each, field), percentile) for each in told)
+            yield row(f"{name}, {percentile}, ms", *values)
+
+
+def row(name: str, client: float, engine: float, simulated: float) -> list[str]:
+    errors = [f"{100 * (simulated / real - 1):+.1f} %" for real in (engine, client)]
+    return [name, *(f"{value:,.1f}" for value in (client, engine, simulated)), *errors]
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 The same prompts with and without a JSON schema, as many tokens each: processor time of all
 processes for each token, and its difference.  Beside it the grammar alone, in this process:
 compiling it, and one step of its matcher (a token taken, the next mask computed).  Every completed
-answer is judged by the jsonschema package.  Results go to results/structured.json and .md.
+answer is judged by the jsonschema package.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -19,114 +20,89 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import jsonschema
-import psutil
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import percentile
 from loadtest.report.files import Facts, Report, parser
-from penstock import LLM, SamplingParams, StructuredOutputs
+from penstock import LLM, CompletionOutput, SamplingParams, StructuredOutputs
 from penstock.bench.load.report import markdown_table
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.compile import Library
 from testing import random_schemas
+from testing.processes import processor_seconds
 
 PROGRAM = "loadtest/structured.py"
+MODEL = "smollm2-135m"
 
 
 def main() -> None:
     command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--model", default="smollm2-135m")
     command.add_argument("--schemas", type=int, default=200, help="random ones, a request each")
-    command.add_argument("--max-tokens", type=int, default=300)
     flags = command.parse_args()
     report = Report("structured", PROGRAM, flags)
-    schemas = [random_schemas.schema(seed) for seed in range(flags.schemas)]
-    figures = measure(flags.model, schemas, flags.max_tokens)
+    figures = measure([random_schemas.schema(seed) for seed in range(flags.schemas)])
     report.finish({"figures": figures}, lambda facts: table(facts, figures), section="structured")
 
 
-def measure(model: str, schemas: list[dict[str, Any]], most: int) -> dict[str, float]:
+def measure(schemas: list[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of the processor for each token, masked and not; microseconds of the grammar."""
     prompts = [f"A JSON value for {json.dumps(schema)}: " for schema in schemas]
-    with LLM(model, max_model_len=4096) as llm:
-        llm.generate(prompts[:2], SamplingParams(max_tokens=8), use_tqdm=False)
-        masked_params = [
-            SamplingParams(
-                temperature=1.0,
-                seed=seed,
-                max_tokens=most,
-                structured_outputs=StructuredOutputs(json=schema),
-            )
-            for seed, schema in enumerate(schemas)
-        ]
+    masks = [{"structured_outputs": StructuredOutputs(json=schema)} for schema in schemas]
+    with LLM(MODEL, max_model_len=4096) as llm:
         # Once to compile: what is measured is what a token costs.
-        llm.generate(prompts, [shorter(p) for p in masked_params], use_tqdm=False)
-        masked, outputs = timed(llm, prompts, masked_params)
-        answers = [output.outputs[0] for output in outputs]
+        timed(llm, prompts, [{**mask, "max_tokens": 1} for mask in masks])
+        masked, answers = timed(llm, prompts, [{**mask, "max_tokens": 300} for mask in masks])
         lengths = [len(answer.token_ids) for answer in answers]
-        plain_params = [
-            SamplingParams(temperature=1.0, seed=seed, max_tokens=length, ignore_eos=True)
-            for seed, length in enumerate(lengths)
-        ]
-        plain, _ = timed(llm, prompts, plain_params)
-    ended = [a.finish_reason == "stop" for a in answers]
-    valid = sum(
+        free = [{"max_tokens": length, "ignore_eos": True} for length in lengths]
+        plain, _ = timed(llm, prompts, free)
+    completed = [
         is_valid(schema, answer.text)
-        for schema, answer, done in zip(schemas, answers, ended, strict=True)
-        if done
-    )
+        for schema, answer in zip(schemas, answers, strict=True)
+        if answer.finish_reason == "stop"
+    ]
     tokens = sum(lengths)
     return {
         "requests": len(schemas),
-        "completed": sum(ended),
-        "valid": valid,
+        "completed": len(completed),
+        "valid": sum(completed),
         "tokens": tokens,
         "masked_ms": 1000 * masked / tokens,
         "unmasked_ms": 1000 * plain / tokens,
-        **grammar_alone(model, schemas, [list(answer.token_ids) for answer in answers]),
+        **grammar_alone(schemas, [list(answer.token_ids) for answer in answers]),
     }
 
 
-def shorter(params: SamplingParams) -> SamplingParams:
-    return SamplingParams(max_tokens=1, structured_outputs=params.structured_outputs)
+def timed(
+    llm: LLM, prompts: list[str], fields: list[dict[str, Any]]
+) -> tuple[float, list[CompletionOutput]]:
+    """Seconds of the processor that all processes took, and the answers.
 
-
-def timed(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> tuple[float, list[Any]]:
-    """Seconds of the processor that all processes took, and the outputs."""
-    before = processor_seconds()
+    fields: of each prompt's sampling parameters.
+    """
+    params = [SamplingParams(temperature=1.0, seed=i, **each) for i, each in enumerate(fields)]
+    before = processor_seconds(os.getpid())
     outputs = llm.generate(prompts, params, use_tqdm=False)
-    return processor_seconds() - before, outputs
-
-
-def processor_seconds() -> float:
-    """Of this process and its descendants."""
-    me = psutil.Process()
-    times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
-    return sum(t.user + t.system for t in times)
+    return processor_seconds(os.getpid()) - before, [output.outputs[0] for output in outputs]
 
 
 def is_valid(schema: dict[str, Any], text: str) -> bool:
     try:
-        jsonschema.Draft202012Validator(schema).validate(json.loads(text))
-    except (ValueError, jsonschema.ValidationError):
+        return bool(jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)))
+    except ValueError:
         return False
-    return True
 
 
-def grammar_alone(
-    model: str, schemas: list[dict[str, Any]], answers: list[list[int]]
-) -> dict[str, float]:
+def grammar_alone(schemas: list[dict[str, Any]], answers: list[list[int]]) -> dict[str, float]:
     """Compiling each schema, and following each answer."""
-    folder = prepare(model)
-    manifest = load_manifest(folder)
-    eos = manifest.generation.eos_token_ids
-    library = Library(folder / "tokenizer.json", manifest.config.vocab_size, eos)
+    folder = prepare(MODEL)
+    about = load_manifest(folder)
+    eos = about.generation.eos_token_ids
+    library = Library(folder / "tokenizer.json", about.config.vocab_size, eos)
     compiles, steps = [], []
     for schema, tokens in zip(schemas, answers, strict=True):
         begun = time.process_time()
-        source = library.source(Grammar("json_schema", json.dumps(schema)))
-        matcher = library.matcher(source)
+        matcher = library.matcher(library.source(Grammar("json_schema", json.dumps(schema))))
         matcher.compute_bitmask()
         compiles.append(time.process_time() - begun)
         for token in tokens:

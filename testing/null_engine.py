@@ -26,7 +26,6 @@ from penstock.protocol.to_frontend import (
     Limits,
     Outputs,
     SequenceOutput,
-    Status,
     ToFrontend,
     Welcome,
 )
@@ -34,6 +33,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock.transport.events import Opened, Received
 from penstock.transport.session_server import SessionServer
 from testing.board import Board
+from testing.scripted_engine import STATUS, WELCOME
 
 MODEL = "smollm2-135m"
 WORD = " then"
@@ -43,26 +43,11 @@ PACE = 0.0002
 
 
 class NullEngine:
-    """rate: tokens a second of all streams together; 0: as fast as they are read, with `window`
-    tokens of each stream on their way at most.  group: streams in one step, at most."""
-
-    def __init__(
-        self,
-        endpoint: str,
-        board: Board,
-        *,
-        streams: int,
-        tokens: int,
-        rate: float,
-        window: int,
-        group: int,
-    ) -> None:
-        self._window = window
-        self._board = board
-        self._streams, self._tokens, self._rate = streams, tokens, rate
-        self._hub: SessionServer[FromFrontend] = SessionServer(
+    def __init__(self, flags: argparse.Namespace, board: Board) -> None:
+        self._flags, self._board = flags, board
+        self._server: SessionServer[FromFrontend] = SessionServer(
             zmq.Context(),
-            endpoint,
+            flags.endpoint,
             msgspec.msgpack.Decoder(FromFrontend),
             TransportSettings(),
             BOOT,
@@ -74,7 +59,8 @@ class NullEngine:
         self._session = b""
         self._requests: dict[int, int] = {}
         """Request numbers by the streams' own, which their seeds tell."""
-        self._groups = [range(a, min(a + group, streams)) for a in range(0, streams, group)]
+        starts = range(0, flags.streams, flags.group)
+        self._groups = [range(a, min(a + flags.group, flags.streams)) for a in starts]
         self._status_due = 0.0
 
     def _one_token(self) -> int:
@@ -84,7 +70,7 @@ class NullEngine:
 
     def run(self) -> None:
         """Until the board says that the client has read everything."""
-        turn, turns = 0, self._tokens * len(self._groups)
+        turn, turns = 0, self._flags.tokens * len(self._groups)
         begun = 0.0
         while not self._board.ended:
             self._listen()
@@ -101,15 +87,16 @@ class NullEngine:
             turn += 1
 
     def _due(self, turn: int, begun: float) -> float:
+        streams, rate = self._flags.streams, self._flags.rate
         round_, group = divmod(turn, len(self._groups))
-        if self._rate:
-            return begun + (round_ + group / len(self._groups)) * self._streams / self._rate
-        unread = round_ * self._streams + self._groups[group].start - self._board.received
-        return 0.0 if unread < self._window * self._streams else float("inf")
+        if rate:
+            return begun + (round_ + group / len(self._groups)) * streams / rate
+        unread = round_ * streams + self._groups[group].start - self._board.received
+        return 0.0 if unread < self._flags.window * streams else float("inf")
 
     def _give(self, turn: int) -> None:
         number, group = divmod(turn, len(self._groups))
-        finish = "length" if number == self._tokens - 1 else None
+        finish = "length" if number == self._flags.tokens - 1 else None
         cached = 0 if number == 0 else None
         outputs = [
             SequenceOutput(
@@ -122,11 +109,11 @@ class NullEngine:
 
     def _listen(self) -> None:
         now = time.monotonic()
-        for event in self._hub.poll(now):
+        for event in self._server.poll(now):
             match event:
                 case Opened(session, Hello()):
                     self._session = session
-                    self._hub.send(session, self._welcome(), self._frames)
+                    self._server.send(session, self._welcome(), self._frames)
                     self._status_due = 0.0
                 case Received(_, Submit() as submit):
                     self._requests[submit.sampling.seed] = submit.request
@@ -134,57 +121,46 @@ class NullEngine:
                     self._board.submitted = len(self._requests)
         if self._session and now >= self._status_due:
             self._status_due = now + TransportSettings().beat_interval
-            self._send(self._status())
+            self._send(msgspec.structs.replace(STATUS, running=len(self._requests)))
 
     def _send(self, message: ToFrontend) -> None:
-        self._hub.send(self._session, message)
+        self._server.send(self._session, message)
 
     def _welcome(self) -> Welcome:
-        return Welcome(
-            version=1,
+        limits = Limits(
+            max_model_len=1_000_000,
+            vocab_size=self._facts.config.vocab_size,
+            max_waiting_requests=100_000,
+            max_num_seqs=256,
+        )
+        return msgspec.structs.replace(
+            WELCOME,
             boot=BOOT.hex(),
             model="null",
             digest="null",
-            created=0,
-            limits=Limits(
-                max_model_len=1_000_000,
-                vocab_size=self._facts.config.vocab_size,
-                max_waiting_requests=100_000,
-                max_num_seqs=256,
-            ),
+            limits=limits,
             generation=self._facts.generation,
-            add_bos=False,
-            seed=None,
         )
-
-    def _status(self) -> Status:
-        return Status(
-            ready=True, reason="", fingerprint="null", waiting=0, running=len(self._requests),
-            blocks_total=1, blocks_free=1, block_size=16, steps=0, preemptions=0, frontends=1,
-            workers=1,
-        )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("endpoint")
-    parser.add_argument("board", type=Path)
-    parser.add_argument("--streams", type=int, required=True)
-    parser.add_argument("--tokens", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0)
-    parser.add_argument("--window", type=int, default=2)
-    parser.add_argument("--group", type=int, default=256)
+    add = parser.add_argument
+    add("endpoint")
+    add("board", type=Path)
+    add("--streams", type=int, required=True)
+    add("--tokens", type=int, required=True)
+    add(
+        "--rate",
+        type=float,
+        default=0.0,
+        help="tokens a second of all streams together; 0: as fast as they are read",
+    )
+    add("--window", type=int, default=2, help="without a rate: tokens of each stream on their way")
+    add("--group", type=int, default=256, help="streams in one step, at most")
     flags = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    NullEngine(
-        flags.endpoint,
-        Board(flags.board),
-        streams=flags.streams,
-        tokens=flags.tokens,
-        rate=flags.rate,
-        window=flags.window,
-        group=flags.group,
-    ).run()
+    NullEngine(flags, Board(flags.board)).run()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from deploy.local import answers, free_port, wait
 from penstock.prepare import prepare
@@ -75,6 +76,13 @@ class RestartableProcess:
                 self.process.wait(GRACE)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def processor_seconds(pid: int) -> float:
+    """That the process and its living descendants have computed."""
+    process = psutil.Process(pid)
+    family = (process, *process.children(recursive=True))
+    return float(sum(sum(each.cpu_times()[:2]) for each in family))
 
 
 def model_with_context(folder: Path, tokens: int) -> Path:

@@ -45,6 +45,21 @@ LIMITS = Limits(
     max_num_seqs=4,
     max_grammar_bytes=65_536,
 )
+WELCOME = Welcome(
+    version=1,
+    boot="",
+    model="bytes",
+    digest="",
+    created=0,
+    limits=LIMITS,
+    generation=GenerationDefaults(eos_token_ids=(0,)),
+    add_bos=False,
+    seed=None,
+)
+STATUS = Status(
+    ready=True, reason="", fingerprint="f", waiting=0, running=0, blocks_total=8, blocks_free=8,
+    block_size=16, steps=0, preemptions=0, frontends=1, workers=1,
+)  # fmt: skip
 
 
 def byte_tokenizer_json() -> bytes:
@@ -165,25 +180,16 @@ class ScriptedEngine:
         self.send(Outputs([output]))
 
     def welcome(self) -> Welcome:
-        return Welcome(
-            version=1,
+        return msgspec.structs.replace(
+            WELCOME,
             boot=self.boot.hex(),
-            model="bytes",
             digest=self.digest,
             created=self.created,
             limits=msgspec.structs.replace(LIMITS, **self.limits),
-            generation=GenerationDefaults(eos_token_ids=(0,)),
-            add_bos=False,
-            seed=None,
         )
 
-    def status(self, *, draining: bool = False) -> Status:
-        status = Status(
-            draining=draining,
-            ready=True, reason="", fingerprint="f", waiting=0, running=0, blocks_total=8,
-            blocks_free=8, block_size=16, steps=0, preemptions=0, frontends=1, workers=1,
-        )  # fmt: skip
-        return msgspec.structs.replace(status, **self.changes)
+    def status(self, **changes: Any) -> Status:
+        return msgspec.structs.replace(STATUS, **{**changes, **self.changes})
 
     async def die(self) -> None:
         """Leaves without a word, as if killed."""

@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+from testing.processes import processor_seconds
+
 START_TIMEOUT = 180.0
 STOP_TIMEOUT = 60.0
 PATIENCE = 60.0
@@ -139,9 +141,7 @@ class Server:
 
     def processor_time(self) -> float:
         """Seconds that all processes that live now have computed."""
-        family = [psutil.Process(self.process.pid)]
-        family += family[0].children(recursive=True)
-        return sum(sum(process.cpu_times()[:2]) for process in family)
+        return processor_seconds(self.process.pid)
 
     def get(self, path: str, timeout: float = PATIENCE) -> tuple[int, Any]:
         """Status and JSON body (None if it is none) of a GET."""

@@ -1,24 +1,22 @@
 """The adversary's client: so many requests at a time, and what became of each kind.
 
-python -m loadtest.adversary.mallory URL --key KEY --context 8192 --seconds 600 --seed 1
-
-Writes a JSON object: kind -> answer -> how many.
+Its one argument is a JSON object, Mallory's fields. Writes another: kind -> answer -> how many.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import socket
 import sys
-import time
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
 import httpx
 
 from loadtest.adversary.edges import Attack, attack
+from loadtest.streaming import beside
 
 PATIENCE = 60.0
 """Seconds after which a client gives up, whatever it does with its answer."""
@@ -28,39 +26,38 @@ SLOW_PAUSE = 0.5
 PAUSE_AFTER_REFUSAL = 0.2
 
 
+@dataclass
 class Mallory:
-    """answers: by kind, how many had which end."""
+    url: str
+    key: str
+    context: int  # tokens that the model may have, in and out
+    at_a_time: int  # requests
+    seconds: float
+    seed: int
+    answers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By kind, how many had which end."""
 
-    def __init__(self, url: str, key: str, context: int, seed: int) -> None:
-        self._context = context
-        self._draw = random.Random(seed)
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
         transport = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)],
         )
         self._client = httpx.AsyncClient(
-            base_url=url,
+            base_url=self.url,
             transport=transport,
             timeout=PATIENCE,
-            headers={"authorization": f"Bearer {key}"},
+            headers={"authorization": f"Bearer {self.key}"},
         )
-        self.answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    async def run(self, at_a_time: int, seconds: float) -> None:
-        """Until so many seconds have passed; what is open then is given up."""
-        until = time.monotonic() + seconds
-        lanes = [asyncio.create_task(self._lane(until)) for _ in range(at_a_time)]
-        try:
-            await asyncio.wait(lanes, timeout=seconds)
-        finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
-            await self._client.aclose()
+    async def run(self) -> None:
+        """What is open when the time is over is given up."""
+        async with self._client, beside(self._ask_on() for _ in range(self.at_a_time)):
+            await asyncio.sleep(self.seconds)
 
-    async def _lane(self, until: float) -> None:
-        while time.monotonic() < until:
-            one = attack(self._draw, self._context)
+    async def _ask_on(self) -> None:
+        while True:
+            one = attack(self._draw, self.context)
             answer = "given up at the end"
             try:
                 answer = await self._send(one)
@@ -92,19 +89,7 @@ class Mallory:
             return "error in stream" if failed and one.body["stream"] else "whole"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("url")
-    parser.add_argument("--key", required=True)
-    parser.add_argument("--context", type=int, required=True, help="tokens")
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--at-a-time", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=1)
-    flags = parser.parse_args()
-    mallory = Mallory(flags.url, flags.key, flags.context, flags.seed)
-    asyncio.run(mallory.run(flags.at_a_time, flags.seconds))
-    json.dump(mallory.answers, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    mallory = Mallory(**json.loads(sys.argv[1]))
+    asyncio.run(mallory.run())
+    json.dump(mallory.answers, sys.stdout)

@@ -8,6 +8,8 @@ from typing import Any
 
 from loadtest.report.facts import machine_line
 from loadtest.report.findings import listed, sections, verdict
+from loadtest.report.memory import growth_table
+from loadtest.report.table import table
 from penstock.bench.load.report import markdown_table
 
 LOST = ("session with the engine core ended", "session with the engine ended")
@@ -25,27 +27,20 @@ def sessions_lost(log: Path) -> list[str]:
 
 def faults(figures: dict[str, Any]) -> list[str]:
     """What is not as it should be, in words."""
-    beside = figures["beside"]
-    found = []
-    if not figures["ratio_p99"] <= ALLOWED_RATIO:
-        found.append(f"p99 between pieces is {figures['ratio_p99']:.2f} times that alone")
-    if not beside["whole"]:
-        found.append("no stream of alice's came to its end")
-    for name in ("refused", "broken"):
-        if beside[name]:
-            found.append(f"{beside[name]} of alice's streams {name}")
-    if figures["sessions_lost"]:
-        found.append(f"{figures['sessions_lost']} sessions lost")
-    if figures["restarts"]:
-        found.append(f"{figures['restarts']} processes restarted")
+    ratio, beside = figures["ratio_p99"], figures["beside"]
+    lost, restarts = figures["sessions_lost"], figures["restarts"]
+    checks = [
+        (ratio <= ALLOWED_RATIO, f"p99 between pieces is {ratio:.2f} times that alone"),
+        (beside["whole"] > 0, "no stream of alice's came to its end"),
+        (not beside["refused"], f"{beside['refused']} of alice's streams refused"),
+        (not beside["broken"], f"{beside['broken']} of alice's streams broken"),
+        (not lost, f"{lost} sessions lost"),
+        (not restarts, f"{restarts} processes restarted"),
+    ]
     for name, memory in figures["memory"].items():
-        if memory["growth"] > ALLOWED_GROWTH:
-            found.append(f"{name} grew by {100 * memory['growth']:.1f} %")
-    return found
-
-
-def passed(figures: dict[str, Any]) -> bool:
-    return not faults(figures)
+        growth = memory["growth"]
+        checks.append((growth <= ALLOWED_GROWTH, f"{name} grew by {100 * growth:.1f} %"))
+    return [fault for holds, fault in checks if not holds]
 
 
 def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
@@ -62,40 +57,33 @@ def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
         words,
         verdict(faults(figures)),
         _streams(figures),
-        _memory(figures),
+        growth_table(figures["memory"], "first quarter", "last quarter"),
         _answers(figures["answers"]),
         listed(figures["beside"]["problems"] + figures["lost"]),
     ]
     return sections(parts)
 
 
+STREAMS = {
+    "alice, ms": "{when}",
+    "between pieces, p50": "{gap_p50:,.0f}",
+    "p99": "{gap_p99:,.0f}",
+    "longest": "{longest_gap:,.0f}",
+    "to the first, p50": "{first_p50:,.0f}",
+    "to the first, p99": "{first_p99:,.0f}",
+    "whole": "{whole:,}",
+    "refused": "{refused:,}",
+    "broken": "{broken:,}",
+}
+
+
 def _streams(figures: dict[str, Any]) -> str:
-    keys = ("gap_p50_s", "gap_p99_s", "longest_gap_s", "first_p50_s", "first_p99_s")
-    head = ["alice, ms", "between pieces, p50", "p99", "longest", "to the first, p50", "p99"]
-    head += ["whole", "refused", "broken"]
-    rows = [
-        [
-            name,
-            *(f"{1000 * figures[part][key]:,.0f}" for key in keys),
-            *(f"{figures[part][key]:,}" for key in ("whole", "refused", "broken")),
-        ]
-        for name, part in (("alone", "quiet"), ("beside mallory", "beside"))
-    ]
-    return markdown_table(head, rows)
-
-
-def _memory(figures: dict[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            f"{each['early_mib']:.0f}",
-            f"{each['late_mib']:.0f}",
-            f"{100 * each['growth']:+.1f} %",
-        ]
-        for name, each in figures["memory"].items()
-    ]
-    head = ["RSS, MiB", "first quarter", "last quarter", "growth"]
-    return markdown_table(head, rows) if rows else ""
+    rows = []
+    for when, name in (("alone", "quiet"), ("beside mallory", "beside")):
+        found = figures[name]
+        times = {key[:-2]: 1000 * s for key, s in found.items() if key.endswith("_s")}
+        rows.append({"when": when, **found, **times})
+    return table(STREAMS, rows)
 
 
 def _answers(answers: dict[str, dict[str, int]]) -> str:
@@ -105,8 +93,7 @@ def _answers(answers: dict[str, dict[str, int]]) -> str:
         totals.update(each)
     ends = [end for end, _ in totals.most_common()]
     rows = [
-        [kind, *(f"{each.get(end, 0):,}" for end in ends)] for kind, each in sorted(answers.items())
+        [kind, *(f"{each.get(end, 0):,}" for end in ends)]
+        for kind, each in [*sorted(answers.items()), ("all", totals)]
     ]
-    return markdown_table(
-        ["mallory's", *ends], [*rows, ["all", *(f"{totals[end]:,}" for end in ends)]]
-    )
+    return markdown_table(["mallory's", *ends], rows)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from testing.streams.fleet import Fleet
@@ -52,15 +52,15 @@ class Disturber:
         self._random = random.Random(seed)
         self.blows: list[Blow] = []
 
-    async def kill(self, victim: str, times: int) -> None:
-        """SIGKILL, `times` times."""
-        for _ in range(times):
-            await self._strike(victim, 0.0)
-
-    async def freeze(self, victim: str, times: int) -> None:
-        """SIGSTOP, and SIGCONT after a random while, `times` times."""
-        for _ in range(times):
-            await self._strike(victim, self._random.uniform(0.1, LONGEST_FREEZE))
+    async def strike_all(self, victims: Iterable[str], kills: int, freezes: int) -> None:
+        """While the fleet is open, each victim in its turn: so many SIGKILL, then so many SIGSTOP
+        with a SIGCONT after a random while."""
+        async with self._fleet:
+            for victim in victims:
+                for _ in range(kills):
+                    await self._strike(victim, 0.0)
+                for _ in range(freezes):
+                    await self._strike(victim, self._random.uniform(0.1, LONGEST_FREEZE))
 
     async def _strike(self, victim: str, frozen: float) -> None:
         await asyncio.sleep(self._random.uniform(0, LONGEST_PAUSE))

@@ -1,20 +1,20 @@
 """A front end with many requests open, each of which must say what it would say undisturbed.
 
-python -m loadtest.recovery.front ENDPOINT --requests 20000 --prompt-tokens 30 --tokens 32
-
-Writes a JSON object in a line, a Sample, at every PACE; and at the end an Outcome.
+Its one argument is a JSON array, what Front takes. Writes a JSON object in a line, a Sample, at
+every PACE; and at the end an Outcome.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import json
 import sys
 import time
 
 import msgspec
 
 from loadtest.recovery.samples import Outcome, Sample
+from loadtest.streaming import FIRST_ID, IDS, beside
 from penstock.client.engine_client import EngineClient
 from penstock.errors import PenstockError
 from penstock.sampling_params import SamplingParams
@@ -24,8 +24,6 @@ PACE = 0.05
 SUBMITTED_AT_ONCE = 256
 """Not yet accepted, while the requests come: how one comes back is the client's own affair."""
 KEPT = 20
-FIRST_ID, IDS = 1_000, 20_000
-"""Of prompts' tokens: ordinary ones."""
 
 
 class Front:
@@ -42,16 +40,15 @@ class Front:
 
     async def run(self) -> None:
         """Until the last has ended."""
-        telling = asyncio.create_task(self._tell())
+        gate = asyncio.Semaphore(SUBMITTED_AT_ONCE)
         await self._client.start()
         try:
-            await self._client.wait_connected(60.0)
-            while self._client.status is None or not self._client.status.ready:
-                await asyncio.sleep(PACE)
-            gate = asyncio.Semaphore(SUBMITTED_AT_ONCE)
-            await asyncio.gather(*(self._follow(seed, gate) for seed in range(self._requests)))
+            async with beside([self._tell()]):
+                await self._client.wait_connected(60.0)
+                while self._client.status is None or not self._client.status.ready:
+                    await asyncio.sleep(PACE)
+                await asyncio.gather(*(self._follow(seed, gate) for seed in range(self._requests)))
         finally:
-            telling.cancel()
             await self._client.close()
 
     async def _follow(self, seed: int, gate: asyncio.Semaphore) -> None:
@@ -86,7 +83,7 @@ class Front:
 
     async def _tell(self) -> None:
         while True:
-            _print(self._sample())
+            say(self._sample())
             await asyncio.sleep(PACE)
 
     def _sample(self) -> Sample:
@@ -97,22 +94,12 @@ class Front:
         return Sample(time.monotonic(), boot, held, self._open, self._accepted, self._given)
 
 
-def _print(message: Sample | Outcome) -> None:
+def say(message: Sample | Outcome) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.flush()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("endpoint")
-    parser.add_argument("--requests", type=int, required=True)
-    parser.add_argument("--prompt-tokens", type=int, required=True)
-    parser.add_argument("--tokens", type=int, required=True)
-    flags = parser.parse_args()
-    front = Front(flags.endpoint, flags.requests, flags.prompt_tokens, flags.tokens)
-    asyncio.run(front.run())
-    _print(front.outcome)
-
-
 if __name__ == "__main__":
-    main()
+    front = Front(*json.loads(sys.argv[1]))
+    asyncio.run(front.run())
+    say(front.outcome)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 
@@ -17,28 +20,22 @@ LOOK = 0.02
 
 
 class Listening:
-    """The front end's process, and what it has said so far. outcome: its last word."""
+    """outcome: the last word of the process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, process: Process) -> None:
+        self.pid = process.pid
         self.samples: list[Sample] = []
         self.outcome: Outcome | None = None
-        self._decoder = msgspec.json.Decoder(Sample | Outcome)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def listen(self) -> None:
+    async def listen(self, said: asyncio.StreamReader) -> None:
         """Until it has no more to say."""
-        if self._process.stdout is None:
-            raise ValueError("the front end's words go elsewhere")
-        async for line in self._process.stdout:
-            said = self._decoder.decode(line)
-            if isinstance(said, Sample):
-                self.samples.append(said)
+        decoder = msgspec.json.Decoder(Sample | Outcome)
+        async for line in said:
+            message = decoder.decode(line)
+            if isinstance(message, Sample):
+                self.samples.append(message)
             else:
-                self.outcome = said
+                self.outcome = message
 
     async def until(self, condition: Callable[[Sample], bool], seconds: float = PATIENCE) -> bool:
         """Waits for a sample, not heard yet, of which it holds. Whether one came in time, and
@@ -52,18 +49,27 @@ class Listening:
             await asyncio.sleep(LOOK)
         return False
 
+    async def result(self) -> dict[str, Any]:
+        """The outcome. Requests that haven't ended after PATIENCE are taken for failed."""
+        await self.until(lambda each: False)
+        if self.outcome is None:
+            left = self.samples[-1].open
+            self.outcome = Outcome(wrong=left, failed=[f"{left} never ended"])
+        return msgspec.structs.asdict(self.outcome)
+
 
 @contextlib.asynccontextmanager
 async def listening(
     endpoint: str, requests: int, prompt_tokens: int, tokens: int
 ) -> AsyncIterator[Listening]:
     """A front end with so many requests."""
-    command = [sys.executable, "-m", "loadtest.recovery.front", endpoint]
-    command += ["--requests", str(requests), "--prompt-tokens", str(prompt_tokens)]
-    command += ["--tokens", str(tokens)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    command = [sys.executable, "-m", "loadtest.recovery.front"]
+    about = json.dumps([endpoint, requests, prompt_tokens, tokens])
+    process = await asyncio.create_subprocess_exec(*command, about, stdout=PIPE)
     front = Listening(process)
-    hearing = asyncio.create_task(front.listen())
+    if process.stdout is None:
+        raise ValueError("the front end's words go elsewhere")
+    hearing = asyncio.create_task(front.listen(process.stdout))
     try:
         yield front
     finally:

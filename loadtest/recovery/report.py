@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 from loadtest.report.facts import machine_line
 from loadtest.report.findings import listed, sections, verdict
-from penstock.bench.load.report import markdown_table
+from loadtest.report.table import table
 
 FIRST_WITHIN = 3.0
 ACCEPTED_WITHIN = 30.0
@@ -37,56 +38,56 @@ def faults(figures: dict[str, Any]) -> list[str]:
     return found
 
 
-def passed(figures: dict[str, Any]) -> bool:
-    return not faults(figures)
+KILLS = {
+    "one kill -9 of the engine core": "{load}",
+    "requests": "{requests:,}",
+    "tokens of a prompt": "{prompt_tokens:,}",
+    "open then": "{open_at_the_kill:,}",
+    "first token, s": "{first}",
+    "all accepted, s": "{accepted}",
+    "all ended, s": "{ended}",
+    "equal": "{equal:,}",
+    "wrong": "{wrong:,}",
+}
+PAUSES = {
+    "paused": "{victim}",
+    "times": "{times}",
+    "for, s": "{shortest:.1f} to {longest:.1f}",
+    "all went on after, s: median": "{median:.2f}",
+    "longest": "{most:.2f}",
+}
 
 
 def markdown(facts: dict[str, Any], figures: dict[str, Any]) -> str:
     """The whole file."""
-    head = ["one kill -9 of the engine core", "requests", "tokens of a prompt", "open then"]
-    head += ["first token, s", "all accepted, s", "all ended, s", "equal", "wrong"]
+    storm, runs = figures["storm"], list(figures["kills"])
     rows = [
-        [
-            kill["load"],
-            f"{kill['requests']:,}",
-            f"{kill['prompt_tokens']:,}",
-            f"{kill['open_at_the_kill']:,}",
-            _seconds(kill["first_s"]),
-            _seconds(kill["accepted_s"]),
-            _seconds(kill["ended_s"]),
-            f"{kill['equal']:,}",
-            f"{kill['wrong']:,}",
-        ]
+        {**kill, **{name: _seconds(kill[f"{name}_s"]) for name in ("first", "accepted", "ended")}}
         for kill in figures["kills"]
     ]
-    parts = [machine_line(facts), verdict(faults(figures)), markdown_table(head, rows)]
-    if figures["storm"] is not None:
-        parts += _storm(figures["storm"])
-    wrong = [*figures["kills"], *([figures["storm"]] if figures["storm"] else [])]
-    return sections([*parts, listed(line for each in wrong for line in each["failed"])])
+    parts = [machine_line(facts), verdict(faults(figures)), table(KILLS, rows)]
+    if storm is not None:
+        runs.append(storm)
+        parts += [
+            f"Pauses (SIGSTOP) under {storm['requests']} requests: {storm['equal']} equal to what "
+            f"they say undisturbed, {storm['wrong']} failed or different.",
+            table(PAUSES, _by_victim(storm["pauses"])),
+        ]
+    return sections([*parts, listed(line for run in runs for line in run["failed"])])
 
 
-def _storm(storm: dict[str, Any]) -> list[str]:
-    rows = []
-    for victim in dict.fromkeys(pause["victim"] for pause in storm["pauses"]):
-        own = [pause for pause in storm["pauses"] if pause["victim"] == victim]
-        after = [pause["after_s"] for pause in own]
-        rows.append(
-            [
-                victim,
-                str(len(own)),
-                f"{min(pause['seconds'] for pause in own):.1f} to "
-                f"{max(pause['seconds'] for pause in own):.1f}",
-                _seconds(statistics.median(after)),
-                _seconds(max(after)),
-            ]
-        )
-    words = (
-        f"Pauses (SIGSTOP) under {storm['requests']} requests: {storm['equal']} equal to what they "
-        f"say undisturbed, {storm['wrong']} failed or different."
-    )
-    head = ["paused", "times", "for, s", "all went on after, s: median", "longest"]
-    return [words, markdown_table(head, rows)]
+def _by_victim(pauses: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for victim in dict.fromkeys(pause["victim"] for pause in pauses):
+        own = [pause for pause in pauses if pause["victim"] == victim]
+        lasted, after = ([pause[name] for pause in own] for name in ("seconds", "after_s"))
+        yield {
+            "victim": victim,
+            "times": len(own),
+            "shortest": min(lasted),
+            "longest": max(lasted),
+            "median": statistics.median(after),
+            "most": max(after),
+        }
 
 
 def _seconds(value: float | None) -> str:

@@ -49,8 +49,6 @@ def recovery(samples: Sequence[Sample], blow: float) -> Recovery:
         return Recovery(None, None)
     # What the dead one had sent may still have come before its session was over.
     known = after[back - 1].tokens if back else before[-1].tokens
-    first = next((each.at for each in after[back:] if each.tokens > known), None)
-    accepted = next((each.at for each in after[back:] if each.held >= each.open), None)
-    return Recovery(
-        None if first is None else first - blow, None if accepted is None else accepted - blow
-    )
+    first = next((each.at - blow for each in after[back:] if each.tokens > known), None)
+    accepted = next((each.at - blow for each in after[back:] if each.held >= each.open), None)
+    return Recovery(first, accepted)

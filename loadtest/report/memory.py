@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.report.chart import chart
+from loadtest.report.table import table
 
 
 @dataclass
@@ -70,17 +71,23 @@ class Memory:
 
     def growths(self, begin: float, longest: float = float("inf")) -> dict[str, dict[str, float]]:
         """Of each process of which enough is known: as `drift`, and by which share it grew."""
-        found = {}
-        for name in self.rss:
-            drift = self.drift(name, begin, longest)
-            if drift is not None:
-                early, late = drift
-                found[name] = {"early_mib": early, "late_mib": late, "growth": late / early - 1}
-        return found
+        drifts = {name: self.drift(name, begin, longest) for name in self.rss}
+        return {
+            name: {"early_mib": drift[0], "late_mib": drift[1], "growth": drift[1] / drift[0] - 1}
+            for name, drift in drifts.items()
+            if drift is not None
+        }
 
     def fewest_open(self, begin: float) -> int:
         """Streams open at a time, after `begin` seconds."""
         return min(n for at, n in zip(self.at, self.open, strict=True) if at >= begin)
+
+
+def growth_table(growths: dict[str, dict[str, float]], early: str, late: str) -> str:
+    """Markdown. growths: as Memory has them.  early, late: headings of the two times."""
+    columns = {"RSS, MiB": "{name}", early: "{early_mib:.1f}", late: "{late_mib:.1f}"}
+    rows = [{"name": name, "percent": 100 * g["growth"], **g} for name, g in growths.items()]
+    return table({**columns, "growth": "{percent:+.2f} %"}, rows) if rows else ""
 
 
 def draw(memory: Memory, begin: float, path: Path) -> None:

@@ -2,12 +2,11 @@
 
     python -m loadtest.soak                          # 1,000 streams for 10 minutes
     python -m loadtest.soak --streams 5000 --step-seconds 2
-    python -m loadtest.soak --streams 50 --seconds 20 --output /tmp/soak
+    python -m loadtest.soak --streams 50 --seconds 20 --longest 10 --output FOLDER
 
-Streams that end are replaced, so that as many are always open; of each every word is checked. The
-engine core, the gateways and haproxy are the real ones. Two generations of streams come before what
-counts: by then every buffer, arena and pool has been used. Exit code 1 where a stream was lost, or
-a process grew by 2 % or more after that.
+Two generations of streams come before what counts: by then every buffer, arena and pool has been
+used. Exit code 1 where a stream was lost, or a process grew by 2 % or more after that; 2 without
+haproxy.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,15 @@ import uvloop
 from deploy.local import NotThere
 from loadtest.report.files import Report, parser, say
 from loadtest.report.memory import Memory, draw
-from loadtest.soak.client import Shape, Soak
 from loadtest.soak.report import markdown, passed
+from loadtest.streaming import Streams, Tally
 from penstock_gateway.process import raise_file_limit
+from testing.streams.reading import connected
 from testing.system import System, balanced
+from testing.words import text
 
 PROGRAM = "-m loadtest.soak"
+GATEWAYS = 2
 MOST_SEQUENCES = 4096
 BLOCKS_EACH = 12
 """KV blocks for a stream: more than streams hold on average, and so few that what is kept of ended
@@ -38,26 +41,41 @@ ones fills the rest within a minute."""
 STREAM_SECONDS = (30.0, 120.0)
 WINDOW = 60.0
 """Seconds at the beginning and at the end whose medians are compared."""
+SILENCE = 60.0
+"""Seconds without a byte after which a stream counts as lost."""
+OPENING = 500
+"""New streams a second at the beginning."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    streams: int  # open at a time
+    shortest: int  # tokens of a stream
+    longest: int  # tokens of a stream
+
+    def body(self, seed: int) -> dict[str, Any]:
+        return {"prompt": f"Stream {seed} says:", "max_tokens": self.tokens(seed)}
+
+    def text(self, seed: int) -> str:
+        return text(seed, self.tokens(seed))
+
+    def tokens(self, seed: int) -> int:
+        """Of that stream: any length, evenly, and no neighbours alike."""
+        return self.shortest + 37 * seed % (self.longest - self.shortest + 1)
 
 
 def main() -> int:
     command = parser(PROGRAM, __doc__.splitlines()[0])
     command.add_argument("--streams", type=int, default=1000, help="open at a time")
     command.add_argument("--seconds", type=float, default=600.0, help="of replacing what ends")
-    command.add_argument(
-        "--warm-up", type=float, metavar="SECONDS", help="before them; default: twice --longest"
-    )
-    command.add_argument("--gateways", type=int, default=2)
     command.add_argument("--step-seconds", type=float, default=0.5, help="between two tokens")
     command.add_argument("--longest", type=float, default=STREAM_SECONDS[1], help="stream, seconds")
     options = command.parse_args()
-    if options.warm_up is None:
-        options.warm_up = 2 * options.longest
+    warm_up = 2 * options.longest
     raise_file_limit()
     report = Report("soak", PROGRAM, options)
     try:
-        with tempfile.TemporaryDirectory(prefix="pst-") as folder:
-            figures, memory = measure(Path(folder), options)
+        figures, memory = measure(options, warm_up)
     except NotThere as missing:
         say(f"loadtest.soak: {missing}")
         return 2
@@ -65,51 +83,56 @@ def main() -> int:
     report.finish(
         {"figures": figures, "samples": samples},
         lambda facts: markdown(facts, figures),
-        draw=lambda path: draw(memory, options.warm_up, path),
+        draw=lambda path: draw(memory, warm_up, path),
     )
     return 0 if passed(figures) else 1
 
 
-def measure(folder: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Memory]:
+def measure(options: argparse.Namespace, warm_up: float) -> tuple[dict[str, Any], Memory]:
     """Figures, and what they are made of: a sample each second."""
     flags = ["--max-num-seqs", str(min(options.streams, MOST_SEQUENCES))]
     flags += ["--max-num-batched-tokens", "16384", "--max-waiting-requests", "100000"]
     flags += ["--num-kv-blocks", str(BLOCKS_EACH * options.streams)]
-    step, whole = options.step_seconds, options.warm_up + options.seconds
+    step = options.step_seconds
     shortest = min(STREAM_SECONDS[0], options.longest / 4)
     shape = Shape(options.streams, max(2, round(shortest / step)), round(options.longest / step))
-    with balanced(folder, options.gateways, step_seconds=step, engine_flags=flags) as system:
-        soak, memory, seconds = uvloop.run(run(system, shape, whole))
-    score = soak.score
-    figures: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("streams", "seconds", "warm_up", "gateways", "step_seconds")
-    }
-    figures |= {
-        name: getattr(score, name) for name in ("begun", "whole", "lost", "losses", "bytes")
-    }
-    figures |= {
+    with (
+        tempfile.TemporaryDirectory(prefix="pst-") as folder,
+        balanced(Path(folder), GATEWAYS, step_seconds=step, engine_flags=flags) as system,
+    ):
+        heard, memory, seconds = uvloop.run(run(system, shape, warm_up + options.seconds))
+    figures = {
+        "streams": options.streams,
+        "seconds": options.seconds,
+        "warm_up": warm_up,
+        "gateways": GATEWAYS,
+        "step_seconds": step,
+        "begun": heard.begun,
+        "whole": heard.whole,
+        "lost": heard.refused + heard.broken,
+        "losses": heard.problems,
         "tokens_of_a_stream": [shape.shortest, shape.longest],
-        "tokens_per_s": score.tokens / seconds,
-        "longest_gap_s": score.longest_gap,
-        "fewest_open": memory.fewest_open(options.warm_up),
-        "memory": memory.growths(options.warm_up, WINDOW),
+        "tokens_per_s": heard.tokens / seconds,
+        "longest_gap_s": max(heard.gaps, default=0.0),
+        "fewest_open": memory.fewest_open(warm_up),
+        "memory": memory.growths(warm_up, WINDOW),
     }
     return figures, memory
 
 
-async def run(system: System, shape: Shape, seconds: float) -> tuple[Soak, Memory, float]:
+async def run(system: System, shape: Shape, seconds: float) -> tuple[Tally, Memory, float]:
     """Also the seconds until the last stream had ended."""
-    if system.balancer is None:
-        raise ValueError("the system has no load balancer")
-    soak, memory = Soak(system.balancer.port, shape), Memory()
-    begun = time.monotonic()
-    watching = asyncio.create_task(
-        memory.watch(lambda: system.pids, seconds, lambda: len(soak.open)), name="memory"
-    )
-    await soak.run(begun + seconds)
-    await watching
-    return soak, memory, time.monotonic() - begun
+    memory, begun = Memory(), time.monotonic()
+    async with connected(system.url, shape.streams, timeout=SILENCE) as client:
+        client.headers["connection"] = "close"  # Each stream has a connection of its own.
+        streams = Streams(client, shape.body, shape.text)
+        watching = memory.watch(lambda: system.pids, seconds, lambda: len(streams.since))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watching)
+            for _ in range(shape.streams):
+                group.create_task(streams.repeat(begun + seconds))
+                await asyncio.sleep(1 / OPENING)
+    return streams.tally, memory, time.monotonic() - begun
 
 
 if __name__ == "__main__":

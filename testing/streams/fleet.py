@@ -7,10 +7,8 @@ import time
 from dataclasses import dataclass, field
 from types import TracebackType
 
-import httpx
-
 from testing.streams.mix import Request
-from testing.streams.reading import Answer, Broken, Reading
+from testing.streams.reading import Answer, Broken, Reading, connected
 
 TIMEOUT = 180.0
 """Seconds of silence in one stream that are too many."""
@@ -35,8 +33,7 @@ class Fleet:
     """`async with` keeps a stream of every request of the mix open; at the end they run out."""
 
     def __init__(self, url: str, requests: list[Request]) -> None:
-        limits = httpx.Limits(max_connections=len(requests) + 4)
-        self._client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT, limits=limits)
+        self._client = connected(url, len(requests), timeout=TIMEOUT)
         self._requests = requests
         self._twins: list[Answer] = []
         self._readings: dict[int, Reading] = {}

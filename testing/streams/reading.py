@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,46 @@ from testing.streams.mix import Request
 
 class Broken(Exception):
     """A stream that was refused, cut, or ended in an error."""
+
+
+class Refused(Broken):
+    """The answer's status is another than 200."""
+
+
+def connected(
+    url: str, streams: int, *, key: str = "", timeout: float = 300.0
+) -> httpx.AsyncClient:
+    """A client with a connection for each stream, and one more. timeout: seconds of silence."""
+    return httpx.AsyncClient(
+        base_url=url,
+        limits=httpx.Limits(max_connections=streams + 1),
+        timeout=timeout,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+    )
+
+
+async def events(
+    client: httpx.AsyncClient, body: dict[str, Any], path: str = "/v1/completions"
+) -> AsyncIterator[dict[str, Any]]:
+    """The JSON events of one streamed answer, to [DONE]. Raises Broken."""
+    done = False
+    try:
+        async with client.stream("POST", path, json={**body, "stream": True}) as response:
+            if response.status_code != 200:
+                text = (await response.aread())[:300]
+                raise Refused(f"status {response.status_code}: {text!r}")
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    done = True
+                elif line.startswith("data: "):
+                    event = msgspec.json.decode(line[6:])
+                    if "error" in event:
+                        raise Broken(f"an error event: {event['error']}")
+                    yield event
+    except (httpx.HTTPError, msgspec.DecodeError) as error:
+        raise Broken(f"{type(error).__name__}: {error}") from error
+    if not done:
+        raise Broken("it ended without [DONE]")
 
 
 @dataclass
@@ -47,25 +88,13 @@ class Reading:
 
     async def run(self, client: httpx.AsyncClient) -> Answer:
         """Sends the request and reads to [DONE]. Raises Broken."""
-        request, done = self.request, False
-        try:
-            async with client.stream("POST", request.path, json=request.body) as response:
-                if response.status_code != 200:
-                    raise Broken(f"{response.status_code} {(await response.aread())[:300]!r}")
-                async for line in response.aiter_lines():
-                    if line == "data: [DONE]":
-                        done = True
-                    elif line.startswith("data: "):
-                        self._take(msgspec.json.decode(line[6:]))
-        except httpx.HTTPError as error:
-            raise Broken(f"{type(error).__name__}: {error}") from error
-        if not done or self.waits_for:
-            raise Broken("it ended without an end")
+        async for chunk in events(client, self.request.body, self.request.path):
+            self._take(chunk)
+        if self.waits_for:
+            raise Broken(f"choices {self.waits_for} have no end")
         return self.answer
 
     def _take(self, chunk: dict[str, Any]) -> None:
-        if "error" in chunk:
-            raise Broken(f"an error event: {chunk['error']}")
         if chunk.get("usage") is not None:
             # How much of the prompt was found in the cache says nothing about the answer.
             self.answer.usage = {**chunk["usage"], "prompt_tokens_details": None}

@@ -15,6 +15,7 @@ from loadtest.report.figures import distribution
 from loadtest.report.files import Report, parser
 from loadtest.report.findings import sections, verdict
 from loadtest.report.readme import section
+from loadtest.report.table import table
 
 
 def draw(path: Path) -> None:
@@ -80,3 +81,8 @@ def test_what_is_wrong_is_one_sentence() -> None:
     assert verdict([]) == "All as it should be."
     assert verdict(["a", "b"]) == "Not as it should be: a; b."
     assert sections(["a", "", "b\n\n"]) == "a\n\nb\n"
+
+
+def test_a_table_shows_rows_as_its_columns_say() -> None:
+    shown = table({"who": "{name}", "ms": "{p50:.1f}"}, [{"name": "a", "p50": 1.25, "p99": 9.0}])
+    assert shown == "| who |  ms |\n| --- | --: |\n| a   | 1.2 |\n"

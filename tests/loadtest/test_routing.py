@@ -24,7 +24,6 @@ def test_a_small_run(tmp_path: Path) -> None:
     # One after the other: each group's beginning is computed once where its requests meet.
     assert runs["prefix"]["cached"] == pytest.approx(routing.SMOKE.best)
     assert runs["round-robin"]["cached"] < routing.SMOKE.best
-    assert (tmp_path / "routing.png").read_bytes()[:4] == b"\x89PNG"
     assert "prefix |" in (tmp_path / "routing.md").read_text()
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 
 import pytest
 
 from loadtest.report.memory import Memory
-from loadtest.soak.client import Shape, Soak
+from loadtest.soak.__main__ import Shape
 from loadtest.soak.report import passed
+from loadtest.streaming import Streams, Tally, beside
+from testing.streams.reading import connected
 from testing.words import WORDS, text, word
 
 SEED, TOKENS = 0, 8
@@ -35,7 +38,7 @@ def chunked(body: bytes, size: int) -> bytes:
 WHOLE = b"".join(PIECES) + DONE
 
 
-async def heard(answer: bytes) -> Soak:
+async def heard(answer: bytes) -> Tally:
     """What the reader makes of a server that says just this to each."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,40 +49,43 @@ async def heard(answer: bytes) -> Soak:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        soak = Soak(server.sockets[0].getsockname()[1], Shape(1, TOKENS, TOKENS))
-        await soak._begin()
-        async with asyncio.timeout(60):
-            while soak.open:
-                await asyncio.sleep(0.01)
-    return soak
+    shape = Shape(1, TOKENS, TOKENS)
+    async with server, asyncio.timeout(60):
+        port = server.sockets[0].getsockname()[1]
+        async with connected(f"http://127.0.0.1:{port}", 1) as client:
+            streams = Streams(client, shape.body, shape.text)
+            async with beside([streams.repeat()]):
+                while not (streams.tally.whole or streams.tally.problems):
+                    await asyncio.sleep(0.001)
+                first = copy.deepcopy(streams.tally)
+    return first
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 async def test_a_whole_stream_however_it_is_cut(size: int) -> None:
-    soak = await heard(chunked(WHOLE, size))
-    assert (soak.score.whole, soak.score.lost, soak.score.tokens) == (1, 0, TOKENS)
+    found = await heard(chunked(WHOLE, size))
+    assert (found.whole, found.problems, found.tokens) == (1, [], TOKENS)
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (chunked(b"".join([*PIECES[:3], *PIECES[4:]]) + DONE, 50), "the first other one at"),
-        (chunked(b"".join([*PIECES[:3], *PIECES[2:]]) + DONE, 50), "the first other one at"),
+        (chunked(b"".join([*PIECES[:3], *PIECES[4:]]) + DONE, 50), "characters"),
+        (chunked(b"".join([*PIECES[:3], *PIECES[2:]]) + DONE, 50), "characters"),
         (chunked(b"".join(PIECES[:5]) + DONE, 50), "characters"),
-        (chunked(b"".join(PIECES), 50), "no proper end"),
-        (chunked(event(text(SEED, TOKENS), "stop") + DONE, 50), "no proper end"),
-        (HEAD + b"5\r\ndata:", "cut after"),
+        (chunked(b"".join(PIECES), 50), "without [DONE]"),
+        (chunked(event(text(SEED, TOKENS), "stop") + DONE, 50), "ended with stop"),
+        (HEAD + b"5\r\ndata:", "RemoteProtocolError: peer closed"),
         (chunked(PIECES[0] + b'data: {"error":{"message":"no"}}\n\n' + DONE, 50), "error event"),
         (b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno", "status 503"),
-        (b"nonsense\r\n\r\n", "not HTTP"),
+        (b"nonsense\r\n\r\n", "RemoteProtocolError"),
     ],
     ids=["lost", "twice", "short", "no [DONE]", "other reason", "cut", "error", "503", "nonsense"],
 )
 async def test_every_other_stream_is_lost(answer: bytes, words: str) -> None:
-    soak = await heard(answer)
-    assert (soak.score.whole, soak.score.lost) == (0, 1)
-    assert words in soak.score.losses[0]
+    found = await heard(answer)
+    assert (found.whole, found.refused + found.broken) == (0, 1)
+    assert words in found.problems[0]
 
 
 def test_growth_is_the_last_minute_against_the_first_after_the_warm_up() -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from loadtest.chaos import report
 from loadtest.chaos.disturbing import Disturber
+from loadtest.chaos.report import recoveries
 from testing.serving import Server, wait_until
 from testing.streams.fleet import Fleet
 from testing.streams.mix import STREAMS, mix
@@ -54,15 +54,10 @@ def test_nothing_is_lost_whatever_dies(
 
     disturber = Disturber(fleet, pid_of, seed=amount.kills)
 
-    async def run() -> None:
-        async with fleet:
-            for victim in first:
-                await disturber.kill(victim, amount.kills)
-                await disturber.freeze(victim, amount.freezes)
-
-    asyncio.run(asyncio.wait_for(run(), amount.limit))
+    striking = disturber.strike_all(first, amount.kills, amount.freezes)
+    asyncio.run(asyncio.wait_for(striking, amount.limit))
     with capsys.disabled():
-        print("\n" + report.table(disturber.blows, fleet.score))
+        print("\n" + recoveries(disturber.blows, fleet.score))
     assert fleet.score.wrong == []
     assert fleet.score.equal >= STREAMS, "every stream of the mix was compared"
     assert len(disturber.blows) == 2 * (amount.kills + amount.freezes)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import psutil
 import pytest
 
-from loadtest.hostile_bodies import BODIES, attack, path_of, stream
+from loadtest.hostile_bodies import BODIES, attack, stream
+from testing.processes import processor_seconds
 from testing.serving import Server
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -19,21 +19,15 @@ MOST_SECONDS = 5.0
 """Of the gateway's processor time, which other work doesn't add to."""
 
 
-def processor_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
-
-
 async def test_they_are_refused_and_others_go_on(server: Server) -> None:
-    port = int(server.url.rpartition(":")[2])
-    _, alone = await stream(port, server.model, 1, 300)
-    other = asyncio.create_task(stream(port, server.model, 1, 300))
+    _, alone = await stream(server.url, 1, 300)
+    other = asyncio.create_task(stream(server.url, 1, 300))
     gateway = server.child("gateway 0")
     for name, make in BODIES.items():
         body = make()
         before = processor_seconds(gateway)
         async with asyncio.timeout(PATIENCE):
-            status, _ = await attack(port, body, path_of(body))
+            status, _ = await attack(server.url, body)
         assert 400 <= status < 500, f"{name}: {status}"
         spent = processor_seconds(gateway) - before
         assert spent < MOST_SECONDS, f"{name}: {spent:.1f} s"
