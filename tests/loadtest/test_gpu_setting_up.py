@@ -71,6 +71,7 @@ def test_transformers_reads_the_same_shape(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_part_drives_a_real_runner_and_leaves_its_figures(tmp_path: Path) -> None:
     output = tmp_path / "out"

@@ -95,6 +95,7 @@ def run(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_command_without_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.gpu.tune", str(tmp_path), "--dry"]
     done = subprocess.run(

@@ -61,6 +61,7 @@ def test_what_is_wrong_is_said(figures: dict[str, object], words: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_small_run(tmp_path: Path) -> None:
     flags = ["--requests", "200", "--long-requests", "3", "--long-prompt", "9000"]

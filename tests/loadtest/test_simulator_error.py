@@ -13,6 +13,7 @@ from loadtest.report.readme import README, section
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_small_run_is_recorded_replayed_and_simulated(tmp_path: Path) -> None:
     try:
