@@ -10,7 +10,8 @@ from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_o
 from penstock_gateway.chat.prompt import ChatPrompt, chat_prompt, template_of
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
-from penstock_gateway.chat.tools import ToolUse, tool_use
+from penstock_gateway.chat.tool_choice import tool_use
+from penstock_gateway.chat.tools import ToolUse
 from penstock_gateway.generate.beam_search import search_of
 from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job

@@ -74,7 +74,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     background: bool = False
     previous_response_id: None = None
     parallel_tool_calls: bool = True
-    tool_choice: str | dict[str, str] = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[FunctionTool] = []
     truncation: str = "disabled"
     reasoning: ReasoningOptions | None = None
@@ -175,11 +175,14 @@ class ResponsesFormat:
         return chat_logprobs(self._tokenizer, ids, logprobs).content
 
 
-def _tool_choice(request: ResponsesRequest) -> str | dict[str, str]:
+def _tool_choice(request: ResponsesRequest) -> str | dict[str, Any]:
     choice = request.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return {"type": choice.type, "name": choice.name or ""}
+    if choice.type != "allowed_tools":
+        return {"type": choice.type, "name": choice.name or ""}
+    tools = [{"type": tool.type, "name": tool.name} for tool in choice.tools or ()]
+    return {"type": choice.type, "mode": choice.mode or "auto", "tools": tools}
 
 
 def _text_options(request: ResponsesRequest) -> dict[str, Any]:

@@ -181,6 +181,25 @@ async def test_a_named_function(http: httpx.AsyncClient, engine: FakeEngineClien
     assert params.structured_outputs.json == WEATHER["function"]["parameters"]
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_allowed_tools_are_as_if_there_were_no_others(
+    http: httpx.AsyncClient, engine: FakeEngineClient, mode: str
+) -> None:
+    engine.script = said(f"[{CALL.replace('arguments', 'parameters')}]")
+    allowed = await choice_of(http, **_allow("get_weather", mode=mode))
+    alone = await choice_of(http, tools=[WEATHER], tool_choice=mode)
+    for message in (allowed["message"], alone["message"]):
+        (call,) = message["tool_calls"]
+        assert call.pop("id")
+        assert call["function"]["name"] == "get_weather"
+    assert allowed == alone
+    (one, other) = (params for _, params, _ in engine.submitted)
+    assert one == other
+    assert engine.template.calls[0] == engine.template.calls[1]
+    other_tool = await choice_of(http, **_allow("now"))
+    assert "tool_calls" not in other_tool["message"], "a call of a tool that isn't allowed is text"
+
+
 async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.script = said(CALL)
     whole = await choice_of(http, tool_choice="none")
@@ -290,6 +309,13 @@ def _tool(**changes: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", **changes}}
 
 
+def _allow(*names: str, mode: str = "auto", type: str = "function") -> dict[str, Any]:
+    tools = [{"type": type, "function": {"name": name}} for name in names]
+    return {
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
@@ -301,7 +327,17 @@ def _tool(**changes: Any) -> dict[str, Any]:
         ({"tools": [_tool(name="x" * 65)]}, "tools[0].function.name", "1 to 64"),
         ({"tools": [_tool(), _tool()]}, "tools[1].function.name", "another tool"),
         ({"tools": [_tool(name=f"f{i}") for i in range(129)]}, "tools", "at most 128"),
-        ({"tools": [_tool(schema={})]}, "tools[0].function.schema", "parameters"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "missing"),
+        (_allow("get_weather", mode="none"), "tool_choice.allowed_tools.mode", "auto, required"),
+        (_allow(), "tool_choice.allowed_tools.tools", "at least one"),
+        (_allow("now", "x"), "tool_choice.allowed_tools.tools[1]", '["get_weather","now"]'),
+        (
+            _allow("now", type="mcp"),
+            "tool_choice.allowed_tools.tools[0].type",
+            "allowed: function",
+        ),
         ({"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", "function"),
         ({"tools": [{"type": "web"}]}, "tools[0].function", "missing"),
         ({"functions": [{"name": "f"}]}, "functions", "send tools"),

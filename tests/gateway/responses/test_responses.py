@@ -177,11 +177,10 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"store": True}, "store", "stateless"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
         ({"background": True}, "background", "stateless"),
         ({"conversation": "c"}, "conversation", "stateless"),
-        ({"truncation": "auto"}, "truncation", "disabled"),
+        ({"truncation": "middle"}, "truncation", "disabled, auto"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"input": None}, "input", "missing"),
         ({"input": []}, "input", "empty"),
@@ -207,7 +206,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
             "text.format.schema",
             "missing",
         ),
-        ({"text": {"verbosity": "high"}}, "text.verbosity", "medium"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity", "low, medium, high"),
         ({"max_tokens": 5}, "max_tokens", "did you mean"),
     ],
 )
@@ -217,6 +216,27 @@ async def test_refusals(
     error = await refusal(http, **fields)
     assert error["param"] == param, error
     assert says in error["message"]
+
+
+async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    fields = {
+        "store": True,
+        "truncation": "auto",
+        "text": {"verbosity": "low"},
+        "reasoning": {"summary": "detailed"},
+        "max_tool_calls": 3,
+    }
+    response = await http.post(URL, json={"input": "Hi", **fields})
+    assert response.status_code == 200, response.text
+    reply = response.json()
+    Response.model_validate(reply, strict=True)
+    assert (reply["store"], reply["truncation"]) == (False, "disabled")
+    await http.post(URL, json={"input": "Hi"})
+    (one, _, _), (other, _, _) = engine.submitted
+    assert one == other
+    assert engine.submitted[0][1] == engine.submitted[1][1]
 
 
 async def test_an_error_names_the_item_behind_the_instructions(http: httpx.AsyncClient) -> None:
