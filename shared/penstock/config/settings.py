@@ -22,6 +22,7 @@ LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
+UnknownFields = Literal["error", "ignore"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -410,6 +411,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " seen its first tokens, unless that is busy; least-loaded; round-robin."
         ),
     ] = "prefix"
+    unknown_fields: Annotated[
+        UnknownFields,
+        Meta(
+            description="A request's field that no endpoint knows: error: a 400 that names it and"
+            " the nearest one, as OpenAI's is, for a misspelt `temprature` would change the answer"
+            " unnoticed; ignore: it is skipped, as vLLM and llama-server do."
+        ),
+    ] = "error"
     max_header_bytes: Annotated[
         int,
         Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),
