@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from typing import Annotated, Any, TypeVar, Union
+from collections.abc import Hashable
+from typing import Annotated, Any, TypeVar, Union, cast
 
 import msgspec
 
@@ -14,8 +15,7 @@ Kind = TypeVar("Kind")
 
 def skipping(kind: type[Kind]) -> type[Kind]:
     """A struct type like `kind`, and a subclass of it, that skips unknown fields at any depth."""
-    made: type[Kind] = _struct(kind)
-    return made
+    return cast("type[Kind]", _struct(cast("Hashable", kind)))
 
 
 @functools.cache

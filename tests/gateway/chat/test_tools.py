@@ -167,6 +167,19 @@ async def test_required(http: httpx.AsyncClient, engine: FakeEngineClient) -> No
     assert at == {"type": "string"}
 
 
+@pytest.mark.parametrize("text", ["[", '[{"na', '[{"name": "get_weather", "par'])
+async def test_required_but_cut_before_a_call_began(
+    http: httpx.AsyncClient, engine: FakeEngineClient, text: str
+) -> None:
+    engine.script = said(text, finish="length")
+    whole = await choice_of(http, tool_choice="required")
+    assert whole["message"] == {"role": "assistant", "content": "", "refusal": None}
+    assert whole["finish_reason"] == "length"
+    streamed = await streamed_choice(http, tool_choice="required")
+    assert streamed["message"]["content"] is None
+    assert (streamed["calls"], streamed["finish_reason"]) == ([], "length")
+
+
 async def test_a_named_function(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.script = said('{"city": "Rome"}')
     named = {"type": "function", "function": {"name": "get_weather"}}
