@@ -40,7 +40,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     """One conversation in, n answers out."""
 
     request_type = ChatRequest
-    id_prefix = "chatcmpl"
+    id_prefix = "chatcmpl-"
 
     def check(self, request: ChatRequest) -> None:
         check(request)
@@ -58,6 +58,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             template,
             use,
             prompt.text,
+            engine.text.tokenizer,
             constrained=constrained,
             include_reasoning=request.include_reasoning is not False,
         )

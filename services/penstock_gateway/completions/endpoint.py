@@ -42,7 +42,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
 
     request_type = CompletionRequest
-    id_prefix = "cmpl"
+    id_prefix = "cmpl-"
 
     def check(self, request: CompletionRequest) -> None:
         check(request)

@@ -26,8 +26,8 @@ from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import ClientGone, as_http_error
-from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.http.events import EventStream, failed_stream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -72,6 +72,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def prepare(self, request: Fields, engine: EngineInfo, head: ReplyHead) -> Job:
         """Tokenises and resolves parameters. Raises InvalidRequest."""
 
+    def failure(self, error: HTTPError) -> bytes:
+        """What a stream ends with that fails before its request has been read to the end."""
+        return failed_stream(error)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         arrived = time.monotonic()
@@ -88,6 +92,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     send,
                     keepalive=service.config.keepalive_interval,
                     room=room_of(scope),
+                    failure=self.failure,
                 )
                 await self._streamed(request, terms, recorder, receive, events)
             else:
@@ -137,6 +142,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
         job = await self._job(request)
+        events.failure = job.reply.failed
         with _blaming(job.structure):
             async with await self._submit(job, terms, recorder) as batch:
                 answer = StreamedAnswer(
@@ -151,7 +157,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
-            f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",
+            f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
             served,
             status.fingerprint if status is not None else None,
         )
