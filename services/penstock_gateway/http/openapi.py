@@ -151,7 +151,12 @@ _LIMITS = {
     for part, words, kind in (
         ("limit", f"{what.title()} a minute", "integer"),
         ("remaining", f"{what.title()} left", "integer"),
-        ("reset", "Time until none of them counts as used any more, as in 1m5s", "string"),
+        (
+            "reset",
+            "Time until none of them counts as used any more, as in 1m5s; in a 429 of theirs the "
+            "time of Retry-After",
+            "string",
+        ),
     )
 }
 
