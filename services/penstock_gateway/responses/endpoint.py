@@ -7,7 +7,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import prompt_of, tools_of, with_grammar
+from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
 from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.chat.prompt import template_of
 from penstock_gateway.chat.request import ChatRequest
@@ -82,10 +82,13 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         if needs_special_tokens(config, template, use) and not constrained:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
         reply = ResponsesFormat(head, tokenizer, request, params, tools, parsing)
-        structure = "text.format" if constrained else None
-        if use.grammar() is not None:
-            structure = "tool_choice"
-        return Job([prompt.prompt_token_ids], [with_grammar(params, use)], reply, structure)
+        blame = blame_of(chat, use)
+        return Job(
+            [prompt.prompt_token_ids],
+            [with_grammar(params, use)],
+            reply,
+            lambda error: conversation.own_words(blame(error)),
+        )
 
 
 def _params(

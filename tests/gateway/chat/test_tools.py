@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
+from penstock.errors import InvalidRequest
 from penstock_gateway.app import create_app
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, say
@@ -367,6 +368,68 @@ async def test_refused(
     error = response.json()["error"]
     assert error["param"] == param
     assert says in error["message"]
+
+
+OTHER = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint", "param", "says"),
+    [
+        (
+            "required",
+            "at /items/anyOf/1/properties/parameters/properties/city: bad",
+            "tools[1].function.parameters",
+            "tools[1].function.parameters, the schema of get_weather: at /properties/city: bad",
+        ),
+        (
+            "required",
+            "at /items/anyOf/2: bad",
+            "tools[2].function.parameters",
+            "tools[2].function.parameters, the schema of now: bad",
+        ),
+        ("required", "it has too many bytes", "tool_choice", "tool_choice: it has too many bytes"),
+        (
+            {"type": "function", "function": {"name": "now"}},
+            "bad",
+            "tools[2].function.parameters",
+            "tools[2].function.parameters, the schema of now: bad",
+        ),
+        (
+            _allow("get_weather", mode="required")["tool_choice"],
+            "bad",
+            "tools[1].function.parameters",
+            "the schema of get_weather: bad",
+        ),
+        (
+            _allow("now", "get_weather", mode="required")["tool_choice"],
+            "at /items/anyOf/1: bad",
+            "tools[2].function.parameters",
+            "the schema of now: bad",
+        ),
+    ],
+)
+async def test_an_error_in_a_schema_names_the_tool(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    choice: Any,
+    complaint: str,
+    param: str,
+    says: str,
+) -> None:
+    engine.refusal = InvalidRequest(complaint, param="structured_outputs")
+    tools = [OTHER, WEATHER, NOW]
+    response = await http.post(URL, json=body(tools=tools, tool_choice=choice))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert says in error["message"]
+    if choice == "required":
+        flat = [{"type": "function", **tool["function"]} for tool in tools]
+        fields = {"input": "Hi", "tools": flat, "tool_choice": choice}
+        error = (await http.post("/v1/responses", json=fields)).json()["error"]
+        assert error["param"] == param.replace(".function", "")
+        assert says.replace(".function", "") in error["message"]
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "3"])
