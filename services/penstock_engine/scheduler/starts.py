@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock_engine.kv.table import blocks_for
 from penstock_engine.policies.policy import Shortage
 from penstock_engine.request.request import Sequence
 from penstock_engine.scheduler.prefix_reuse import Start
@@ -40,6 +41,24 @@ class Headroom:
 
     def blocks(self, num_running: int, block_size: int) -> int:
         return -(-num_running * self.HORIZON // block_size)
+
+
+def next_starts(state: SchedulerState) -> list[Sequence]:
+    """Of those that wait, the ones for which a slot and blocks are free, in order: they wait for
+    the next steps, and for nobody to end. What they share with others is not counted, so there may
+    be more of them. At a cost that hangs on the free slots alone."""
+    pool, size = state.pool, state.block_size
+    if pool is None or state.suspect is not None:
+        return []
+    headroom, free = Headroom(), pool.num_free
+    found: list[Sequence] = []
+    for sequence in state.queue.first(len(state.free_slots)):
+        free -= blocks_for(sequence.num_tokens + 1, size)
+        others = len(state.running) + len(found)
+        if sequence.suspect_until or free < headroom.blocks(others, size):
+            break
+        found.append(sequence)
+    return found
 
 
 class StartFinder:

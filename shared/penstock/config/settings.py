@@ -167,7 +167,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = ""
     max_waiting_requests: Annotated[
-        int, Meta(ge=1, description="Requests that may wait; more are refused with 503.")
+        int,
+        Meta(
+            ge=1,
+            description="Requests that may wait, beside those for which a slot and blocks are free;"
+            " more are refused with 503.",
+        ),
     ] = 4096
     max_waiting_tokens: Annotated[
         int, Meta(ge=1, description="Prompt tokens that may wait; more are refused with 503.")
