@@ -364,6 +364,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
+    ssl_certfile: Annotated[
+        str | None,
+        Meta(
+            description="Certificate (PEM, with its chain) to serve HTTPS with, on the admin port"
+            " too; default: none, plain HTTP."
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None,
+        Meta(
+            description="The certificate's private key (PEM, not encrypted); default: it is in the"
+            " certificate's file."
+        ),
+    ] = None
     api_keys: Annotated[
         str | None,
         Meta(
