@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -53,15 +54,20 @@ class BuildKernels(build_ext):
         # -Og comes last and counts: sanitizers at -O3 take minutes to compile.
         checks = [f"-fsanitize={sanitizers}", "-g1", "-fno-omit-frame-pointer", "-Og"]
         extra = checks if sanitizers else []
-        objects: list[str] = []
-        for name, flags in {**PLAIN, **(X86 if x86 else {})}.items():
-            objects += self.compiler.compile(
+
+        def compile_one(name: str, flags: list[str]) -> list[str]:
+            return self.compiler.compile(
                 [str(SOURCES / name)],
                 output_dir=self.build_temp,
                 macros=[("PK_X86", "1")] if x86 else [],
-                extra_preargs=[],
                 extra_postargs=[*COMMON, *flags, *extra],
             )
+
+        # What takes longest comes first; a thread waits for its compiler.
+        sources = {**(X86 if x86 else {}), **PLAIN}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = list(pool.map(compile_one, sources, sources.values()))
+        objects = [path for each in compiled for path in each]
         self.compiler.link_shared_object(
             objects,
             self.get_ext_fullpath(ext.name),

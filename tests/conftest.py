@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.thinning import in_share, numbered
+
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process is one of several that run tests (pytest -n)."""
 
@@ -42,6 +44,12 @@ WHOLE_MODEL = frozenset(
 )
 """Fixtures that bring the default model's weights: what asks for one is slow."""
 SYSTEMS = Path(__file__).with_name("system")
+TESTS = Path(__file__).parent
+INTERPRETED = tuple(
+    TESTS / name
+    for name in ("kernels/triton", "worker/cuda", "worker/cuda_ops", "worker/cuda_sampler")
+)
+"""Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
+    _thin_out_interpreted(items)
     kept, long = [], []
     for item in items:
         if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
@@ -99,6 +108,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds[item.path] = most
         kept.sort(key=lambda item: -seconds[item.path])
     items[:] = kept
+
+
+def _thin_out_interpreted(items: list[pytest.Item]) -> None:
+    """Of each test of interpreted kernels: its first case is quick, a third of the others slow, the
+    rest long. All stay as they are where there is a GPU."""
+    found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
+    if not found or _has_gpu():
+        return
+    for item, case in numbered(found):
+        if case:
+            item.add_marker("slow")
+            if not in_share(case, 1 / 3):
+                item.add_marker("long")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_unconfigure() -> None:

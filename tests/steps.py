@@ -21,6 +21,12 @@ BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 """Of pytest: each holds torch and some models, 2 GiB in all."""
 
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    "PYTHONPYCACHEPREFIX": str(ROOT / "build/pycache"),
+}
+"""Some hundred processes import the same modules, and pytest rewrites each test: compiled once."""
+
 NOTHING_CHOSEN = 5
 """pytest's exit status if arguments of one's own leave a step without a test."""
 
@@ -48,6 +54,7 @@ class Step:
             done = subprocess.run(
                 command,
                 cwd=ROOT,
+                env=ENVIRONMENT,
                 check=False,
                 stdout=subprocess.PIPE if quietly else None,
                 stderr=subprocess.STDOUT if quietly else None,

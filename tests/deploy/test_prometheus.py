@@ -40,6 +40,7 @@ def test_promtool_accepts_the_rules() -> None:
     promtool("check", "rules", *map(str, RULES))
 
 
+@pytest.mark.slow
 def test_every_alert_fires_when_it_should_and_only_then() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(ALERT_TESTS))
 

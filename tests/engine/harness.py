@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
@@ -47,6 +49,8 @@ class Harness:
         """Steps in flight, each with what it works on."""
         self.compile_at_once = True
         self.late: Callable[[], bool] = lambda: False
+        self.step_seconds: Callable[[], float] = lambda: 0.0
+        """That the worker says a step took; 0: it says nothing of it."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
         self.life = ""
@@ -348,6 +352,7 @@ class Harness:
             return None
         plan, _ = self.plans.popleft()
         result = self.worker.execute(plan)
+        result = msgspec.structs.replace(result, compute_seconds=self.step_seconds())
         self.worker_says(result)
         return result
 

@@ -255,6 +255,7 @@ def last_heard(engine: Engine) -> float:
     return min(numbering.last_heard for numbering in numberings if numbering is not None)
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_longer_than_a_silence_may_costs_no_session(busy_engine: Engine) -> None:
     engine = busy_engine
     engine.start()

@@ -56,6 +56,9 @@ class Walker:
         """How often something happened that walks are for."""
         harness.compile_at_once = False
         harness.late = self._late
+        if choose.whole(0, 1):
+            # So that steps are held to some of what could be computed, as steps beside decodes are.
+            harness.step_seconds = lambda: 0.05 * choose.whole(1, 8)
         self.walks = {
             "submit": (30, self.submit),
             "step": (100, self.step),

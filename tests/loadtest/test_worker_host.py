@@ -25,6 +25,7 @@ FOR_CUTS = 1
 """One more where a row asks for top_p: it lists what may be kept."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_plain_step_is_a_replay_and_few_launches() -> None:
     """In a process of its own: launches are replaced there, and Triton's interpreter has none."""

@@ -103,6 +103,7 @@ def test_every_value_and_tensor_as_the_gguf_package_reads_it(written: Path) -> N
     _assert_same_as_gguf_package(written)
 
 
+@pytest.mark.slow
 def test_default_model_as_the_gguf_package_reads_it(smollm2_gguf: Path) -> None:
     _assert_same_as_gguf_package(smollm2_gguf)
 

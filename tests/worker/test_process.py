@@ -42,7 +42,7 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.session_server import SessionServer
 from tests.worker.checkpoints import TINY, tiny_files
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SETTINGS = TransportSettings(beat_interval=0.2, peer_timeout=60.0)
 """No test waits for a silence, and a busy machine's pauses shall not pass for one."""

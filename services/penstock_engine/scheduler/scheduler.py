@@ -155,6 +155,8 @@ class Scheduler:
         left = builder.left if most is None else min(most, builder.left)
         if table is None or cache is None or sequence.slot in self.state.leaving or not left:
             return  # Preempted earlier in this plan, or the budget is spent.
+        if sequence.slot in builder.items:
+            return  # Preempted earlier in this plan, and started again in it.
         start = sequence.progress.scheduled
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:

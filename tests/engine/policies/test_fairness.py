@@ -31,6 +31,7 @@ WORK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("scarce", SCARCE)
 def test_weights_of_three_to_one_give_three_to_one(scarce: str, work: str) -> None:
@@ -66,6 +67,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [256, 2048])
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_costs_a_light_tenant_two_steps_at_most(flood: str, budget: int) -> None:

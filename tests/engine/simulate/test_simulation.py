@@ -110,6 +110,7 @@ def test_nothing_is_lost_under_preemption_and_deaths() -> None:
         assert report.output_tokens == sum(request.output_tokens for request in trace)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
     one, two = busy(deaths_per_hour=60.0), busy(deaths_per_hour=60.0)
     assert one.digest == two.digest
@@ -129,6 +130,7 @@ def test_every_token_of_every_request_is_generated() -> None:
     }
 
 
+@pytest.mark.slow
 def test_many_replicas_serve_what_one_cannot() -> None:
     made = Synthetic(rate=400.0, requests=2000, prompt=60, output=20)
     few = report_of(simulate(list(synthetic(made)), config(), replicas=2, routing="least-loaded"))
@@ -201,6 +203,7 @@ def test_the_worker_knows_when_a_slot_samples() -> None:
     assert third.slots[0].token is not None
 
 
+@pytest.mark.slow
 def test_a_slice_of_the_long_run(tmp_path: Path, capsys: Any) -> None:
     """A thousandth of 1,000 hours and 10 million requests, twice, with proofs on the way."""
     output = tmp_path / "long.json"

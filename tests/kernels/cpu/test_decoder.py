@@ -101,6 +101,7 @@ def test_k_quants(format: str) -> None:
     assert distance(run.of(0), model.logits(tokens)) < 0.04
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("cache", ["float32", "bfloat16", "int8"])
 def test_long_contexts(threads: int, cache: str) -> None:

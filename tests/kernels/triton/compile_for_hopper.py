@@ -1,8 +1,9 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
-`python -m tests.kernels.triton.compile_for_hopper [NAME…]` prints, for each kernel of each call in
-`calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't compile or
-asks for more than an SM has.  Not under TRITON_INTERPRET.
+`python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
+call in `calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't
+compile or asks for more than an SM has.  --once: each kernel is compiled as it is launched first,
+not for every type and constant.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 class Compiler:
-    """Stands in for launches. Mutates nothing that a launch would."""
+    """Stands in for launches. Mutates nothing that a launch would. once: see above."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
+        self._once = once
         self.seen: set[object] = set()
         self.failed: list[str] = []
 
@@ -48,7 +50,8 @@ class Compiler:
             whole = value.data_ptr() if isinstance(value, torch.Tensor) else value
             if special and isinstance(whole, int) and whole % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
-        key = (kernel.fn.__name__, repr(signature), repr(constants), repr(attributes))
+        name = kernel.fn.__name__
+        key = name if self._once else (name, repr(signature), repr(constants), repr(attributes))
         if key in self.seen:
             return
         self.seen.add(key)
@@ -73,7 +76,9 @@ class Compiler:
 def main(names: list[str]) -> int:
     from tests.kernels.triton.calls import CALLS
 
-    compiler = Compiler()
+    once = "--once" in names
+    names = [name for name in names if name != "--once"]
+    compiler = Compiler(once=once)
     JITFunction.run = lambda kernel, *args, **kwargs: compiler.run(kernel, *args, **kwargs)
     chosen: dict[str, Callable[[], object]] = {
         name: call for name, call in CALLS.items() if not names or name in names

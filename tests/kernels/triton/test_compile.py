@@ -19,11 +19,13 @@ LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILIN
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_kernels_compile_for_hopper(tmp_path: Path) -> None:
+def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each once; for every type and constant with --long."""
+    how = [] if request.config.getoption("--long") else ["--once"]
     environment = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path))
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.triton.compile_for_hopper"],
+        [sys.executable, "-m", "tests.kernels.triton.compile_for_hopper", *how],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -33,6 +35,7 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     launched = {line.split(":")[0].strip() for line in done.stdout.splitlines()}
-    for source in Path(kernels.__file__).parent.glob("*.py"):
-        for name in LAUNCH.findall(source.read_text(encoding="utf-8")):
-            assert name in launched, f"no call in calls.py launches {name}"
+    sources = Path(kernels.__file__).parent.rglob("*.py")
+    named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}
+    assert len(named) > 20
+    assert named <= launched, f"no call in calls.py launches {named - launched}"

@@ -13,8 +13,9 @@ from tests.system.clients.installed import clean_environment, venv
 
 pytestmark = [pytest.mark.timeout(400)]
 
-SECONDS = 60
-"""Of sending cases: the first ones are the same in every run, and a fast machine gets further."""
+SECONDS, LONG_SECONDS = 20, 120
+"""Of sending cases, without and with --long: the first ones are the same in every run, and a fast
+machine gets further."""
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -28,7 +29,10 @@ expected-statuses = ["2xx", "3xx", "4xx", 503]
 """503: the queue is full, or what the server can't have done in time was refused."""
 
 
-def test_the_document_is_kept(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_the_document_is_kept(
+    start_server: Callable[..., Server], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seconds = LONG_SECONDS if request.config.getoption("--long") else SECONDS
     # A short context: what a case asks for is soon done.
     server = start_server("--max-model-len", "64")
     config = tmp_path / "schemathesis.toml"
@@ -38,7 +42,7 @@ def test_the_document_is_kept(start_server: Callable[..., Server], tmp_path: Pat
     command += ["--checks", ",".join(CHECKS), "--continue-on-failure", "--max-examples", "50"]
     command += ["--exclude-path", "/live"]  # a stream without an end
     command += ["--generation-deterministic", "--suppress-health-check", "all"]
-    command += ["--max-time", str(SECONDS), "--request-timeout", "120", "--no-color"]
+    command += ["--max-time", str(seconds), "--request-timeout", "120", "--no-color"]
     done = subprocess.run(
         command,
         cwd=tmp_path,

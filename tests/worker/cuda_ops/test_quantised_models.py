@@ -99,6 +99,7 @@ def greedy(forward: Forward, prompt: list[int], wanted: int) -> tuple[list[int],
     return tokens[len(prompt) :], torch.cat(rows)
 
 
+@pytest.mark.long  # Interpreted, a whole model takes half a minute.
 @pytest.mark.packaged_model
 def test_the_default_model_answers_as_in_float32(cut: PreparedModel) -> None:
     prompt = [40, 7, 99, 3, 12]

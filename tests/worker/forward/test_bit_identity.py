@@ -127,6 +127,7 @@ def test_resumed_elsewhere(tiny: DecoderModel) -> None:
         assert resumed.logprobs == whole.logprobs
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_default_model_among_others(precision: str, request: pytest.FixtureRequest) -> None:

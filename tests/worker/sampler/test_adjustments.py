@@ -199,6 +199,7 @@ DISTRIBUTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", DISTRIBUTIONS, ids=str)
 def test_distribution_with_penalties(sampler: Sampler, fields: dict[str, Any]) -> None:
     """Chi-square of 6,000 draws over the tokens that are expected 5 times or more."""
