@@ -300,6 +300,13 @@ def test_without_a_worker_everything_waits() -> None:
     assert [h.submit(front, [at]).accepted for at in range(6)] == [True] * 4 + [False] * 2
 
 
+def test_a_burst_for_many_slots_is_taken_whole() -> None:
+    """More than are looked at first."""
+    h, front = ready(max_num_seqs=100, max_waiting_requests=3)
+    burst = [h.submit(front, [at % 30], max_tokens=1) for at in range(110)]
+    assert [request.accepted for request in burst] == [True] * 103 + [False] * 7
+
+
 def test_tokens_and_sequences_of_what_can_start_do_not_count_either() -> None:
     h, front = ready(max_num_seqs=2, max_waiting_requests=4, max_waiting_tokens=20)
     assert [h.submit(front, [1] * 15 + [at]).accepted for at in range(4)] == [
