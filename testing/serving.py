@@ -107,7 +107,7 @@ class Server:
                 raise TimeoutError(f"not ready in {timeout} s\n{self.stderr}") from None
             if line is None:
                 raise ServerFailed(self.process.wait(STOP_TIMEOUT), self.stdout, self.stderr)
-            match = re.match(r"Penstock is ready: (\S+) on (http://\S+)$", line)
+            match = re.match(r"Penstock is ready: (\S+) on (https?://\S+)$", line)
             if match:
                 self.model, self.url = match.groups()
             if line.strip().startswith("curl "):  # the message's last line

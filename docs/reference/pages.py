@@ -15,6 +15,10 @@ from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
 
 WRITTEN = "<!-- Made by `python -m docs.reference.generate`; edits are lost. -->\n"
+UNKNOWN = (
+    "Unknown fields are refused, or skipped with `--unknown-fields ignore`. In messages and their "
+    "parts, and in tools, they are always skipped."
+)
 OWN_PROCESS = ("process_", "python_")
 """Families of prometheus_client itself, the same for every program."""
 
@@ -113,7 +117,7 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         link = f"[{body}](#{body.lower()})" if body else ""
         access = "" if operation["security"] else "open"
         text += f"| `{method} {path}` | {operation['summary']} | {link} | {access} |\n"
-    text += "\n" + _headers(operations) + "\n## Bodies\n\nUnknown fields are refused.\n"
+    text += "\n" + _headers(operations) + f"\n## Bodies\n\n{UNKNOWN}\n"
     return text + "".join(_fields(name, schemas) for name in bodies)
 
 

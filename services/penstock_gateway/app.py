@@ -58,7 +58,8 @@ def create_app(
     )
     client.observe(_observer(service))
     routes = routes_of(service)
-    routes.append(openapi.route([route.operation for route in routes]))
+    skips = config.unknown_fields == "ignore"
+    routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
     app = _application(service, routes)
     add_cors(app, config)
     return app

@@ -64,7 +64,6 @@ def errors() -> list[Case]:
     }
     responses: dict[str, Any] = {
         "no input": {},
-        "stored": {"input": "a", "store": True},
         "previous": {"input": "a", "previous_response_id": "resp_1"},
         "tool of another kind": {"input": "a", "tools": [{"type": "web_search"}]},
     }

@@ -329,8 +329,20 @@ def test_depth_is_bounded() -> None:
     deep: Any = "x"
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(InvalidRequest, match="nested deeper than 64"):
-        ours.encode([{"role": "user", "content": deep}])
+    message = {"role": "user", "content": "x"}
+    with pytest.raises(InvalidRequest, match="nested deeper than 64") as refused:
+        ours.encode([message, {"role": "user", "content": deep}])
+    assert refused.value.param == "messages[1]"
+    tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+    for variables, where in (
+        ({"tools": [{}, {}, tool]}, "tools[2]"),
+        ({"documents": [{"text": deep}]}, "documents[0]"),
+        ({"style": {"a": deep}}, "style"),
+    ):
+        with pytest.raises(InvalidRequest, match="nested deeper than 64") as refused:
+            ours.encode([message], **variables)
+        assert refused.value.param == where
+        assert refused.value.message.startswith(where)
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ x", "{% nope %}", "{{ x | nofilter }}"])

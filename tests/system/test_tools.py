@@ -69,6 +69,21 @@ def check_call(name: str, arguments: str) -> None:
     assert len(value) == 2
 
 
+def test_an_error_in_a_schema_names_its_tool(sdk: openai.OpenAI, server: Server) -> None:
+    bad = {"type": "object", "properties": {"code": {"type": "string", "pattern": "("}}}
+    tool = {"type": "function", "function": {"name": "open_door", "parameters": bad}}
+    for choice in ("required", {"type": "function", "function": {"name": "open_door"}}):
+        with pytest.raises(openai.BadRequestError) as refused:
+            sdk.chat.completions.create(
+                model=server.model,
+                messages=QUESTION,
+                tools=[*TOOLS, tool],
+                tool_choice=choice,  # type: ignore[arg-type]
+            )
+        assert refused.value.param == "tools[2].function.parameters"
+        assert "open_door" in refused.value.message
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_required_calls_are_valid_and_stream_as_they_are(
     sdk: openai.OpenAI, server: Server, seed: int

@@ -8,6 +8,7 @@ from penstock.protocol.to_frontend import Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.policies.forecast import first_token_after
+from penstock_engine.scheduler.starts import next_starts
 from penstock_engine.waiting.queue_bounds import QueueBounds
 from penstock_engine.waiting.service_rate import ServiceRate
 
@@ -74,7 +75,12 @@ class Admission:
         queue = self._scheduling.queue
         count = max(len(submit.sequences), submit.beams)
         full = self._bounds.refusal(
-            queue, submit.tenant, self.weight_of(submit), count, len(submit.prompt_token_ids)
+            queue,
+            submit.tenant,
+            self.weight_of(submit),
+            count,
+            len(submit.prompt_token_ids),
+            starting=lambda: next_starts(self._scheduling),
         )
         if full is None:
             return None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock_engine.kv.table import blocks_for
 from penstock_engine.policies.policy import Shortage
 from penstock_engine.request.request import Sequence
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.state import SchedulerState
+
+LOOKED_AT_FIRST = 8
+"""Of those that wait, where many slots but few blocks are free."""
 
 MAX_LOOK_STEPS = 32
 """Steps for which a look at the head of the queue counts: what it had found may be gone by then, or
@@ -40,6 +44,33 @@ class Headroom:
 
     def blocks(self, num_running: int, block_size: int) -> int:
         return -(-num_running * self.HORIZON // block_size)
+
+
+def next_starts(state: SchedulerState) -> list[Sequence]:
+    """Of those that wait, the ones for which a slot and blocks are free, in order: they wait for
+    the next steps, and for nobody to end. What they share with others is not counted, so there may
+    be more of them."""
+    most = len(state.free_slots) if state.pool is not None and state.suspect is None else 0
+    looked = min(LOOKED_AT_FIRST, most)
+    while True:
+        found = _fitting(state, state.queue.first(looked))
+        if len(found) < looked or looked == most:
+            return found
+        looked = min(4 * looked, most)
+
+
+def _fitting(state: SchedulerState, heads: list[Sequence]) -> list[Sequence]:
+    """The first of the heads, as many as free blocks let start beside what runs."""
+    headroom, size = Headroom(), state.block_size
+    free = 0 if state.pool is None else state.pool.num_free
+    found: list[Sequence] = []
+    for sequence in heads:
+        free -= blocks_for(sequence.num_tokens + 1, size)
+        others = len(state.running) + len(found)
+        if sequence.suspect_until or free < headroom.blocks(others, size):
+            break
+        found.append(sequence)
+    return found
 
 
 class StartFinder:

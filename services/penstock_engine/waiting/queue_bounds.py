@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from penstock.config.settings import SchedulerSettings
+from penstock_engine.request.request import Sequence
 from penstock_engine.waiting.queue import Part, Waiting
 
 SEQUENCES_PER_REQUEST = 4
@@ -10,48 +14,78 @@ SEQUENCES_PER_REQUEST = 4
 
 
 class QueueBounds:
-    """Limits on what waits. A request that would wait alone is never refused for its size.
+    """Limits on what waits. A request that would wait alone is never refused for its size, and
+    what can start, as slots and blocks are free for it, doesn't count as waiting.
 
     Where tenants are kept apart, one that has something waiting may not fill the room: see
     `leaves_room`.
     """
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._requests = settings.max_waiting_requests
-        self._tokens = settings.max_waiting_tokens
-        self._sequences = SEQUENCES_PER_REQUEST * settings.max_waiting_requests
+        self._room = Part(
+            settings.max_waiting_requests,
+            SEQUENCES_PER_REQUEST * settings.max_waiting_requests,
+            settings.max_waiting_tokens,
+        )
 
     def refusal(
-        self, queue: Waiting, tenant: str, weight: int, num_sequences: int, prompt_tokens: int
+        self,
+        queue: Waiting,
+        tenant: str,
+        weight: int,
+        num_sequences: int,
+        prompt_tokens: int,
+        *,
+        starting: Callable[[], list[Sequence]],
     ) -> str | None:
-        """Why a tenant's request of that size can't be taken now, or None."""
-        if not queue:
+        """Why a tenant's request of that size can't be taken now, or None.
+
+        starting: says who of the queue can start; asked only of a queue that is full with them.
+        """
+        added = Part(1, num_sequences, num_sequences * prompt_tokens)
+        there = Part(queue.num_requests, queue.num_sequences, queue.num_tokens)
+        mine = queue.part_of(tenant)
+        if self._full(there, mine, added, weight) is None:
             return None
-        if queue.num_requests >= self._requests:
-            return f"{queue.num_requests} requests are waiting; {self._requests} may"
-        if queue.num_sequences + num_sequences > self._sequences:
-            return f"{queue.num_sequences} sequences are waiting; {self._sequences} may"
-        tokens = num_sequences * prompt_tokens
-        if queue.num_tokens + tokens > self._tokens:
+        leaving = starting()
+        there = _without(there, leaving)
+        if mine is not None:
+            mine = _without(mine, [s for s in leaving if s.request.tenant == tenant])
+        return self._full(there, mine, added, weight)
+
+    def _full(self, there: Part, mine: Part | None, added: Part, weight: int) -> str | None:
+        """there: what waits.  mine: the tenant's part of it; None: tenants are not kept apart."""
+        room = self._room
+        if not there.sequences:
+            return None
+        if there.requests >= room.requests:
+            return f"{there.requests} requests are waiting; {room.requests} may"
+        if there.sequences + added.sequences > room.sequences:
+            return f"{there.sequences} sequences are waiting; {room.sequences} may"
+        if there.tokens + added.tokens > room.tokens:
             return (
-                f"{queue.num_tokens} tokens are waiting, the request brings {tokens}; "
-                f"{self._tokens} may wait"
+                f"{there.tokens} tokens are waiting, the request brings {added.tokens}; "
+                f"{room.tokens} may wait"
             )
-        part = queue.part_of(tenant)
-        if part is None or not part.sequences:
+        if mine is None or not mine.sequences:
             return None
-        added = Part(1, num_sequences, tokens)
-        there = (queue.num_requests, queue.num_sequences, queue.num_tokens)
-        room = (self._requests, self._sequences, self._tokens)
-        for name, mine, more, used, most in zip(
-            Part._fields, part, added, there, room, strict=True
-        ):
-            if not leaves_room(mine + more, most - used - more, weight):
+        for name, own, more, used, most in zip(Part._fields, mine, added, there, room, strict=True):
+            if not leaves_room(own + more, most - used - more, weight):
                 return (
-                    f"{mine} of the {used} {name} that wait are of this API key, and {most} may;"
+                    f"{own} of the {used} {name} that wait are of this API key, and {most} may;"
                     " the rest is kept for others"
                 )
         return None
+
+
+def _without(part: Part, leaving: list[Sequence]) -> Part:
+    """What is left of it when those have left. A request waits while one of its sequences does."""
+    left = Counter(sequence.request for sequence in leaving)
+    return Part(
+        part.requests - sum(count == request.num_queued for request, count in left.items()),
+        part.sequences - len(leaving),
+        part.tokens - sum(sequence.num_tokens for sequence in leaving),
+    )
 
 
 def leaves_room(mine: int, free: int, weight: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from penstock.errors import InvalidRequest
@@ -10,10 +12,12 @@ from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_o
 from penstock_gateway.chat.prompt import ChatPrompt, chat_prompt, template_of
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
-from penstock_gateway.chat.tools import ToolUse, tool_use
+from penstock_gateway.chat.tool_choice import tool_use
+from penstock_gateway.chat.tool_errors import blame_tool
+from penstock_gateway.chat.tools import ToolUse
 from penstock_gateway.generate.beam_search import search_of
 from penstock_gateway.generate.echo_options import EchoOptions
-from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.request.sampling import (
@@ -22,7 +26,7 @@ from penstock_gateway.request.sampling import (
     sequences_of,
     truncated,
 )
-from penstock_gateway.request.structured_outputs import structure_field
+from penstock_gateway.request.structured_outputs import blame, structure_field
 from penstock_gateway.service import EngineInfo, Service
 
 OPERATION = posting(
@@ -39,7 +43,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     """One conversation in, n answers out."""
 
     request_type = ChatRequest
-    id_prefix = "chatcmpl"
+    id_prefix = "chatcmpl-"
 
     def check(self, request: ChatRequest) -> None:
         check(request)
@@ -57,6 +61,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             template,
             use,
             prompt.text,
+            engine.text.tokenizer,
             constrained=constrained,
             include_reasoning=request.include_reasoning is not False,
         )
@@ -67,9 +72,12 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         reply = ChatFormat(
             head, engine.text.tokenizer, echo_options, prompt_token_ids, echo, parsing
         )
-        structure = "tool_choice" if use.grammar() is not None else structure_field(request)
         return Job(
-            [prompt_token_ids], [with_grammar(params, use)], reply, structure, search_of(request)
+            [prompt_token_ids],
+            [with_grammar(params, use)],
+            reply,
+            blame_of(request, use),
+            search_of(request),
         )
 
 
@@ -140,6 +148,13 @@ async def prompt_of(request: ChatRequest, engine: EngineInfo, use: ToolUse) -> C
         add_special_tokens=request.add_special_tokens,
         variables=variables,
     )
+
+
+def blame_of(request: ChatRequest, use: ToolUse) -> Blame:
+    """Who says what its answer must look like: the tools, or a field."""
+    if use.mode in ("named", "required"):
+        return partial(blame_tool, use=use, given=request.tools or [])
+    return partial(blame, field=structure_field(request))
 
 
 def with_grammar(params: SamplingParams, use: ToolUse) -> SamplingParams:

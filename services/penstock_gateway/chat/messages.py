@@ -1,4 +1,8 @@
-"""The messages of a chat: what they may hold, and the plain dicts that a chat template takes."""
+"""The messages of a chat: what they may hold, and the plain dicts that a chat template takes.
+
+Clients send back what other servers gave them, so fields that are unknown here are skipped in
+messages, their parts and calls.
+"""
 
 from __future__ import annotations
 
@@ -23,44 +27,30 @@ _MEDIA_PARTS = (
 )
 
 
-class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a message's content. Only text parts are supported yet."""
 
     type: str
     text: str | None = None
-    image_url: Any = None
-    image_embeds: Any = None
-    input_audio: Any = None
-    audio_url: Any = None
-    audio_embeds: Any = None
-    video_url: Any = None
-    file: Any = None
-    file_id: Any = None
-    detail: Any = None
     refusal: str | None = None
-    uuid: str | None = None
-    annotations: Any = None
-    cache_control: Any = None
-    prompt_cache_breakpoint: Any = None
 
 
-class MessageFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessageFunction(msgspec.Struct, frozen=True, kw_only=True):
     """arguments: a JSON object, as text."""
 
     name: str
     arguments: str | None = None
 
 
-class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model made, as the client got it."""
 
     function: MessageFunction
     id: str | None = None
     type: str = "function"
-    index: int | None = None
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message of any role, as a client sends it, or sends back what it was given."""
 
     role: str
@@ -70,8 +60,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tool_calls: list[MessageToolCall] | None = None
     function_call: Any = None
     audio: Any = None
-    refusal: str | None = None
-    annotations: Any = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 

@@ -10,10 +10,12 @@ from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, RequiredCalls
 from penstock.parsing.output import ChainedParser
 from penstock_gateway.chat.parsed_choice import Parsing
+from penstock_gateway.chat.reasoning_tokens import closing_token
 from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
     from penstock.parsing import ReasoningParser, ToolParser
+    from penstock.text.tokenizer import Tokenizer
 
 Tools = type["ToolParser"]
 Thoughts = type["ReasoningParser"]
@@ -37,6 +39,7 @@ def parsing_of(
     template: str,
     use: ToolUse,
     prompt: str,
+    tokenizer: Tokenizer,
     *,
     constrained: bool,
     include_reasoning: bool,
@@ -62,6 +65,7 @@ def parsing_of(
         new_id,
         use.most,
         include_reasoning,
+        closing_token(thoughts, tokenizer),
     )
 
 

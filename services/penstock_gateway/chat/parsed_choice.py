@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
 
 
 class CalledFunction(msgspec.Struct):
@@ -66,6 +67,8 @@ class Parsing:
     most: int | None = None
     """Calls that are shown; None: all."""
     show_reasoning: bool = True
+    closing: int | None = None
+    """The token that ends the thinking; None: there is none, or it isn't known."""
     calls_finish: bool = True
     """Calls make the finish reason tool_calls; with a named function it stays stop, as OpenAI has
     it."""
@@ -78,9 +81,16 @@ class ParsedChoice:
         self._parsing = parsing
         self._parser = parsing.make()
         self._calls = 0
+        self._reasoning = ReasoningTokens(parsing.closing)
 
-    def push(self, text: str, *, last: bool) -> ChatDelta | None:
-        """What a piece of text adds; None for nothing that can be shown yet."""
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens so far that were thoughts."""
+        return self._reasoning.total
+
+    def push(self, text: str, token_ids: list[int], *, last: bool) -> ChatDelta | None:
+        """What a piece of text, and its tokens, add; None for nothing that can be shown yet."""
+        self._reasoning.add(token_ids)
         events = self._parser.push(text)
         if last:
             events += self._parser.finish()
@@ -98,6 +108,7 @@ class ParsedChoice:
         if isinstance(event, Content):
             delta.content = (delta.content or "") + event.text
         elif isinstance(event, Reasoning):
+            self._reasoning.thought = True
             if self._parsing.show_reasoning:
                 delta.reasoning_content = (delta.reasoning_content or "") + event.text
         elif isinstance(event, CallBegin):
@@ -133,11 +144,11 @@ class ParsedChoice:
 _NOTHING = ChatDelta()
 
 
-def whole_message(text: str, parsed: ParsedChoice | None) -> AssistantMessage:
+def whole_message(text: str, token_ids: list[int], parsed: ParsedChoice | None) -> AssistantMessage:
     """The message of a whole answer; parsed: fresh, None where all is content."""
     if parsed is None:
         return AssistantMessage(text)
-    delta = parsed.push(text, last=True) or _NOTHING
+    delta = parsed.push(text, token_ids, last=True) or _NOTHING
     content = delta.content
     if content is None and not delta.tool_calls and not delta.reasoning_content:
         content = ""

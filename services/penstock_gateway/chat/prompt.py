@@ -66,13 +66,26 @@ async def chat_prompt(
         opening = not continue_final_message
     if continue_final_message:
         variables = {**variables, "continue_final_message": True}
-    rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
+    try:
+        rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
+    except InvalidRequest as error:
+        raise _of_field(error, variables) from None
     prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None
     if add_special_tokens and bos is not None and prompt_token_ids[:1] != [bos]:
         prompt_token_ids = [bos, *prompt_token_ids]
     return ChatPrompt(prompt_token_ids, rendered.text)
+
+
+def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidRequest:
+    """The same error. What it says of a variable of the client's own is said of the field."""
+    name = (error.param or "").partition("[")[0]
+    if name not in variables or name in RESERVED:
+        return error
+    where = f"chat_template_kwargs.{error.param}"
+    message = error.message.replace(error.param or "", where, 1)
+    return InvalidRequest(message, param=where, code=error.code)
 
 
 def check_variables(kwargs: dict[str, Any] | None) -> None:

@@ -109,6 +109,8 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
         append_event(out, chunk)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if isinstance(usage, UsageInfo):
+            usage = self._detailed(usage)
         if self._is_plain and delta.finish_reason is None and not usage:
             if delta.text:
                 self._append_text(out, choice, delta.text, usage)
@@ -126,11 +128,15 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
             end = ChatChunkChoice(choice, ChatDelta(), None, reason, delta.stop_reason)
             append_event(out, self._chunk([end], usage))
 
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        super().usage(out, self._detailed(usage))
+
     def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> bytes:
         head = self._head
         written = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        usage = self._detailed(usage)
         reply = ChatCompletion(
             head.id,
             head.created,
@@ -153,8 +159,8 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
         logprobs = None
         if self._echo_options.logprobs:
             logprobs = self._logprobs(choice.token_ids, choice.logprobs)
-        parsed = None if self._parsing is None else ParsedChoice(self._parsing)
-        message = whole_message("".join(choice.texts), parsed)
+        parsed = self._parsed_choice(index)
+        message = whole_message("".join(choice.texts), choice.token_ids, parsed)
         reason = choice.finish_reason
         if parsed is not None:
             reason = parsed.finish_reason(reason)
@@ -167,14 +173,25 @@ class ChatFormat(ChunkedReply[ChatChunkChoice]):
 
     def _read(self, choice: int, delta: SequenceDelta) -> tuple[ChatDelta | None, str | None]:
         """What a delta adds to the message, and why the choice ended, if it did."""
-        if self._parsing is None:
+        parsed = self._parsed_choice(choice)
+        if parsed is None:
             text = delta.text
             return ChatDelta(content=text) if text else None, delta.finish_reason
+        added = parsed.push(delta.text, delta.token_ids, last=delta.finish_reason is not None)
+        return added, parsed.finish_reason(delta.finish_reason)
+
+    def _parsed_choice(self, choice: int) -> ParsedChoice | None:
+        if self._parsing is None:
+            return None
         parsed = self._parsed.get(choice)
         if parsed is None:
             parsed = self._parsed[choice] = ParsedChoice(self._parsing)
-        added = parsed.push(delta.text, last=delta.finish_reason is not None)
-        return added, parsed.finish_reason(delta.finish_reason)
+        return parsed
+
+    def _detailed(self, usage: UsageInfo) -> UsageInfo:
+        """Usage with the tokens that were thoughts."""
+        thoughts = sum(parsed.reasoning_tokens for parsed in self._parsed.values())
+        return usage.with_reasoning(thoughts) if thoughts else usage
 
     def _logprobs(self, ids: list[int], logprobs: list[TokenLogprobs] | None) -> ChatLogprobs:
         return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=self._echo_options.as_ids)

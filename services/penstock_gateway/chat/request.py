@@ -8,12 +8,18 @@ from penstock.errors import InvalidRequest
 from penstock.sampling_params import MAX_LOGPROBS
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.prompt import check_variables, refuse_template
-from penstock_gateway.chat.tools import Tool, ToolChoice
+from penstock_gateway.chat.tool_choice import ToolChoice
+from penstock_gateway.chat.tools import Tool
 from penstock_gateway.generate.beam_search import check_search
 from penstock_gateway.generate.echo_options import check_prompt_logprobs
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Flag, GenerateFields, Object, Text, Whole
-from penstock_gateway.request.unsupported_fields import COMMON, UnsupportedField, check_unsupported
+from penstock_gateway.request.unsupported_fields import (
+    COMMON,
+    UnsupportedField,
+    check_unsupported,
+    check_verbosity,
+)
 
 
 class ChatRequest(GenerateFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +56,6 @@ RULES = (
     *COMMON,
     UnsupportedField("modalities", (["text"],)),
     UnsupportedField("audio"),
-    UnsupportedField("verbosity", ("medium",)),
     UnsupportedField("web_search_options"),
     UnsupportedField("return_prompt_text", (False,)),
 )
@@ -89,6 +94,7 @@ def check(request: ChatRequest) -> None:
                 param=field,
                 code="unsupported_value",
             )
+    check_verbosity("verbosity", request.verbosity)
     effort = request.reasoning_effort
     if effort is not None and effort not in EFFORTS:
         raise InvalidRequest(

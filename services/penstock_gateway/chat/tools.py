@@ -1,4 +1,4 @@
-"""The tools that a request offers, and whether and how the model is made to call them."""
+"""The tools that a request offers, and what an answer looks like that must call them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 262_144
 """Of all tools together, as JSON."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-CHOICES = ("auto", "required", "none")
 
 
-class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """parameters: a JSON schema of the arguments object; None: there are no arguments.
-    strict: accepted; calls that tool_choice forces keep to the schema anyway."""
+    strict: accepted; calls that tool_choice forces keep to the schema anyway.
+    Fields that are unknown here are skipped."""
 
     name: str
     description: str | None = None
@@ -29,8 +29,8 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Only functions can be tools."""
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """Only functions can be tools. Fields that are unknown here are skipped."""
 
     function: FunctionDefinition
     type: str = "function"
@@ -43,20 +43,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.function.parameters is not None:
             function["parameters"] = self.function.parameters
         return {"type": "function", "function": function}
-
-
-class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: str
-
-
-class NamedChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """tool_choice: this function, and no other."""
-
-    function: NamedFunction
-    type: str = "function"
-
-
-ToolChoice = str | NamedChoice | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +81,8 @@ class ToolUse:
 NO_TOOLS = ToolUse((), "off")
 
 
-def tool_use(
-    tools: list[Tool] | None,
-    choice: ToolChoice,
-    *,
-    parallel: bool | None,
-    auto_allowed: bool,
-) -> ToolUse:
-    """Raises InvalidRequest.  auto_allowed: whether the server lets the model choose."""
-    if isinstance(choice, str) and choice not in CHOICES:
-        raise InvalidRequest(
-            f"tool_choice is {clip(choice)}; allowed: {', '.join(CHOICES)}, or "
-            '{"type": "function", "function": {"name": …}}',
-            param="tool_choice",
-            code="invalid_value",
-        )
-    _check(tools or [])
-    if not tools:
-        if choice in (None, "none", "auto"):
-            return NO_TOOLS
-        raise InvalidRequest(
-            "tool_choice needs tools to choose from; tools is empty", param="tool_choice"
-        )
-    most = 1 if parallel is False else None
-    if choice == "none":
-        return NO_TOOLS
-    if choice in (None, "auto"):
-        if not auto_allowed:
-            raise InvalidRequest(
-                "tool_choice auto is turned off on this server (--no-enable-auto-tool-choice); "
-                "allowed: required, none, or a named function",
-                param="tool_choice",
-            )
-        return ToolUse(tuple(tools), "free", most=most)
-    if isinstance(choice, NamedChoice):
-        return ToolUse(tuple(tools), "named", _known(choice, tools), most)
-    return ToolUse(tuple(tools), "required", most=most)
-
-
-def _check(tools: list[Tool]) -> None:
+def check_tools(tools: list[Tool]) -> None:
+    """Raises InvalidRequest."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(
             f"tools holds {len(tools)} tools; at most {MAX_TOOLS} are allowed", param="tools"
@@ -169,17 +118,6 @@ def _encoded(tools: list[Tool]) -> bytes:
         return msgspec.json.encode(tools)
     except (RecursionError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"tools can't be read: {error}", param="tools") from None
-
-
-def _known(choice: NamedChoice, tools: list[Tool]) -> str:
-    names = [tool.function.name for tool in tools]
-    if choice.type != "function" or choice.function.name not in names:
-        raise InvalidRequest(
-            f"tool_choice names {clip(choice.function.name)}, a {clip(choice.type)}; allowed are "
-            f"the functions {clip(names)}",
-            param="tool_choice",
-        )
-    return choice.function.name
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:

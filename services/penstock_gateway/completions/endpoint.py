@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
@@ -24,7 +26,7 @@ from penstock_gateway.request.sampling import (
     sequences_of,
     truncated,
 )
-from penstock_gateway.request.structured_outputs import structure_field
+from penstock_gateway.request.structured_outputs import blame, structure_field
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import EngineInfo, Service
 
@@ -42,7 +44,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     """Prompts in, n continuations of each out; choice index = prompt * n + sequence."""
 
     request_type = CompletionRequest
-    id_prefix = "cmpl"
+    id_prefix = "cmpl-"
 
     def check(self, request: CompletionRequest) -> None:
         check(request)
@@ -87,7 +89,8 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         ]
         params = [by_room[room] for room in rooms]
         reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
-        return Job(prompt_token_ids, params, reply, structure_field(request), search_of(request))
+        blamed = partial(blame, field=structure_field(request))
+        return Job(prompt_token_ids, params, reply, blamed, search_of(request))
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

@@ -21,11 +21,12 @@ from penstock_gateway.generate.reply import (
     UsageInfo,
     append_event,
 )
-from penstock_gateway.http.events import DONE
+from penstock_gateway.http.events import DONE, failed_stream
 
 if TYPE_CHECKING:
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.generate.timeline import RequestTimeline
+    from penstock_gateway.http.errors import HTTPError
 
 Piece = TypeVar("Piece", bound=msgspec.Struct)
 """What a chunk holds of one choice."""
@@ -53,6 +54,9 @@ class ChunkedReply(ABC, Generic[Piece]):
 
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         out += DONE
+
+    def failed(self, error: HTTPError) -> bytes:
+        return failed_stream(error)
 
     @abstractmethod
     def _text_piece(self, choice: int, text: str) -> Piece:

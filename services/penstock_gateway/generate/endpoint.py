@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -26,18 +26,23 @@ from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import ClientGone, as_http_error
-from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
+from penstock_gateway.http.events import EventStream, failed_stream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import RequestFields, check_request_id
-from penstock_gateway.request.structured_outputs import blame
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.service import EngineInfo
 from penstock_gateway.tracing import trace as tracing
 
 Fields = TypeVar("Fields", bound=RequestFields)
+Blame = Callable[[InvalidRequest], InvalidRequest]
+
+
+def unchanged(error: InvalidRequest) -> InvalidRequest:
+    """The Blame of a request that asks for no structure."""
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,8 @@ class Job:
     params: list[SamplingParams]
     """Of each prompt."""
     reply: ReplyFormat
-    structure: str | None = None
-    """The request's field that says what the output must look like."""
+    blame: Blame = unchanged
+    """Says what the engine finds wrong with a structured output of the field that asked for it."""
     search: Search | None = None
 
     @property
@@ -72,6 +77,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def prepare(self, request: Fields, engine: EngineInfo, head: ReplyHead) -> Job:
         """Tokenises and resolves parameters. Raises InvalidRequest."""
 
+    def failure(self, error: HTTPError) -> bytes:
+        """What a stream ends with that fails before its request has been read to the end."""
+        return failed_stream(error)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         arrived = time.monotonic()
@@ -88,6 +97,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     send,
                     keepalive=service.config.keepalive_interval,
                     room=room_of(scope),
+                    failure=self.failure,
                 )
                 await self._streamed(request, terms, recorder, receive, events)
             else:
@@ -97,7 +107,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
         job = await self._job(request)
-        with _blaming(job.structure):
+        with _blaming(job.blame):
             if job.search is not None:
                 found = await search_all(
                     job.search,
@@ -137,7 +147,8 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
         job = await self._job(request)
-        with _blaming(job.structure):
+        events.failure = job.reply.failed
+        with _blaming(job.blame):
             async with await self._submit(job, terms, recorder) as batch:
                 answer = StreamedAnswer(
                     job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
@@ -151,7 +162,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
-            f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}",
+            f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
             served,
             status.fingerprint if status is not None else None,
         )
@@ -173,12 +184,11 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
 
 @contextmanager
-def _blaming(field: str | None) -> Iterator[None]:
-    """What the engine says of a structured output is said of the field that asked for it."""
+def _blaming(blame: Blame) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise blame(error, field) from error
+        raise blame(error) from error
 
 
 def check_stream_options(request: RequestFields) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.client import SequenceDelta
     from penstock_gateway.generate.choice import ChoiceOutput
     from penstock_gateway.generate.echo_options import PromptLogprobsSource
+    from penstock_gateway.http.errors import HTTPError
 
 encoder = msgspec.json.Encoder()
 
@@ -24,6 +25,16 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """reasoning_tokens: of thoughts that were told apart, their closing tag included; 0 where that
+    tag is no token of its own.  The others: always 0."""
+
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
 class UsageInfo(msgspec.Struct, frozen=True):
     """Tokens of a whole HTTP request: each prompt once, the output of every choice."""
 
@@ -31,10 +42,16 @@ class UsageInfo(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
     @classmethod
     def of(cls, prompt: int, completion: int, cached: int) -> UsageInfo:
         return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+    def with_reasoning(self, tokens: int) -> UsageInfo:
+        """The same; so many of the output's tokens were thoughts."""
+        details = CompletionTokensDetails(reasoning_tokens=tokens)
+        return msgspec.structs.replace(self, completion_tokens_details=details)
 
 
 UsageField = UsageInfo | None | msgspec.UnsetType
@@ -82,6 +99,9 @@ class ReplyFormat(Protocol):
 
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         """Appends what a stream ends with."""
+
+    def failed(self, error: HTTPError) -> bytes:
+        """What a stream ends with that fails."""
 
     def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.types import Send
 
@@ -22,17 +23,30 @@ _HEADERS = (
 )
 
 
+def failed_stream(error: HTTPError) -> bytes:
+    """The error object as an event, and the end."""
+    return b"data: " + error.encoded() + b"\n\n" + DONE
+
+
 class EventStream:
     """One response. The first write, or the first keep-alive that is due, sends the headers: so
     an error that comes before has a proper status.
 
     A write waits while the client's connection is full; the server cuts connections that stay
     full (see http.protocol).  keepalive: seconds of silence before a comment is sent; 0: never.
-    room: of the connection.
+    room: of the connection.  failure: writes what a started stream ends with that fails.
     """
 
-    def __init__(self, send: Send, *, keepalive: float, room: Room | None = None) -> None:
+    def __init__(
+        self,
+        send: Send,
+        *,
+        keepalive: float,
+        room: Room | None = None,
+        failure: Callable[[HTTPError], bytes] = failed_stream,
+    ) -> None:
         self._send = send
+        self.failure = failure
         self._room = Room(full=True) if room is None else room
         self._writing = False
         self._keepalive = keepalive
@@ -91,7 +105,7 @@ class EventStream:
 
     async def fail(self, error: HTTPError) -> None:
         """Ends a started stream with an error event."""
-        await self.write(b"data: " + error.encoded() + b"\n\n" + DONE, last=True)
+        await self.write(self.failure(error), last=True)
 
     async def tick(self) -> float | None:
         """Sends a keep-alive when one is due. Returns the seconds until the next look."""

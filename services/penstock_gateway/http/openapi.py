@@ -37,10 +37,15 @@ _RETRY = {
 }
 
 
-def route(others: Iterable[Operation]) -> OperationRoute:
-    """The route, which describes `others` and itself; the document is made when first asked for."""
+def route(others: Iterable[Operation], *, skips_unknown: bool = False) -> OperationRoute:
+    """The route, which describes `others` and itself; the document is made when first asked for.
+
+    skips_unknown: unknown fields of bodies are no errors.
+    """
     operations = [each for each in (*others, OPERATION) if each.described]
-    made = functools.cache(lambda: msgspec.json.encode(document(operations)))
+    made = functools.cache(
+        lambda: msgspec.json.encode(document(operations, skips_unknown=skips_unknown))
+    )
 
     async def openapi(request: Request) -> Response:
         return Response(made(), media_type="application/json")
@@ -55,14 +60,17 @@ def operation_of(route: BaseRoute) -> Operation:
     return route.operation
 
 
-def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def document(operations: Iterable[Operation], *, skips_unknown: bool = False) -> dict[str, Any]:
+    """The OpenAPI 3.1 document. skips_unknown: unknown fields of bodies are no errors."""
     operations = list(operations)
     types = {id(kind): kind for each in operations for kind in (each.body, each.reply) if kind}
     types[id(ErrorReply)] = ErrorReply
     schemas, components = msgspec.json.schema_components(
         types.values(), ref_template="#/components/schemas/{name}"
     )
+    if skips_unknown:
+        for schema in components.values():
+            schema.pop("additionalProperties", None)
     known = dict(zip(types, schemas, strict=True))
     paths: dict[str, Any] = {}
     for each in operations:
@@ -72,8 +80,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Penstock",
             "version": __version__,
-            "description": "OpenAI's endpoints, and fields beyond them under vLLM's names. "
-            "Unknown fields are refused.",
+            "description": "OpenAI's endpoints, and fields beyond them under vLLM's names.",
         },
         "paths": paths,
         "components": {
@@ -144,7 +151,12 @@ _LIMITS = {
     for part, words, kind in (
         ("limit", f"{what.title()} a minute", "integer"),
         ("remaining", f"{what.title()} left", "integer"),
-        ("reset", "Time until none of them counts as used any more, as in 1m5s", "string"),
+        (
+            "reset",
+            "Time until none of them counts as used any more, as in 1m5s; in a 429 of theirs the "
+            "time of Retry-After",
+            "string",
+        ),
     )
 }
 

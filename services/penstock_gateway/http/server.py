@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from penstock import logs
 from penstock.net import listener
+from penstock.net.tls import server_context
 from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http.protocol import protocol_class
 from penstock_gateway.service import Service
@@ -33,7 +34,7 @@ HAND_OVER = ROLL
 
 
 class GatewayServer(uvicorn.Server):
-    """Serves until a signal asks it to leave.
+    """Serves until a signal asks it to leave. Raises StartupError for a certificate that won't do.
 
     SIGTERM and SIGINT: goes on accepting connections, refuses new work with 503, lets open
     requests finish within the shutdown timeout, tells the rest that it leaves, and returns.
@@ -58,13 +59,16 @@ class GatewayServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+        self._tls = server_context(config)
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.ssl = self._tls
         await super().startup(sockets)
         for sock in sockets or ():
-            log.info("listening", url=listener.url(*listener.reachable_address(sock)))
+            address = listener.reachable_address(sock)
+            log.info("listening", url=listener.url(*address, tls=self._tls is not None))
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second. Returns whether it is time to close."""

@@ -110,9 +110,12 @@ class RateLimits:
                 "rate_limits_unavailable",
                 1,
             ) from None
-        _tell(caller, what, limit, window)
-        if not taken:
-            raise _refusal(what, limit, amount, window)
+        if taken:
+            _tell(caller, what, limit, window, window.seconds_until(0))
+            return
+        wait = max(1, math.ceil(window.seconds_until(max(0, limit - amount))))
+        _tell(caller, what, limit, window, wait)
+        raise _refusal(what, limit, amount, window, wait)
 
     async def _add(self, name: str, limit: int, amount: int) -> bool:
         async with asyncio.timeout(STORAGE_PATIENCE):
@@ -144,10 +147,10 @@ def _name(key: ApiKey, what: str) -> str:
     return f"{what}/{key.sha256[:TENANT_DIGITS].lower()}"
 
 
-def _tell(caller: Caller, what: str, limit: int, window: Window) -> None:
-    """OpenAI's headers. reset: until nothing is used any more, in its notation: 1m5s."""
-    reset = math.ceil(window.seconds_until(0))
-    minutes, seconds = divmod(reset, MINUTE)
+def _tell(caller: Caller, what: str, limit: int, window: Window, reset: float) -> None:
+    """OpenAI's headers. reset: seconds until nothing is used any more; of a request that is
+    refused, until it would be let in, as its Retry-After says. Written as OpenAI does: 1m5s."""
+    minutes, seconds = divmod(math.ceil(reset), MINUTE)
     caller.limit_headers |= {
         f"x-ratelimit-limit-{what}".encode(): b"%d" % limit,
         f"x-ratelimit-remaining-{what}".encode(): b"%d" % max(0, limit - window.used),
@@ -156,17 +159,17 @@ def _tell(caller: Caller, what: str, limit: int, window: Window) -> None:
     }
 
 
-def _refusal(what: str, limit: int, amount: int, window: Window) -> HTTPError:
+def _refusal(what: str, limit: int, amount: int, window: Window, wait: int) -> HTTPError:
+    """wait: seconds."""
     if amount > limit:
         message = f"the prompt has {amount} tokens; this API key may use {limit} a minute"
     else:
         message = f"this API key may use {limit} {what} a minute and has used {window.used}"
         message += f"; this request needs {amount}" if amount > 1 else ""
-    seconds = max(1, math.ceil(window.seconds_until(max(0, limit - amount))))
     return HTTPError(
         429,
         message,
         type="rate_limit_error",
         code="rate_limit_exceeded",
-        headers=(("retry-after", str(seconds)),),
+        headers=(("retry-after", str(wait)),),
     )

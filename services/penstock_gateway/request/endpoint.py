@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.request.body import read_body
 from penstock_gateway.request.decoding import decode
+from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 
 Body = TypeVar("Body")
@@ -27,7 +28,10 @@ class JsonEndpoint(ABC, Generic[Body]):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(self.request_type)
+        kind = self.request_type
+        if service.config.unknown_fields == "ignore":
+            kind = skipping(kind)
+        self._decoder: msgspec.json.Decoder[Body] = msgspec.json.Decoder(kind)
 
     @abstractmethod
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

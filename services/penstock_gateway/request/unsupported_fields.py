@@ -33,6 +33,19 @@ COMMON = (
 )
 
 
+VERBOSITIES = ("low", "medium", "high")
+
+
+def check_verbosity(field: str, value: str | None) -> None:
+    """It has no effect: no model that is served knows it. Raises InvalidRequest."""
+    if value is not None and value not in VERBOSITIES:
+        raise InvalidRequest(
+            f"{field} is {clip(value)}; allowed: {', '.join(VERBOSITIES)}",
+            param=field,
+            code="invalid_value",
+        )
+
+
 def check_unsupported(request: RequestFields, rules: tuple[UnsupportedField, ...]) -> None:
     """Raises InvalidRequest naming the first field with a value that is not supported yet."""
     for field, values in rules:

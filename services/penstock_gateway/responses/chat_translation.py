@@ -163,6 +163,7 @@ _RENAMED = (
     ("response_format.json_schema", "text.format"),
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),
+    ("tool_choice.allowed_tools", "tool_choice"),
 )
 
 

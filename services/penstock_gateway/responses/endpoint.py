@@ -7,16 +7,18 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import prompt_of, tools_of, with_grammar
+from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
 from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
 from penstock_gateway.chat.prompt import template_of
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.request.sampling import room_for_output, sampling_params
 from penstock_gateway.responses.chat_translation import ChatTranslation
-from penstock_gateway.responses.reply import Response, ResponsesFormat
+from penstock_gateway.responses.output import EventWriter
+from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
 from penstock_gateway.responses.request import ResponsesRequest, check
 from penstock_gateway.service import EngineInfo, Service
 
@@ -34,10 +36,15 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     """One conversation in, one answer out."""
 
     request_type = ResponsesRequest
-    id_prefix = "resp"
+    id_prefix = ID_PREFIX
 
     def check(self, request: ResponsesRequest) -> None:
         check(request)
+
+    def failure(self, error: HTTPError) -> bytes:
+        events = EventWriter()
+        events.fail(error.body)
+        return bytes(events.out)
 
     async def prepare(self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead) -> Job:
         conversation = ChatTranslation(request)
@@ -60,19 +67,28 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         params = _params(request, chat, engine, len(prompt.prompt_token_ids))
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
+        tokenizer, tools = engine.text.tokenizer, conversation.tools
         parsing = parsing_of(
-            config, template, use, prompt.text, constrained=constrained, include_reasoning=True
+            config,
+            template,
+            use,
+            prompt.text,
+            tokenizer,
+            constrained=constrained,
+            include_reasoning=True,
         )
         if parsing is not None and params.logprobs is not None:
             raise _no_logprobs(request)
         if needs_special_tokens(config, template, use) and not constrained:
             params = msgspec.structs.replace(params, skip_special_tokens=False)
-        tokenizer, tools = engine.text.tokenizer, conversation.tools
         reply = ResponsesFormat(head, tokenizer, request, params, tools, parsing)
-        structure = "text.format" if constrained else None
-        if use.grammar() is not None:
-            structure = "tool_choice"
-        return Job([prompt.prompt_token_ids], [with_grammar(params, use)], reply, structure)
+        blame = blame_of(chat, use)
+        return Job(
+            [prompt.prompt_token_ids],
+            [with_grammar(params, use)],
+            reply,
+            lambda error: conversation.own_words(blame(error)),
+        )
 
 
 def _params(

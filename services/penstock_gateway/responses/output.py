@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
 from penstock_gateway.chat.parsed_choice import Parsing
+from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
+from penstock_gateway.http.errors import ErrorBody
 from penstock_gateway.responses.items import (
     FunctionCallItem,
     OutputItem,
@@ -43,7 +45,14 @@ class EventWriter:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Appends an event."""
-        kind = f"response.{kind}"
+        self._append(f"response.{kind}", fields)
+
+    def fail(self, error: ErrorBody) -> None:
+        """Appends the event `error`, which has no prefix."""
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        self._append("error", fields)
+
+    def _append(self, kind: str, fields: dict[str, Any]) -> None:
         self.out += f"event: {kind}\ndata: ".encode()
         event = {"type": kind, "sequence_number": self._number, **fields}
         encoder.encode_into(event, self.out, -1)
@@ -178,13 +187,20 @@ class OutputItems:
         self._parsing = parsing
         self._parser: OutputParser | None = parsing.make() if parsing is not None else None
         self._calls = 0
+        self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
         self._open: OpenItem | None = None
         self._done: list[OutputItem] = []
         if parsing is None:
             self._begin(OpenMessage, "msg")
 
-    def push(self, text: str, logprobs: list[ChatLogprob]) -> None:
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens so far that were thoughts."""
+        return self._reasoning.total
+
+    def push(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> None:
         """Takes the next piece of the answer. logprobs: of its tokens, where it isn't parsed."""
+        self._reasoning.add(token_ids)
         if self._parser is not None:
             self._take(self._parser.push(text))
         elif self._open is not None and (text or logprobs):
@@ -208,6 +224,7 @@ class OutputItems:
             elif isinstance(event, Content):
                 self._text(event.text, OpenMessage, "msg")
             elif isinstance(event, Reasoning):
+                self._reasoning.thought = True
                 self._text(event.text, OpenReasoning, "rs")
             elif isinstance(event, CallArguments) and self._shown() and self._open is not None:
                 self._open.add(event.text, [])

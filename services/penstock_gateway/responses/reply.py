@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from penstock.text.tokenizer import Tokenizer
     from penstock_gateway.chat.parsed_choice import Parsing
     from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.http.errors import HTTPError
     from penstock_gateway.responses.request import ResponsesRequest
+
+
+ID_PREFIX = "resp_"
 
 
 class InputDetails(msgspec.Struct):
@@ -32,7 +37,7 @@ class InputDetails(msgspec.Struct):
 
 
 class OutputDetails(msgspec.Struct):
-    """reasoning_tokens: always 0; thoughts are told apart as text, not as tokens."""
+    """reasoning_tokens: as in CompletionTokensDetails."""
 
     reasoning_tokens: int = 0
 
@@ -47,34 +52,48 @@ class ResponseUsage(msgspec.Struct):
     total_tokens: int
 
 
+class ResponseError(msgspec.Struct):
+    """code: one of OpenAI's: server_error, rate_limit_exceeded or invalid_prompt."""
+
+    code: str
+    message: str
+
+
 class IncompleteDetails(msgspec.Struct):
     reason: str
 
 
 class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True):
-    """status: in_progress, completed or incomplete.  What the request said comes back."""
+    """status: in_progress, completed, incomplete or failed.  completed_at: Unix time, seconds; only
+    where it is completed.  What the request said comes back."""
 
     id: str
     created_at: int
+    completed_at: int | None = None
     status: str
     model: str
     output: list[OutputItem] = []
     usage: ResponseUsage | None = None
     incomplete_details: IncompleteDetails | None = None
-    error: None = None
+    error: ResponseError | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
     temperature: float
     top_p: float
+    presence_penalty: float
+    frequency_penalty: float
     top_logprobs: int = 0
+    max_tool_calls: int | None = None
     text: dict[str, Any]
     metadata: dict[str, Any]
     user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     store: bool = False
     background: bool = False
     previous_response_id: None = None
     parallel_tool_calls: bool = True
-    tool_choice: str | dict[str, str] = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[FunctionTool] = []
     truncation: str = "disabled"
     reasoning: ReasoningOptions | None = None
@@ -97,7 +116,7 @@ class ResponsesFormat:
     ) -> None:
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
-        self._base = head.id.removeprefix("resp-")
+        self._base = head.id.removeprefix(ID_PREFIX)
         self._parsing = parsing
         self._events = EventWriter()
         self._items: OutputItems | None = None
@@ -110,10 +129,15 @@ class ResponsesFormat:
             max_output_tokens=request.max_output_tokens,
             temperature=params.temperature,
             top_p=params.top_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
             top_logprobs=request.top_logprobs or 0,
+            max_tool_calls=request.max_tool_calls,
             text=_text_options(request),
             metadata=request.metadata or {},
             user=request.user,
+            safety_identifier=request.safety_identifier,
+            prompt_cache_key=request.prompt_cache_key,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
             tools=tools,
@@ -133,7 +157,8 @@ class ResponsesFormat:
         if self._items is None:
             return
         self._events.out = out
-        self._items.push(delta.text, self._logprobs_of(delta.token_ids, delta.logprobs))
+        logprobs = self._logprobs_of(delta.token_ids, delta.logprobs)
+        self._items.push(delta.text, delta.token_ids, logprobs)
         if delta.finish_reason is not None:
             self._finish(self._items, delta.finish_reason)
 
@@ -145,25 +170,39 @@ class ResponsesFormat:
 
     def end(self, out: bytearray, usage: UsageInfo) -> None:
         """The event that holds the whole response."""
-        self._response.usage = _usage(usage)
+        thoughts = 0 if self._items is None else self._items.reasoning_tokens
+        self._response.usage = _usage(usage, thoughts)
         self._events.out = out
         self._events.send(self._response.status, response=self._response)
+
+    def failed(self, error: HTTPError) -> bytes:
+        """OpenAI's event `error`, and the response as far as it came."""
+        response = self._response
+        response.status = "failed"
+        response.error = ResponseError(_error_code(error), error.body.message)
+        self._events.out = bytearray()
+        self._events.fail(error.body)
+        self._events.send("failed", response=response)
+        return bytes(self._events.out)
 
     def whole(
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> bytes:
         [choice] = choices
         items = OutputItems(NoEvents(), self._base, self._parsing)
-        items.push("".join(choice.texts), self._logprobs_of(choice.token_ids, choice.logprobs))
+        logprobs = self._logprobs_of(choice.token_ids, choice.logprobs)
+        items.push("".join(choice.texts), choice.token_ids, logprobs)
         self._finish(items, choice.finish_reason)
-        self._response.usage = _usage(usage)
+        self._response.usage = _usage(usage, items.reasoning_tokens)
         self._response.penstock_timeline = timeline
         return encoder.encode(self._response)
 
     def _finish(self, items: OutputItems, reason: str | None) -> None:
         response = self._response
         response.status = "completed" if reason == "stop" else "incomplete"
-        if reason != "stop":
+        if reason == "stop":
+            response.completed_at = int(time.time())
+        else:
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         response.output = items.finish(response.status)
 
@@ -175,11 +214,20 @@ class ResponsesFormat:
         return chat_logprobs(self._tokenizer, ids, logprobs).content
 
 
-def _tool_choice(request: ResponsesRequest) -> str | dict[str, str]:
+def _error_code(error: HTTPError) -> str:
+    if error.status == 429:
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if error.status < 500 else "server_error"
+
+
+def _tool_choice(request: ResponsesRequest) -> str | dict[str, Any]:
     choice = request.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return {"type": choice.type, "name": choice.name or ""}
+    if choice.type != "allowed_tools":
+        return {"type": choice.type, "name": choice.name or ""}
+    tools = [{"type": tool.type, "name": tool.name} for tool in choice.tools or ()]
+    return {"type": choice.type, "mode": choice.mode or "auto", "tools": tools}
 
 
 def _text_options(request: ResponsesRequest) -> dict[str, Any]:
@@ -191,11 +239,11 @@ def _text_options(request: ResponsesRequest) -> dict[str, Any]:
     return {"format": {name: value for name, value in shown.items() if value is not None}}
 
 
-def _usage(usage: UsageInfo) -> ResponseUsage:
+def _usage(usage: UsageInfo, reasoning_tokens: int) -> ResponseUsage:
     return ResponseUsage(
         usage.prompt_tokens,
         InputDetails(usage.prompt_tokens_details.cached_tokens),
         usage.completion_tokens,
-        OutputDetails(),
+        OutputDetails(reasoning_tokens),
         usage.total_tokens,
     )

@@ -9,46 +9,40 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.fields import Flag, Number, Object, RequestFields, Text, Whole
-from penstock_gateway.request.unsupported_fields import UnsupportedField, check_unsupported
+from penstock_gateway.request.unsupported_fields import (
+    UnsupportedField,
+    check_unsupported,
+    check_verbosity,
+)
 from penstock_gateway.responses.tools import FunctionChoice, Tools
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+SUMMARIES = ("auto", "concise", "detailed")
+TRUNCATIONS = ("disabled", "auto")
 STATELESS = "this server is stateless: it keeps no responses"
 
 
-class InputPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of an input message; or of one of our own replies, sent back."""
+class InputPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
+    unknown here are skipped."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
-    annotations: Any = None
-    logprobs: Any = None
-    image_url: Any = None
-    detail: Any = None
-    file_id: Any = None
-    file_url: Any = None
-    file_data: Any = None
-    filename: Any = None
-    input_audio: Any = None
 
 
-class InputItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """type: message (or nothing), function_call, function_call_output or reasoning."""
+class InputItem(msgspec.Struct, frozen=True, kw_only=True):
+    """type: message (or nothing), function_call, function_call_output or reasoning. Fields that are
+    unknown here are skipped."""
 
     type: str | None = None
     role: str | None = None
     content: str | list[InputPart] | None = None
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
     output: str | list[InputPart] | None = None
-    summary: Any = None
-    encrypted_content: Any = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,15 +56,16 @@ class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the answer's text looks like. verbosity: medium only."""
+    """What the answer's text looks like. verbosity: accepted, without effect."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """effort: a variable for the chat template.  summary: auto only, for there are none: the
-    thoughts themselves are shown.  generate_summary: its older name."""
+    """effort: a variable for the chat template.  summary: auto, concise or detailed, without
+    effect, for there are none: the thoughts themselves are shown.  generate_summary: its older
+    name."""
 
     effort: Text = None
     summary: Text = None
@@ -105,6 +100,8 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
 
     # --- without effect on the output
     max_tool_calls: Whole = None
+    truncation: Text = None
+    """disabled or auto; nothing is ever dropped from the input, and the reply says disabled."""
 
     # --- only at their neutral value
     previous_response_id: Text = None
@@ -112,25 +109,23 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     background: Flag = None
     context_management: Any = None
     prompt: Any = None
-    truncation: Text = None
 
 
 RULES = (
     UnsupportedField("moderation"),
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
-    UnsupportedField("truncation", ("disabled",)),
 )
 
 
 def check(request: ResponsesRequest) -> None:
     """What can be told without a conversation. Raises InvalidRequest."""
-    for field in ("store", "previous_response_id", "conversation", "background"):
+    for field in ("previous_response_id", "conversation", "background"):
         value = getattr(request, field)
         if value not in (None, False):
             raise InvalidRequest(
                 f"{field} is {clip(value)}, but {STATELESS}; allowed: null"
-                + (" or false" if field in ("store", "background") else ""),
+                + (" or false" if field == "background" else ""),
                 param=field,
                 code="unsupported_value",
             )
@@ -141,15 +136,16 @@ def check(request: ResponsesRequest) -> None:
                 f"include holds {clip(name)}; allowed: {', '.join(INCLUDES)}", param="include"
             )
     text, thoughts = request.text or TextOptions(), request.reasoning or ReasoningOptions()
-    _only("text.verbosity", text.verbosity, "medium")
-    _only("reasoning.summary", thoughts.summary, "auto")
-    _only("reasoning.generate_summary", thoughts.generate_summary, "auto")
+    check_verbosity("text.verbosity", text.verbosity)
+    _one_of("truncation", request.truncation, TRUNCATIONS)
+    _one_of("reasoning.summary", thoughts.summary, SUMMARIES)
+    _one_of("reasoning.generate_summary", thoughts.generate_summary, SUMMARIES)
 
 
-def _only(field: str, value: str | None, allowed: str) -> None:
-    if value not in (None, allowed):
+def _one_of(field: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
         raise InvalidRequest(
-            f"{field} is {clip(value)}, which is not supported; allowed: {allowed} or null",
+            f"{field} is {clip(value)}; allowed: {', '.join(allowed)}",
             param=field,
-            code="unsupported_value",
+            code="invalid_value",
         )

@@ -7,19 +7,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock_gateway.chat.tools import (
+from penstock_gateway.chat.tool_choice import (
     CHOICES,
-    FunctionDefinition,
-    NamedChoice,
+    AllowedTool,
+    AllowedTools,
+    ChoiceObject,
     NamedFunction,
-    Tool,
     ToolChoice,
 )
+from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.decoding import convert
 
 
-class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """The only kind of tool. Fields as in FunctionDefinition."""
 
     type: Literal["function"]
@@ -39,13 +40,21 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
 
+class AllowedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """One of allowed_tools."""
+
+    name: str
+    type: str = "function"
+
+
 class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """tool_choice: this function, and no other. The last three belong to kinds that are refused."""
+    """tool_choice of type function: this function, and no other; of type allowed_tools: those of
+    the tools, in the mode auto or required.  server_label belongs to kinds that are refused."""
 
     type: str
     name: str | None = None
-    mode: Any = None
-    tools: Any = None
+    mode: str | None = None
+    tools: list[AllowedFunction] | None = None
     server_label: Any = None
 
 
@@ -77,12 +86,23 @@ def chat_choice(choice: str | FunctionChoice | None) -> ToolChoice:
     """Raises InvalidRequest for one that can't be told in chat's terms."""
     if choice is None or choice in CHOICES:
         return choice if isinstance(choice, str) else None
+    if not isinstance(choice, str) and choice.type == "allowed_tools":
+        return _allowed(choice)
     if isinstance(choice, str) or choice.type != "function" or choice.name is None:
         shown = choice if isinstance(choice, str) else f"an object of type {choice.type}"
         raise InvalidRequest(
-            f"tool_choice is {clip(shown)}; allowed: {', '.join(CHOICES)}, or "
-            '{"type": "function", "name": …}',
+            f"tool_choice is {clip(shown)}; allowed: {', '.join(CHOICES)}, "
+            '{"type": "function", "name": …}, or {"type": "allowed_tools", …}',
             param="tool_choice",
             code="invalid_value",
         )
-    return NamedChoice(function=NamedFunction(name=choice.name))
+    return ChoiceObject(function=NamedFunction(name=choice.name))
+
+
+def _allowed(choice: FunctionChoice) -> ChoiceObject:
+    tools = [
+        AllowedTool(function=NamedFunction(name=tool.name), type=tool.type)
+        for tool in choice.tools or ()
+    ]
+    mode = "auto" if choice.mode is None else choice.mode
+    return ChoiceObject(type=choice.type, allowed_tools=AllowedTools(tools=tools, mode=mode))

@@ -11,6 +11,7 @@ import uvicorn
 
 from penstock import logs
 from penstock.net import listener
+from penstock.net.tls import server_context
 from penstock_gateway.app import create_admin_app
 from penstock_gateway.http.protocol import protocol_class
 from penstock_gateway.service import Service
@@ -22,6 +23,7 @@ class AdminServer(uvicorn.Server):
     """Serves until it is told to leave; signals are the main server's."""
 
     def __init__(self, service: Service) -> None:
+        self._tls = server_context(service.config)
         bound = service.config.max_header_bytes
         super().__init__(
             uvicorn.Config(
@@ -37,6 +39,10 @@ class AdminServer(uvicorn.Server):
             )
         )
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.ssl = self._tls
+        await super().startup(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -50,7 +56,8 @@ async def serving(service: Service, sock: socket.socket | None) -> AsyncIterator
         return
     server = AdminServer(service)
     task = asyncio.create_task(server.serve(sockets=[sock]))
-    log.info("admin port", url=listener.url(*listener.reachable_address(sock)))
+    tls = service.config.ssl_certfile is not None
+    log.info("admin port", url=listener.url(*listener.reachable_address(sock), tls=tls))
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,7 @@ import msgspec
 from penstock.children import die_with_parent
 from penstock.process_title import set_title
 from penstock.protocol.common import Grammar
+from penstock_worker.grammar_text.alternatives import PATIENCE, located
 from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 
@@ -59,14 +61,27 @@ def _serve() -> None:
                 verdict = CompileResult("")
             else:
                 definition = msgspec.msgpack.decode(message, type=Grammar)
-                source = library.source(definition)
-                library.probe(source)
-                verdict = CompileResult(source)
+                verdict = CompileResult(_tried(library, definition))
         except GrammarError as error:
             verdict = CompileResult(None, str(error))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
             verdict = CompileResult(None, f"{type(error).__name__}: {error}"[:500])
         send(writer, msgspec.msgpack.encode(verdict))
+
+
+def _tried(library: Library, definition: Grammar) -> str:
+    def compile(grammar: Grammar) -> str:
+        source = library.source(grammar)
+        library.probe(source)
+        return source
+
+    begun = time.process_time()
+    try:
+        return compile(definition)
+    except GrammarError as error:
+        if time.process_time() - begun > PATIENCE:
+            raise
+        raise GrammarError(located(definition, str(error), compile)) from None
 
 
 def send(writer: BinaryIO, message: bytes) -> None:

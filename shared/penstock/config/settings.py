@@ -22,6 +22,7 @@ LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
+UnknownFields = Literal["error", "ignore"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,7 +167,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = ""
     max_waiting_requests: Annotated[
-        int, Meta(ge=1, description="Requests that may wait; more are refused with 503.")
+        int,
+        Meta(
+            ge=1,
+            description="Requests that may wait, beside those for which a slot and blocks are free;"
+            " more are refused with 503.",
+        ),
     ] = 4096
     max_waiting_tokens: Annotated[
         int, Meta(ge=1, description="Prompt tokens that may wait; more are refused with 503.")
@@ -358,6 +364,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
+    ssl_certfile: Annotated[
+        str | None,
+        Meta(
+            description="Certificate (PEM, with its chain) to serve HTTPS with, on the admin port"
+            " too; default: none, plain HTTP."
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None,
+        Meta(
+            description="The certificate's private key (PEM, not encrypted); default: it is in the"
+            " certificate's file."
+        ),
+    ] = None
     api_keys: Annotated[
         str | None,
         Meta(
@@ -410,6 +430,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " seen its first tokens, unless that is busy; least-loaded; round-robin."
         ),
     ] = "prefix"
+    unknown_fields: Annotated[
+        UnknownFields,
+        Meta(
+            description="A request's field that no endpoint knows: error: a 400 that names it and"
+            " the nearest one, as OpenAI's is, for a misspelt `temprature` would change the answer"
+            " unnoticed; ignore: it is skipped, as vLLM and llama-server do."
+        ),
+    ] = "error"
     max_header_bytes: Annotated[
         int,
         Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),

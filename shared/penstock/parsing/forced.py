@@ -8,7 +8,8 @@ from penstock.parsing.interface import OutputParser
 
 
 class RequiredCalls(CallText):
-    """tool_choice required: an array of {"name": …, "parameters": …}."""
+    """tool_choice required: an array of {"name": …, "parameters": …}. What of it was cut short
+    before a call had begun says nothing, and is dropped."""
 
     def _start(self, ended: bool) -> bool:
         if (stop := self._eat_space()) is not None:
@@ -17,6 +18,11 @@ class RequiredCalls(CallText):
             return self._give_back()
         self._eat(1)
         return self._go(self._item)
+
+    def finish(self) -> list[Event]:
+        events = self._walk(ended=False)
+        self._prefix = self._rest = ""
+        return events
 
 
 class NamedCall(OutputParser):

@@ -58,5 +58,8 @@ class ReasoningParser(OutputParser):
     prompt: the filled chat template, or its end: it may open or close a block of thinking itself.
     """
 
+    closing_tag: ClassVar[str | None] = None
+    """What ends the thinking, for the count of its tokens; None: they are not counted."""
+
     def __init__(self, prompt: str) -> None:
         self.prompt = prompt

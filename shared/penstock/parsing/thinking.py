@@ -22,6 +22,7 @@ class ThinkBlocks(ReasoningParser):
     none to come.  A block that isn't closed is thinking to the end.
     """
 
+    closing_tag = CLOSE
     open_at_first = False
     """Whether a text begins inside of the block where the prompt says nothing about it."""
 

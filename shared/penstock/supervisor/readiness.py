@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import msgspec
 
@@ -18,39 +19,40 @@ class _Health(msgspec.Struct):
     pid: int
 
 
-async def http_ready(host: str, port: int) -> None:
+async def http_ready(host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
     """Returns once GET /health/ready answers 200."""
-    while not await _asks(host, port):
+    while not await _asks(host, port, tls):
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def gateway_ready(host: str, port: int, pid: int) -> None:
+async def gateway_ready(host: str, port: int, pid: int, tls: ssl.SSLContext | None = None) -> None:
     """Returns once the gateway with that pid answers and is ready. Others may share the socket,
     so it is asked for its name, over new connections."""
-    while not await _is_ready(host, port, pid):
+    while not await _is_ready(host, port, pid, tls):
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def _is_ready(host: str, port: int, pid: int) -> bool:
+async def _is_ready(host: str, port: int, pid: int, tls: ssl.SSLContext | None) -> bool:
     try:
-        health = msgspec.json.decode(await _get(host, port, "/health/ready"), type=_Health)
+        answer = await _get(host, port, "/health/ready", tls)
+        health = msgspec.json.decode(answer, type=_Health)
     except (OSError, TimeoutError, msgspec.DecodeError):
         return False
     return health.pid == pid
 
 
-async def _asks(host: str, port: int) -> bool:
+async def _asks(host: str, port: int, tls: ssl.SSLContext | None) -> bool:
     try:
-        await _get(host, port, "/health/ready")
+        await _get(host, port, "/health/ready", tls)
     except (OSError, TimeoutError):
         return False
     return True
 
 
-async def _get(host: str, port: int, path: str) -> bytes:
+async def _get(host: str, port: int, path: str, tls: ssl.SSLContext | None) -> bytes:
     """The body of a 200. Raises OSError or TimeoutError for anything else."""
     async with asyncio.timeout(_ANSWER_TIMEOUT):
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         try:
             head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
             writer.write(head.encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import Sequence
 
 from penstock import logs
@@ -25,12 +26,14 @@ class Rolling:
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, gateways: Sequence[Child], host: str, port: int) -> None:
+    def begin(
+        self, gateways: Sequence[Child], host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         """Starts a restart of `gateways`, which share the socket at host and port."""
         if self._task is not None and not self._task.done():
             log.warning("the gateways are being restarted already")
             return
-        self._task = asyncio.create_task(_roll(gateways, host, port))
+        self._task = asyncio.create_task(_roll(gateways, host, port, tls))
 
     async def cancel(self) -> None:
         """Gives up what is under way."""
@@ -39,7 +42,9 @@ class Rolling:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def _roll(gateways: Sequence[Child], host: str, port: int) -> None:
+async def _roll(
+    gateways: Sequence[Child], host: str, port: int, tls: ssl.SSLContext | None
+) -> None:
     """Each once its predecessor serves. New connections meanwhile go to the others, or wait in the
     socket, which the supervisor holds."""
     for gateway in gateways:
@@ -48,7 +53,7 @@ async def _roll(gateways: Sequence[Child], host: str, port: int) -> None:
         if gateway.pid is None:
             continue
         try:
-            await asyncio.wait_for(gateway_ready(host, port, gateway.pid), PATIENCE)
+            await asyncio.wait_for(gateway_ready(host, port, gateway.pid, tls), PATIENCE)
         except TimeoutError:
             log.error("not ready again", child=gateway.spec.name, seconds=PATIENCE)
             return  # The others, which serve, are left as they are.

@@ -18,6 +18,7 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
+from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -87,6 +88,7 @@ class System:
         keys = configured_keys(gateway)
         check_exposure(gateway, address, has_keys=keys is not None)
         check_limits(gateway, self.config.gateways, keys or ())
+        server_context(gateway)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,7 +109,8 @@ class System:
         if self._listener is None or not self.was_ready or self._stop.is_set():
             log.warning("no gateways to restart", signal=ROLL.name)
         else:
-            self._rolling.begin(self._front, *http.reachable_address(self._listener))
+            tls = client_context(self.config.gateway)
+            self._rolling.begin(self._front, *http.reachable_address(self._listener), tls)
 
     def _ask_to_stop(self, why: str) -> None:
         if not self._stop.is_set():
@@ -206,8 +209,9 @@ class System:
         url = ""
         if self._listener is not None:
             host, port = http.reachable_address(self._listener)
-            url = http.url(host, port)
-            await http_ready(host, port)
+            tls = client_context(self.config.gateway)
+            url = http.url(host, port, tls=tls is not None)
+            await http_ready(host, port, tls)
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True

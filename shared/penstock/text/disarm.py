@@ -97,7 +97,7 @@ def disarm(values: dict[str, Any], special: frozenset[str], template: str) -> Di
     Raises InvalidRequest if the values are nested too deep, or use up all private-use characters.
     """
     breaker = breaker_for(special)
-    strings = list(_strings(values, 0))
+    strings = [text for name, value in values.items() for text in _strings_of(name, value)]
     if not any(breaker.positions(text) for text in strings):
         return Disarmed(values, {})
     taken = set(template).union(*special, *strings)
@@ -117,18 +117,28 @@ def _trimmed(text: str) -> tuple[int, int]:
     return begin, begin + len(stripped)
 
 
-def _strings(value: Any, depth: int) -> Iterator[str]:
+def _strings_of(name: str, value: Any) -> Iterator[str]:
+    """Of a template's variable; whose part is nested too deep is said."""
+    yield name
+    if not isinstance(value, (list, tuple)):
+        yield from _strings(value, 1, name)
+        return
+    for place, item in enumerate(value):
+        yield from _strings(item, 2, f"{name}[{place}]")
+
+
+def _strings(value: Any, depth: int, where: str) -> Iterator[str]:
     if depth > MAX_DEPTH:
-        raise InvalidRequest(f"the messages are nested deeper than {MAX_DEPTH}", param="messages")
+        raise InvalidRequest(f"{where} is nested deeper than {MAX_DEPTH} levels", param=where)
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _strings(key, depth + 1)
-            yield from _strings(item, depth + 1)
+            yield from _strings(key, depth + 1, where)
+            yield from _strings(item, depth + 1, where)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _strings(item, depth + 1)
+            yield from _strings(item, depth + 1, where)
 
 
 def _rebuilt(value: Any, breaker: Breaker, stand_ins: dict[str, str]) -> Any:

@@ -267,6 +267,57 @@ def test_too_many_waiting_tokens_are_refused_for_now() -> None:
     assert accepted == [True, True, False]
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("running", [0, 3])
+def test_what_has_a_slot_free_is_not_waiting(policy: str, running: int) -> None:
+    """8 slots, 4 may wait, 12 come at once: as many are taken as if each had had its step."""
+    h, front = ready(max_num_seqs=8, max_waiting_requests=4, scheduling_policy=policy)
+    before = [h.submit(front, [9], max_tokens=30, ignore_eos=True) for _ in range(running)]
+    h.run_step()
+    burst = [h.submit(front, [1, at], tenant=f"t{at}", max_tokens=4) for at in range(16)]
+    assert [request.accepted for request in burst] == [True] * (12 - running) + [False] * (
+        4 + running
+    )
+    rejected = burst[-1].rejected
+    assert rejected is not None
+    assert "4 requests are waiting; 4 may" in rejected.message
+    h.run_step()
+    assert len(h.core.state.scheduling.running) == 8
+    h.run()
+    assert all(end_of(request).finish for request in before)
+
+
+def test_slots_without_blocks_let_nobody_start() -> None:
+    """Prompts of which two fill the pool: of eight slots six are free in vain."""
+    h, front = ready(blocks=10, max_num_seqs=8, max_waiting_requests=2, max_model_len=40)
+    burst = [h.submit(front, [1] * 15 + [at], max_tokens=1) for at in range(8)]
+    assert [request.accepted for request in burst] == [True] * 4 + [False] * 4
+
+
+def test_without_a_worker_everything_waits() -> None:
+    h = Harness(max_num_seqs=8, max_waiting_requests=4)
+    front = h.connect()
+    assert [h.submit(front, [at]).accepted for at in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_a_burst_for_many_slots_is_taken_whole() -> None:
+    """More than are looked at first."""
+    h, front = ready(max_num_seqs=100, max_waiting_requests=3)
+    burst = [h.submit(front, [at % 30], max_tokens=1) for at in range(110)]
+    assert [request.accepted for request in burst] == [True] * 103 + [False] * 7
+
+
+def test_tokens_and_sequences_of_what_can_start_do_not_count_either() -> None:
+    h, front = ready(max_num_seqs=2, max_waiting_requests=4, max_waiting_tokens=20)
+    assert [h.submit(front, [1] * 15 + [at]).accepted for at in range(4)] == [
+        *[True] * 3,
+        False,
+    ]
+    h, front = ready(max_num_seqs=2, max_waiting_requests=1)
+    # Four sequences may wait for each request that may; two of the six can start.
+    assert [h.submit(front, [1], n=6).accepted for _ in range(2)] == [True, False]
+
+
 def test_n_counts_too() -> None:
     h = Harness(max_waiting_requests=2)
     front = h.connect()

@@ -36,7 +36,7 @@ def rank_walk(seed: int, length: int) -> RankWalker:
 
 def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
     met = Counter[str]()
-    for seed in range(3 * len(SIZES)):
+    for seed in range(4 * len(SIZES)):
         walker = rank_walk(seed, 600)
         walker.end()
         met += walker.met

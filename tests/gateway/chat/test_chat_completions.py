@@ -20,6 +20,12 @@ from tests.gateway.fake_engine import (
     welcome,
 )
 
+NO_DETAILS = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
 URL = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Hi"}]
 PROMPT = "user: Hi\nassistant:"
@@ -56,6 +62,7 @@ async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) ->
             "completion_tokens": TOKENS,
             "total_tokens": len(PROMPT) + TOKENS,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": NO_DETAILS,
         },
     }
     prompt, params, _ = engine.submitted[0]
@@ -106,6 +113,7 @@ async def test_include_usage(http: httpx.AsyncClient) -> None:
         "completion_tokens": TOKENS,
         "total_tokens": len(PROMPT) + TOKENS,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": NO_DETAILS,
     }
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
+from penstock.errors import InvalidRequest
 from penstock_gateway.app import create_app
 from tests.gateway import sse
 from tests.gateway.fake_engine import FakeEngineClient, say
@@ -167,6 +168,19 @@ async def test_required(http: httpx.AsyncClient, engine: FakeEngineClient) -> No
     assert at == {"type": "string"}
 
 
+@pytest.mark.parametrize("text", ["[", '[{"na', '[{"name": "get_weather", "par'])
+async def test_required_but_cut_before_a_call_began(
+    http: httpx.AsyncClient, engine: FakeEngineClient, text: str
+) -> None:
+    engine.script = said(text, finish="length")
+    whole = await choice_of(http, tool_choice="required")
+    assert whole["message"] == {"role": "assistant", "content": "", "refusal": None}
+    assert whole["finish_reason"] == "length"
+    streamed = await streamed_choice(http, tool_choice="required")
+    assert streamed["message"]["content"] is None
+    assert (streamed["calls"], streamed["finish_reason"]) == ([], "length")
+
+
 async def test_a_named_function(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     engine.script = said('{"city": "Rome"}')
     named = {"type": "function", "function": {"name": "get_weather"}}
@@ -179,6 +193,25 @@ async def test_a_named_function(http: httpx.AsyncClient, engine: FakeEngineClien
     ] == '{"city": "Rome"}'
     params = engine.submitted[0][1]
     assert params.structured_outputs.json == WEATHER["function"]["parameters"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_allowed_tools_are_as_if_there_were_no_others(
+    http: httpx.AsyncClient, engine: FakeEngineClient, mode: str
+) -> None:
+    engine.script = said(f"[{CALL.replace('arguments', 'parameters')}]")
+    allowed = await choice_of(http, **_allow("get_weather", mode=mode))
+    alone = await choice_of(http, tools=[WEATHER], tool_choice=mode)
+    for message in (allowed["message"], alone["message"]):
+        (call,) = message["tool_calls"]
+        assert call.pop("id")
+        assert call["function"]["name"] == "get_weather"
+    assert allowed == alone
+    (one, other) = (params for _, params, _ in engine.submitted)
+    assert one == other
+    assert engine.template.calls[0] == engine.template.calls[1]
+    other_tool = await choice_of(http, **_allow("now"))
+    assert "tool_calls" not in other_tool["message"], "a call of a tool that isn't allowed is text"
 
 
 async def test_none_shows_no_tools(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
@@ -290,6 +323,13 @@ def _tool(**changes: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", **changes}}
 
 
+def _allow(*names: str, mode: str = "auto", type: str = "function") -> dict[str, Any]:
+    tools = [{"type": type, "function": {"name": name}} for name in names]
+    return {
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
@@ -301,7 +341,17 @@ def _tool(**changes: Any) -> dict[str, Any]:
         ({"tools": [_tool(name="x" * 65)]}, "tools[0].function.name", "1 to 64"),
         ({"tools": [_tool(), _tool()]}, "tools[1].function.name", "another tool"),
         ({"tools": [_tool(name=f"f{i}") for i in range(129)]}, "tools", "at most 128"),
-        ({"tools": [_tool(schema={})]}, "tools[0].function.schema", "parameters"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "missing"),
+        (_allow("get_weather", mode="none"), "tool_choice.allowed_tools.mode", "auto, required"),
+        (_allow(), "tool_choice.allowed_tools.tools", "at least one"),
+        (_allow("now", "x"), "tool_choice.allowed_tools.tools[1]", '["get_weather","now"]'),
+        (
+            _allow("now", type="mcp"),
+            "tool_choice.allowed_tools.tools[0].type",
+            "allowed: function",
+        ),
         ({"tools": [{"type": "web", "function": {"name": "f"}}]}, "tools[0].type", "function"),
         ({"tools": [{"type": "web"}]}, "tools[0].function", "missing"),
         ({"functions": [{"name": "f"}]}, "functions", "send tools"),
@@ -318,6 +368,68 @@ async def test_refused(
     error = response.json()["error"]
     assert error["param"] == param
     assert says in error["message"]
+
+
+OTHER = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint", "param", "says"),
+    [
+        (
+            "required",
+            "at /items/anyOf/1/properties/parameters/properties/city: bad",
+            "tools[1].function.parameters",
+            "tools[1].function.parameters, the schema of get_weather: at /properties/city: bad",
+        ),
+        (
+            "required",
+            "at /items/anyOf/2: bad",
+            "tools[2].function.parameters",
+            "tools[2].function.parameters, the schema of now: bad",
+        ),
+        ("required", "it has too many bytes", "tool_choice", "tool_choice: it has too many bytes"),
+        (
+            {"type": "function", "function": {"name": "now"}},
+            "bad",
+            "tools[2].function.parameters",
+            "tools[2].function.parameters, the schema of now: bad",
+        ),
+        (
+            _allow("get_weather", mode="required")["tool_choice"],
+            "bad",
+            "tools[1].function.parameters",
+            "the schema of get_weather: bad",
+        ),
+        (
+            _allow("now", "get_weather", mode="required")["tool_choice"],
+            "at /items/anyOf/1: bad",
+            "tools[2].function.parameters",
+            "the schema of now: bad",
+        ),
+    ],
+)
+async def test_an_error_in_a_schema_names_the_tool(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    choice: Any,
+    complaint: str,
+    param: str,
+    says: str,
+) -> None:
+    engine.refusal = InvalidRequest(complaint, param="structured_outputs")
+    tools = [OTHER, WEATHER, NOW]
+    response = await http.post(URL, json=body(tools=tools, tool_choice=choice))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert says in error["message"]
+    if choice == "required":
+        flat = [{"type": "function", **tool["function"]} for tool in tools]
+        fields = {"input": "Hi", "tools": flat, "tool_choice": choice}
+        error = (await http.post("/v1/responses", json=fields)).json()["error"]
+        assert error["param"] == param.replace(".function", "")
+        assert says.replace(".function", "") in error["message"]
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "3"])

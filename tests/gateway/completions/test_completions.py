@@ -19,6 +19,12 @@ from tests.gateway.fake_engine import (
     say,
 )
 
+NO_DETAILS = {
+    "reasoning_tokens": 0,
+    "audio_tokens": 0,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
+}
 URL = "/v1/completions"
 TEXT = f"{HELLO}0"
 TOKENS = len(TEXT.encode()) + 1
@@ -50,6 +56,7 @@ async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) ->
             "completion_tokens": TOKENS,
             "total_tokens": 4 + TOKENS,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": NO_DETAILS,
         },
     }
     assert engine.submitted[0][1].max_tokens == 16

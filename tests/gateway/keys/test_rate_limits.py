@@ -107,6 +107,12 @@ async def post(http: httpx.AsyncClient, secret: str, **fields: Any) -> httpx.Res
     return await http.post("/v1/completions", json=body, headers=bearer(secret))
 
 
+def seconds_of(reset: str) -> int:
+    """Of a time like 1m5s."""
+    minutes, _, seconds = reset.removesuffix("s").rpartition("m")
+    return MINUTE * int(minutes or 0) + int(seconds)
+
+
 async def test_requests_a_minute(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     for left in (2, 1, 0):
         reply = await post(http, ALICE)
@@ -118,6 +124,9 @@ async def test_requests_a_minute(http: httpx.AsyncClient, engine: FakeEngineClie
     assert refused.status_code == 429
     assert 1 <= int(refused.headers["retry-after"]) <= 2 * MINUTE
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert seconds_of(refused.headers["x-ratelimit-reset-requests"]) == int(
+        refused.headers["retry-after"]
+    ), "clients read the one or the other"
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert "3 requests a minute" in error["message"]

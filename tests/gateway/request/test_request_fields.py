@@ -78,7 +78,7 @@ CHAT_NEUTRAL = {
     "parallel_tool_calls": True,
     "continue_final_message": False,
     "top_logprobs": 0,
-    "verbosity": "medium",
+    "verbosity": "high",
     "reasoning_effort": "none",
 }
 CHAT_UNSUPPORTED = {
@@ -132,11 +132,15 @@ async def test_unknown_field(http: httpx.AsyncClient, url: str) -> None:
     ("fields", "param", "allowed"),
     [
         ({"stream_options": {"usage": True}}, "stream_options.usage", "include_usage"),
-        ({"messages": [{"role": "user", "text": "x"}]}, "messages[0].text", "content"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "txt": "x"}]}]},
-            "messages[0].content[0].txt",
-            "text",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "scheme": {}},
+                }
+            },
+            "response_format.json_schema.scheme",
+            "schema",
         ),
     ],
 )
@@ -192,6 +196,7 @@ async def test_wrong_type(
         (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "[0, 20]"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
         (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
+        (CHAT, {"verbosity": "loud"}, "verbosity", "low, medium, high"),
         (CHAT, {"request_id": "a\nb"}, "request_id", "printable"),
         (CHAT, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "tools"),
         (TEXT, {"logprobs": 21}, "logprobs", "[0, 20]"),
@@ -223,6 +228,12 @@ async def test_out_of_range(
         ([{"role": "user", "content": ""}], "messages[0].content", "empty"),
         ([{"role": "user", "content": []}], "messages[0].content", "empty"),
         ([{"role": "user"}], "messages[0].content", "missing"),
+        ([{"role": "user", "text": "x"}], "messages[0].content", "missing"),
+        (
+            [{"role": "user", "content": [{"type": "text", "txt": "x"}]}],
+            "messages[0].content[0].text",
+            "missing",
+        ),
         ([{"role": "assistant", "content": None}], "messages[0].content", "missing"),
         ([{"role": "bot", "content": "x"}], "messages[0].role", "user"),
         (

@@ -3,7 +3,9 @@ refuses."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
@@ -12,7 +14,10 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from penstock.errors import InvalidRequest
+from penstock.client import SequenceDelta
+from penstock.config.settings import GatewayConfig
+from penstock.errors import InvalidRequest, RequestFailed
+from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, HELLO, MODEL, FakeEngineClient, say
 
 URL = "/v1/responses"
@@ -87,7 +92,7 @@ async def test_events(http: httpx.AsyncClient) -> None:
     assert "".join(event["delta"] for event in events if "delta" in event) == ANSWER
     last = events[-1]["response"]
     whole = (await http.post(URL, json={"input": "Hi"})).json()
-    different = {"id", "created_at", "output"}
+    different = {"id", "created_at", "completed_at", "output"}
     assert {k: v for k, v in last.items() if k not in different} == {
         k: v for k, v in whole.items() if k not in different
     }
@@ -177,11 +182,10 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"store": True}, "store", "stateless"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
         ({"background": True}, "background", "stateless"),
         ({"conversation": "c"}, "conversation", "stateless"),
-        ({"truncation": "auto"}, "truncation", "disabled"),
+        ({"truncation": "middle"}, "truncation", "disabled, auto"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"input": None}, "input", "missing"),
         ({"input": []}, "input", "empty"),
@@ -207,7 +211,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
             "text.format.schema",
             "missing",
         ),
-        ({"text": {"verbosity": "high"}}, "text.verbosity", "medium"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity", "low, medium, high"),
         ({"max_tokens": 5}, "max_tokens", "did you mean"),
     ],
 )
@@ -217,6 +221,104 @@ async def test_refusals(
     error = await refusal(http, **fields)
     assert error["param"] == param, error
     assert says in error["message"]
+
+
+async def test_the_reply_has_the_fields_that_clients_insist_on(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    asked = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "max_tool_calls": 2,
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+    }
+    reply = (await http.post(URL, json={"input": "Hi", **asked})).json()
+    assert {name: reply[name] for name in asked} == asked
+    assert reply["id"].startswith("resp_")
+    assert reply["created_at"] <= reply["completed_at"] <= time.time()
+    assert reply["output"][0]["id"].startswith("msg_" + reply["id"].removeprefix("resp_"))
+    engine.script = say("cut", finish="length")
+    reply = (await http.post(URL, json={"input": "Hi"})).json()
+    defaults = (0.0, 0.0, None, None, None)
+    assert tuple(reply[name] for name in asked) == defaults
+    assert reply["completed_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestFailed("the worker gave up"), "server_error"),
+        (InvalidRequest("bad", param="structured_outputs"), "invalid_prompt"),
+    ],
+)
+async def test_an_error_in_a_stream_is_two_typed_events(
+    http: httpx.AsyncClient, engine: FakeEngineClient, error: Exception, code: str
+) -> None:
+    engine.script = lambda prompt, params: iter(
+        [[SequenceDelta(index=0, text="So", token_ids=[83, 111])], error]
+    )
+    events = events_of((await http.post(URL, json={"input": "Hi", "stream": True})).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    told, failed = events[-2:]
+    assert (told["type"], failed["type"]) == ("error", "response.failed")
+    assert told["message"] == str(error)
+    assert failed["response"]["status"] == "failed"
+    assert failed["response"]["error"] == {"code": code, "message": str(error)}
+    assert (failed["response"]["completed_at"], failed["response"]["usage"]) == (None, None)
+
+
+async def test_an_error_behind_a_keep_alive_is_an_event(engine: FakeEngineClient) -> None:
+    """Before there is a response: the headers are sent, and nothing else."""
+    release = asyncio.Event()
+
+    async def rendered(*args: Any, **kwargs: Any) -> Any:
+        await release.wait()
+        raise InvalidRequest("the template refuses it", param="messages")
+
+    engine.template.rendered = rendered
+    config = GatewayConfig(keepalive_interval=0.01)
+    app = create_app(engine, config)  # type: ignore[arg-type]
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if b": ping" in message.get("body", b""):
+            release.set()
+
+    bodies = iter([{"type": "http.request", "body": b'{"input":"Hi","stream":true}'}])
+
+    async def receive() -> Any:
+        return next(bodies, None) or await asyncio.Event().wait()
+
+    scope = {"type": "http", "method": "POST", "path": URL, "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200
+    text = b"".join(message.get("body", b"") for message in sent).decode()
+    [event] = events_of(text.replace(": ping\n", ""))
+    assert (event["type"], event["param"]) == ("error", "input")
+    assert event["message"] == "the template refuses it"
+
+
+async def test_what_has_no_effect_is_accepted_and_the_reply_says_so(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    fields = {
+        "store": True,
+        "truncation": "auto",
+        "text": {"verbosity": "low"},
+        "reasoning": {"summary": "detailed"},
+        "max_tool_calls": 3,
+    }
+    response = await http.post(URL, json={"input": "Hi", **fields})
+    assert response.status_code == 200, response.text
+    reply = response.json()
+    Response.model_validate(reply, strict=True)
+    assert (reply["store"], reply["truncation"]) == (False, "disabled")
+    await http.post(URL, json={"input": "Hi"})
+    (one, _, _), (other, _, _) = engine.submitted
+    assert one == other
+    assert engine.submitted[0][1] == engine.submitted[1][1]
 
 
 async def test_an_error_names_the_item_behind_the_instructions(http: httpx.AsyncClient) -> None:

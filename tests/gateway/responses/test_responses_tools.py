@@ -219,7 +219,7 @@ async def test_items_streamed_and_whole(
         calls = [item.pop("call_id") for item in streamed + whole["output"] if "call_id" in item]
         assert len(set(calls)) == len(calls)
         assert streamed == whole["output"], seed
-        varies = {"created_at", "output"}
+        varies = {"created_at", "completed_at", "output"}
         assert {k: v for k, v in last["response"].items() if k not in varies} == {
             k: v for k, v in whole.items() if k not in varies
         }
@@ -287,8 +287,11 @@ async def test_forced_calls(http: httpx.AsyncClient, engine: FakeEngineClient) -
         "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}],
     }
     named = {"type": "function", "function": {"name": "get_weather"}}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
+    whole = f'[{{"name": "get_weather", "parameters": {ARGUMENTS}}}]'
     for choice, same, text in (
-        ("required", "required", f'[{{"name": "get_weather", "parameters": {ARGUMENTS}}}]'),
+        (allowed, "required", whole),
+        ("required", "required", whole),
         (NAMED, named, ARGUMENTS),
     ):
         engine.script = said(text)
@@ -413,6 +416,11 @@ def _call(**fields: Any) -> dict[str, Any]:
     return {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **fields}
 
 
+def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"tool_choice": {"type": "allowed_tools", "mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
@@ -421,15 +429,17 @@ def _call(**fields: Any) -> dict[str, Any]:
         ({"tools": [WEATHER, {"name": "f"}]}, "tools[1].type", "missing"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
         ({"tools": [{"type": "function", "name": 3}]}, "tools[0].name", "expected str"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function", "allowed: "),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].name", "missing"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "tools[0].name is"),
         ({"tools": [NOW, NOW]}, "tools[1].name", "another tool"),
         ({"tools": [{**NOW, "name": f"f{i}"} for i in range(129)]}, "tools", "at most 128"),
         ({"tools": {}}, "tools", "expected array"),
         ({"tool_choice": "sometimes"}, "tool_choice", '{"type": "function", "name": …}'),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice", "an object of type web_search"),
-        ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice", "none, or {"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice", "none, or {"),
+        (_allow(), "tool_choice.tools", "tool_choice.tools is empty"),
+        (_allow("x"), "tool_choice.tools[0]", "tool_choice.tools[0] names"),
+        (_allow("now", mode="none"), "tool_choice.mode", "tool_choice.mode is"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice", "none, {"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "get_weather"),
         ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
         (
@@ -440,7 +450,7 @@ def _call(**fields: Any) -> dict[str, Any]:
         ({"top_logprobs": 1}, "top_logprobs", "can't be combined"),
         ({"include": ["message.output_text.logprobs"]}, "include", "can't be combined"),
         ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "reasoning.effort is"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "allowed: auto"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary", "auto, concise, detailed"),
         ({"input": [_call(arguments="[1]")]}, "input[0].arguments", "input[0].arguments must be"),
         ({"input": [_call(), _call(arguments="{")]}, "input[1].arguments", "JSON object"),
         ({"input": [_call(call_id=None)]}, "input[0].call_id", "missing"),
