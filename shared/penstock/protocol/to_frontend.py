@@ -174,6 +174,9 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     busy they were.  tokens_computed: in those steps, of prompts and outputs; tokens_generated: that
     came of it.  Counts of requests, sequences and blocks are of this moment.
     blocks_cached: those whose contents can be found by what they hold, in use or not.
+    step_tokens: steps by how many tokens they computed, a count for each bucket of
+    penstock.metrics.bounds.STEP_TOKENS and one for what lies beyond; () is said by engines that
+    count none.  host_blocks: of the host tier.  prefix_caching: whether prefixes are looked up.
     """
 
     ready: bool
@@ -193,6 +196,9 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     compute_seconds: float = 0.0
     tokens_computed: int = 0
     tokens_generated: int = 0
+    step_tokens: tuple[int, ...] = ()
+    host_blocks: int = 0
+    prefix_caching: bool = False
 
 
 ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot
