@@ -3,7 +3,8 @@
  * in the order of the headings, and a way to scroll what is cut off.
  */
 
-const LEVELS = { H1: 1, H2: 1, H3: 2, H4: 3, H5: 4, H6: 5 };
+// Its dialog goes from h4 to h6.
+const LEVELS = { H1: 1, H2: 1, H3: 2, H4: 3, H5: 4, H6: 4 };
 
 /** Mends what is there and what comes. */
 export function keepTidy(root) {
@@ -30,6 +31,8 @@ function tidy(root) {
     set(dialog, "aria-modal", "true");
     set(dialog, "aria-label", "Available authorizations");
   });
+  // Their names are other words than those that are seen, and so can't be said to a computer.
+  each(root, ".modal-btn[aria-label]", (button) => button.removeAttribute("aria-label"));
   each(root, "svg:not([aria-hidden])", (picture) => picture.setAttribute("aria-hidden", "true"));
 }
 
