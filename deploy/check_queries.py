@@ -1,6 +1,6 @@
 """Whether every query of the dashboard, the alerts and the recording rules finds data.
 
-    python -m deploy.check_queries [--json FILE]
+    python -m deploy.check_queries [--json FILE] [--dashboard FILE ...] [--one-port]
 
 Starts a system with the default model, haproxy before it and Prometheus beside it, each with this
 folder's configuration; makes traffic that moves everything that is counted (several tenants, a KV
@@ -8,6 +8,10 @@ cache so small that requests are swapped, deadlines, refusals, clients that leav
 killed); then asks every query.  What an alert compares is asked without the comparison, since an
 alert that doesn't fire has no data: see deploy/queries.py.  Exit code 1 if one finds nothing, or
 nothing but NaN.
+
+With --dashboard, the queries are those of other dashboards instead: exports of Grafana, such as the
+ones that vLLM publishes.  --one-port: as a plain `penstock serve` is, where the gateway alone tells
+Prometheus everything.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deploy.local import NotThere, Prometheus, free_port, haproxy, prometheus, running, wait
+from deploy.other_dashboards import dashboard_queries
 from deploy.queries import Query, everything
 from deploy.traffic import ADMIN, Traffic, key_file, kill_worker
 
@@ -63,11 +68,17 @@ class Running:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the answers to this file")
+    parser.add_argument(
+        "--dashboard", type=Path, action="append", help="ask the queries of this dashboard instead"
+    )
+    parser.add_argument(
+        "--one-port", action="store_true", help="engine core and worker have no metrics ports"
+    )
     arguments = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="pst-") as folder:
-            answers = check(Path(folder))
-    except NotThere as missing:
+            answers = check(Path(folder), arguments.dashboard or (), one_port=arguments.one_port)
+    except (NotThere, OSError, ValueError) as missing:
         print(f"deploy.check_queries: {missing}", file=sys.stderr)
         return 2
     print(report(answers))
@@ -76,16 +87,20 @@ def main() -> int:
     return 1 if any(each.problem for each in answers) else 0
 
 
-def check(folder: Path) -> list[Answer]:
-    """The answer to every query. Raises NotThere when something does not come up."""
-    with started(folder) as system, Traffic(system.url) as traffic:
+def check(folder: Path, dashboards: Sequence[Path] = (), *, one_port: bool = False) -> list[Answer]:
+    """The answer to every query: of these dashboards, or of this folder's files where there are
+    none. Raises NotThere when something does not come up, and ValueError for a file that is no
+    dashboard."""
+    with started(folder, one_port=one_port) as system, Traffic(system.url) as traffic:
         time.sleep(WARM)
         kill_worker(system.pid)
         # Until the engine core has seen it die, and streams go on.
         time.sleep(3)
         traffic.wait_served(RECOVERY)
         time.sleep(WARM)
-        return ask_all(system.prometheus, everything())
+        source = system.prometheus
+        asked = [query for path in dashboards for query in dashboard_queries(path, source)]
+        return ask_all(source, asked or everything())
 
 
 def ask_all(source: Prometheus, queries: Sequence[Query]) -> list[Answer]:
@@ -112,13 +127,15 @@ def ask(source: Prometheus, query: Query) -> Answer:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Running]:
-    """All of it, with every target up."""
+def started(folder: Path, *, one_port: bool = False) -> Iterator[Running]:
+    """All of it, with every target up. one_port: without ports for the metrics of engine core and
+    worker."""
     serve, admin, engine, worker = (free_port() for _ in range(4))
     keys = key_file(folder)
     command = [sys.executable, "-m", "penstock", "serve", *SETTINGS]
     command += ["--port", str(serve), "--admin-port", str(admin), "--api-keys", str(keys)]
-    command += ["--engine-metrics-port", str(engine), "--worker-metrics-port", str(worker)]
+    if not one_port:
+        command += ["--engine-metrics-port", str(engine), "--worker-metrics-port", str(worker)]
     with ExitStack() as stack:
         runtime = folder / "run"
         runtime.mkdir(mode=0o700)
@@ -129,12 +146,13 @@ def started(folder: Path) -> Iterator[Running]:
         wait(balancer.ready, process, log, 180)
         targets = {
             "gateway": [f"127.0.0.1:{admin}"],
-            "engine": [f"127.0.0.1:{engine}"],
-            "worker": [f"127.0.0.1:{worker}"],
+            "engine": [] if one_port else [f"127.0.0.1:{engine}"],
+            "worker": [] if one_port else [f"127.0.0.1:{worker}"],
             "haproxy": [balancer.operations],
         }
         source = stack.enter_context(prometheus(targets, folder, token=ADMIN))
-        wait(lambda: all_up(source.targets(), 4), process, log)
+        number = sum(map(len, targets.values()))
+        wait(lambda: all_up(source.targets(), number), process, log)
         yield Running(process.pid, balancer.url, source)
 
 

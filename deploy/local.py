@@ -89,6 +89,10 @@ class Prometheus:
         words = urllib.parse.urlencode({"query": expression})
         return list(self._get(f"/api/v1/query?{words}")["result"])
 
+    def label_values(self, label: str) -> list[str]:
+        """All that any series has."""
+        return list(self._get(f"/api/v1/label/{label}/values"))
+
     def targets(self) -> dict[str, str]:
         """Scrape address -> up, down or unknown."""
         found = self._get("/api/v1/targets?state=active")["activeTargets"]

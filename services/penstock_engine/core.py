@@ -167,6 +167,9 @@ class EngineCore:
             frontends=len(self.state.frontends),
             workers=self.state.workers.num_ready,
             draining=self.draining,
+            step_tokens=self.state.counts.iteration_tokens.counts,
+            host_blocks=0 if scheduler.cache is None else scheduler.cache.num_host_blocks,
+            prefix_caching=self.state.facts.config.cache.enable_prefix_caching,
         )
 
     # ---- internal errors

@@ -23,6 +23,7 @@ from penstock_gateway.keys.access import Access
 from penstock_gateway.keys.observer import RateLimitObserver
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.observer import CountingObserver
 from penstock_gateway.service import Patience, Service
@@ -54,6 +55,7 @@ def create_app(
         patience or Patience(),
         ring=ring,
         limits=None if ring is None else RateLimits(config.rate_limit_storage),
+        spend=None if ring is None else SpendObserver(),
         tracing=tracing_of(config),
     )
     client.observe(_observer(service))
@@ -72,6 +74,8 @@ def _observer(service: Service) -> Observer:
     if service.limits is not None:
         observers.append(RateLimitObserver(service.limits))
     observers.append(CountingObserver(service.counts))
+    if service.spend is not None:
+        observers.append(service.spend)
     if service.tracing is not None:
         observers.append(TraceObserver())
     return Observers(observers)

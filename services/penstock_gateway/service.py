@@ -15,6 +15,7 @@ from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics.counts import GatewayCounts
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Service:
     """The API keys; None: everybody may ask."""
     limits: RateLimits | None = None
     """What keys may use in a minute; None where there are no keys."""
+    spend: SpendObserver | None = None
+    """What keys have used; None where there are no keys."""
     tracing: Tracing | None = None
     """None where traces are off."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)

@@ -24,7 +24,8 @@ _GATEWAY = """
     vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket
     vllm:prompt_tokens_total vllm:generation_tokens_total vllm:request_success_total
     penstock:http_responses_total penstock:engines penstock:gateway_open_requests
-    penstock:routed_requests_total penstock:moved_requests_total
+    penstock:routed_requests_total penstock:moved_requests_total penstock:key_prompt_tokens_total
+    penstock:key_cached_prompt_tokens_total penstock:key_generation_tokens_total
 """
 _EVERY_PROCESS = """
     process_resident_memory_bytes process_cpu_seconds_total process_open_fds

@@ -203,7 +203,8 @@ class FakeEngineClient:
         self.submitted.append((prompt_token_ids, params, name))
         generation = FakeGeneration(self.script(prompt_token_ids, params), params.n, observed)
         self.begin(generation, params.n, timed=timed or observed.timed)
-        observed.accepted(generation.timing)
+        observed.accepted(generation.timing, params.max_tokens or CONTEXT - len(prompt_token_ids))
+        observed.entered()
         self.generations.append(generation)
         return generation
 

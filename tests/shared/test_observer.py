@@ -76,8 +76,14 @@ async def test_a_generation_in_its_order(engine, client):
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=5), name="a")
     [submit] = engine.submits
     assert listener.heard == BEGUN
+    assert listener.facts.entered_at is None
+    assert listener.facts.max_tokens == 5
+    engine.entered(submit)
+    await until(lambda: listener.facts.entered_at is not None)
+    entered = listener.facts.entered_at
     engine.send(Outputs([SequenceOutput(submit.request, 0, [65, 66], cached_tokens=1)]))
     await anext(generation)
+    engine.entered(submit)  # After a preemption: it has waited longer, but was begun before.
     engine.text(submit, "C", finish="length")
     await collect(generation)
     generation.abort()
@@ -91,7 +97,9 @@ async def test_a_generation_in_its_order(engine, client):
     facts = listener.facts
     assert facts.reasons == {0: "length"}
     assert facts.cached_tokens == 1
-    assert facts.begun <= facts.first_token
+    assert facts.entered_at == entered
+    assert facts.begun <= entered <= facts.first_token <= facts.last_token
+    assert facts.tokens_by_sequence == {0: 3}
 
 
 async def test_what_a_sink_takes_counts_as_well_and_only_then(engine, client):

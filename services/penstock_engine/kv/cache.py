@@ -63,6 +63,11 @@ class KVCache:
         self.findable = bytearray(num_blocks)
         """FINDABLE for each block whose contents can be found, else 0."""
 
+    @property
+    def num_host_blocks(self) -> int:
+        """Of the host tier; 0: there is none."""
+        return 0 if self.host is None else self.host.num_blocks
+
     # ---- finding
 
     def match(self, keys: Iterable[bytes]) -> Match:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
+from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
 from penstock.metrics.families import Families
 from penstock_engine.metrics.snapshot import MetricsSnapshot
 
@@ -43,6 +44,18 @@ def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Me
 def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     used = state.blocks["used"] / state.blocks_total if state.blocks_total else 0.0
     yield families.gauge("vllm:kv_cache_usage_perc", "KV blocks in use; 1 is all of them.", used)
+    config = cache_config(
+        state.block_size,
+        state.blocks_total,
+        sum(state.host_blocks.values()),
+        state.prefix_caching,
+    )
+    yield families.gauges(
+        "vllm:cache_config_info",
+        "1; the labels say what the KV cache is like.",
+        CACHE_CONFIG,
+        {config: 1},
+    )
     yield families.gauges(
         "penstock:kv_blocks",
         "All KV blocks. used: by sequences; cached: free, with contents that can be found; free: "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing
 
+from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.common import FinishReason
 from penstock_engine.policies.tenants import ANONYMOUS
@@ -22,8 +23,6 @@ STEP_SECONDS = (
 )
 RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300)
 SEQUENCES = tuple(float(2**power) for power in range(13))
-# vLLM's bounds, so that dashboards made for it show the same detail.
-TOKENS = (1.0, 8.0, *(float(2**power) for power in range(4, 15)))
 REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
 
 
@@ -38,7 +37,7 @@ class EngineCounts:
     def __init__(self) -> None:
         self.step_seconds = Histogram(STEP_SECONDS)
         self.step_sequences = Histogram(SEQUENCES)
-        self.iteration_tokens = Histogram(TOKENS)
+        self.iteration_tokens = Histogram(STEP_TOKENS)
         self.recovery_seconds = Histogram(RECOVERY_SECONDS)
         self.dispatch_seconds = 0.0
         self.ended: dict[str, int] = dict.fromkeys(typing.get_args(FinishReason), 0)

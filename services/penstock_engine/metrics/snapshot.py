@@ -36,6 +36,8 @@ class MetricsSnapshot(NamedTuple):
     oldest_waiting: float
     blocks: dict[str, int]
     blocks_total: int
+    block_size: int
+    prefix_caching: bool
     host_blocks: dict[str, int]
     swapped: dict[str, int]
     steps: int
@@ -75,6 +77,8 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         oldest_waiting=_oldest_waiting(core, now),
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
+        block_size=scheduler.block_size,
+        prefix_caching=core.state.facts.config.cache.enable_prefix_caching,
         host_blocks={"free": host_total - host_used, "used": host_used},
         swapped={
             "out": counts.swapped_out + (0 if cache is None else cache.num_swapped_out),

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from penstock.version import __version__
 from penstock_gateway.http.errors import ErrorReply
+from penstock_gateway.http.examples import EXAMPLES
 from penstock_gateway.http.operations import REQUEST_HEADERS, Operation, OperationRoute
 
 OPERATION = Operation(
@@ -110,10 +111,10 @@ def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[s
         "security": [] if operation.access == "open" else [{"key": []}, {}],
     }
     if operation.body is not None:
-        made["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": known[id(operation.body)]}},
-        }
+        content: dict[str, Any] = {"schema": known[id(operation.body)]}
+        if operation.path in EXAMPLES:
+            content["example"] = EXAMPLES[operation.path]
+        made["requestBody"] = {"required": True, "content": {"application/json": content}}
     return made
 
 

@@ -34,6 +34,7 @@ class Collector:
         if welcome is None or not welcome.own_metrics:
             yield from self._prefix_cache(label)
         yield from self._counters(label)
+        yield from self._spend(label)
         yield from self._histograms(label)
 
     def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
@@ -71,6 +72,27 @@ class Collector:
             responses.add_metric([*label, str(status)], count)
         yield responses
 
+    def _spend(self, label: list[str]) -> Iterator[Metric]:
+        """Nothing where there are no keys."""
+        if self._service.spend is None:
+            return
+        for name, words, field in (
+            ("prompts", "Prompts that an API key has sent.", "prompts"),
+            ("prompt_tokens", "Tokens of these prompts.", "prompt_tokens"),
+            (
+                "cached_prompt_tokens",
+                "Those of them that were found in the KV cache; of generations that have ended.",
+                "cached_tokens",
+            ),
+            ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
+        ):
+            counter = CounterMetricFamily(
+                f"penstock:key_{name}", f"{words} {OURS}", labels=[*_LABEL, "key"]
+            )
+            for key, spend in self._service.spend.by_key.items():
+                counter.add_metric([*label, key], getattr(spend, field))
+            yield counter
+
     def _histograms(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts
         for name, words, histogram in (
@@ -83,6 +105,17 @@ class Collector:
                 "Tokens generated for a prompt.",
                 counts.request_generation_tokens,
             ),
+            (
+                "request_max_num_generation_tokens",
+                "Tokens of the longest sequence generated for a prompt.",
+                counts.longest_sequence,
+            ),
+            ("request_params_max_tokens", "Tokens that a sequence may gain.", counts.max_tokens),
+            ("request_params_n", "Sequences asked for.", counts.choices),
+            ("request_queue_time_seconds", "From submission to its first step.", counts.queue),
+            ("request_prefill_time_seconds", "From there to the first token.", counts.prefill),
+            ("request_decode_time_seconds", "From there to the last token.", counts.decode),
+            ("request_inference_time_seconds", "Prefill and decode together.", counts.inference),
         ):
             family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
             family.add_metric(label, histogram.cumulative(), histogram.total)

@@ -19,6 +19,7 @@ WHOLE_REQUEST = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
 
 FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
@@ -40,3 +41,10 @@ class GatewayCounts:
         self.whole_request = Histogram(WHOLE_REQUEST)
         self.request_prompt_tokens = Histogram(TOKENS)
         self.request_generation_tokens = Histogram(TOKENS)
+        self.longest_sequence = Histogram(TOKENS)
+        self.max_tokens = Histogram(TOKENS)
+        self.choices = Histogram(CHOICES)
+        self.queue = Histogram(WHOLE_REQUEST)
+        self.prefill = Histogram(WHOLE_REQUEST)
+        self.decode = Histogram(WHOLE_REQUEST)
+        self.inference = Histogram(WHOLE_REQUEST)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from penstock.client.session import STATUS_MAX_AGE
+from penstock.metrics.bounds import STEP_TOKENS
+from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
+from penstock.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
@@ -54,6 +62,33 @@ def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
     for index, status in told:
         preemptions.add_metric([*label, index], status.preemptions)
     yield preemptions
+    yield _steps(told, label)
+    yield _cache_config(told, label)
+
+
+def _steps(told: list[tuple[str, Status]], label: list[str]) -> Metric:
+    steps = HistogramMetricFamily(
+        "vllm:iteration_tokens_total", f"Tokens computed in a step. {THEIRS}", labels=_OF_ONE
+    )
+    for index, status in told:
+        if len(status.step_tokens) == len(STEP_TOKENS) + 1:
+            counted = Histogram.counted(STEP_TOKENS, status.step_tokens, status.tokens_computed)
+            steps.add_metric([*label, index], counted.cumulative(), counted.total)
+    return steps
+
+
+def _cache_config(told: list[tuple[str, Status]], label: list[str]) -> Metric:
+    info = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        f"1; the labels say what the KV cache is like. {THEIRS}",
+        labels=[*_OF_ONE, *CACHE_CONFIG],
+    )
+    for index, status in told:
+        config = cache_config(
+            status.block_size, status.blocks_total, status.host_blocks, status.prefix_caching
+        )
+        info.add_metric([*label, index, *config], 1)
+    return info
 
 
 def _used(status: Status) -> float:

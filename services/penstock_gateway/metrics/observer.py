@@ -30,6 +30,9 @@ class _RequestCounter(RequestObserver):
     def submitted(self, request: ObservedRequest) -> None:
         self._counts.prompt_tokens += request.prompt_tokens
         self._counts.request_prompt_tokens.observe(request.prompt_tokens)
+        if request.max_tokens is not None:
+            self._counts.max_tokens.observe(request.max_tokens)
+            self._counts.choices.observe(request.sequences)
 
     def first_token(self, request: ObservedRequest) -> None:
         if request.first_token is not None:
@@ -44,9 +47,26 @@ class _RequestCounter(RequestObserver):
         self._counts.finished[reason] += sequences
 
     def ended(self, request: ObservedRequest) -> None:
-        counts = self._counts
-        counts.whole_request.observe(time.perf_counter() - request.begun)
+        counts, now = self._counts, time.perf_counter()
+        counts.whole_request.observe(now - request.begun)
+        self._phases(request, now)
         counts.request_generation_tokens.observe(request.generated_tokens)
+        if request.tokens_by_sequence:
+            counts.longest_sequence.observe(max(request.tokens_by_sequence.values()))
         if request.cached_tokens is not None:
             counts.cache_queries += request.prompt_tokens
             counts.cache_hits += request.cached_tokens
+
+    def _phases(self, request: ObservedRequest, now: float) -> None:
+        """Queue and prefill together are the time to the first token; a request without one waited,
+        or was prefilled, until it ended."""
+        counts, entered = self._counts, request.entered_at
+        first, last = request.first_token, request.last_token
+        if entered is not None:
+            counts.queue.observe(entered - request.begun)
+            counts.prefill.observe((now if first is None else first) - entered)
+            counts.inference.observe((now if last is None else last) - entered)
+        elif first is None:
+            counts.queue.observe(now - request.begun)
+        if first is not None and last is not None:
+            counts.decode.observe(last - first)

@@ -18,6 +18,8 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     created: int
     max_model_len: int
     owned_by: str = "penstock"
+    tasks: tuple[str, ...] = ("generate",)
+    """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -59,7 +61,8 @@ def routes(service: Service) -> list[OperationRoute]:
 
 def _served(service: Service) -> ModelCard:
     welcome = service.engine().welcome
-    return ModelCard(welcome.model, welcome.created, welcome.limits.max_model_len)
+    tasks = ("generate",) if welcome.pooling is None else welcome.pooling_tasks
+    return ModelCard(welcome.model, welcome.created, welcome.limits.max_model_len, tasks=tasks)
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -23,6 +23,9 @@ INDEX = "index.html"
 ELSEWHERE = ("docs.html",)
 """Files with a route and a policy of their own; see docs.py."""
 
+VENDORED = "vendor/"
+"""Below it lies what others have written, as they publish it; vendor/VENDORED.txt says what."""
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -34,9 +37,10 @@ MEDIA_TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain",
 }
 
-_HEADERS = {
+HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -73,7 +77,7 @@ class PageFile:
 
     def route(self) -> OperationRoute:
         """200 with the file, or 304 for who has it already."""
-        headers = {**_HEADERS, "etag": self.tag}
+        headers = {**HEADERS, "etag": self.tag}
 
         async def answer(request: Request) -> Response:
             if _is_held(request.headers.get("if-none-match", ""), self.tag):

@@ -121,6 +121,10 @@ class BeamRequest:
         """The engine has promised to run it."""
         self._accepted = True
 
+    def take_entered(self) -> None:
+        """A sequence of it is in a step."""
+        self._observed.entered()
+
     def take_prepared(self) -> None:
         """Said of grammars only."""
 

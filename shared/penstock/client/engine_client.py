@@ -177,7 +177,7 @@ class EngineClient(ClientView):
         except asyncio.CancelledError:
             generation.abort()
             raise
-        observed.accepted(generation.timing)
+        observed.accepted(generation.timing, generation.max_tokens)
         return generation
 
     async def search(

@@ -98,4 +98,9 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         compute_seconds=sum(status.compute_seconds for status in statuses),
         tokens_computed=total("tokens_computed"),
         tokens_generated=total("tokens_generated"),
+        step_tokens=tuple(
+            map(sum, zip(*(status.step_tokens for status in statuses), strict=False))
+        ),
+        host_blocks=total("host_blocks"),
+        prefix_caching=statuses[0].prefix_caching,
     )

@@ -132,6 +132,11 @@ class Generation:
         return len(self.prompt_token_ids) + emitted
 
     @property
+    def max_tokens(self) -> int:
+        """That each sequence may gain: what was asked for, or what the context leaves."""
+        return self._stopping.max_tokens
+
+    @property
     def begun(self) -> bool:
         return any(sequence.emitted for sequence in self._open.values())
 
@@ -163,6 +168,10 @@ class Generation:
         _settle(self.accepted)
         if self._grammar is None:
             _settle(self.prepared)
+
+    def take_entered(self) -> None:
+        """A sequence of it is in a step."""
+        self._observed.entered()
 
     def take_prepared(self) -> None:
         """The engine has its grammar."""

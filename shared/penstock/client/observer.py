@@ -66,8 +66,12 @@ class Unobserved:
         """Whether the engine core is to say where the request's time went."""
         return False
 
-    def accepted(self, timing: RequestTiming | None) -> None:
-        """The request runs, or is about to. timing: filled from now on, if there is any."""
+    def accepted(self, timing: RequestTiming | None, max_tokens: int | None = None) -> None:
+        """The request runs, or is about to. timing: filled from now on, if there is any.
+        max_tokens: that each of its sequences may gain; None: nobody has said so."""
+
+    def entered(self) -> None:
+        """A sequence of it is in a step."""
 
     def found_cached(self, tokens: int) -> None:
         """So many tokens of the prompt were in the KV cache."""
@@ -103,13 +107,17 @@ class ObservedRequest(Unobserved):
         "_open",
         "begun",
         "cached_tokens",
+        "entered_at",
         "first_token",
         "generated_tokens",
         "last_reason",
+        "last_token",
+        "max_tokens",
         "prompt_tokens",
         "reasons",
         "sequences",
         "timing",
+        "tokens_by_sequence",
     )
 
     def __init__(self, observer: RequestObserver, prompt_tokens: int, sequences: int) -> None:
@@ -122,7 +130,11 @@ class ObservedRequest(Unobserved):
         self.sequences = sequences
         self.cached_tokens: int | None = None
         self.generated_tokens = 0
+        self.tokens_by_sequence: dict[int, int] = {}  # Not of a beam search, which branches.
+        self.max_tokens: int | None = None  # That each sequence may gain; None: nobody said so.
+        self.entered_at: float | None = None  # When one of its sequences was first in a step.
         self.first_token: float | None = None
+        self.last_token: float | None = None
         self.reasons: dict[int, FinishReason] = {}  # By sequence, of those that said it.
         self.last_reason: FinishReason | None = None  # Of all others.
         self.timing: RequestTiming | None = None
@@ -131,11 +143,16 @@ class ObservedRequest(Unobserved):
     def timed(self) -> bool:
         return self._observer.timed
 
-    def accepted(self, timing: RequestTiming | None) -> None:
+    def accepted(self, timing: RequestTiming | None, max_tokens: int | None = None) -> None:
         self._accepted = True
         self.timing = timing
+        self.max_tokens = max_tokens
         self._open = self.sequences
         self._observer.submitted(self)
+
+    def entered(self) -> None:
+        if self.entered_at is None:  # Later ones come after a preemption.
+            self.entered_at = time.perf_counter()
 
     def found_cached(self, tokens: int) -> None:
         if self.cached_tokens is None:  # Later steps of a search find what its first ones left.
@@ -147,7 +164,10 @@ class ObservedRequest(Unobserved):
             if delta.token_ids:
                 before = self._last.get(delta.index)
                 self._last[delta.index] = now
-                self._gain(len(delta.token_ids), now, None if before is None else now - before)
+                gained = len(delta.token_ids)
+                counted = self.tokens_by_sequence
+                counted[delta.index] = counted.get(delta.index, 0) + gained
+                self._gain(gained, now, None if before is None else now - before)
             if delta.finish_reason is not None and self._open:
                 self.reasons[delta.index] = delta.finish_reason
                 self._observer.finished(delta.finish_reason, 1)
@@ -173,6 +193,7 @@ class ObservedRequest(Unobserved):
 
     def _gain(self, tokens: int, now: float, elapsed: float | None) -> None:
         self.generated_tokens += tokens
+        self.last_token = now
         if self.first_token is None:
             self.first_token = now
             self._observer.first_token(self)

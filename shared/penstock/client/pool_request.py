@@ -132,6 +132,9 @@ class PoolRequest:
         """The engine has promised to run it."""
         self._accepted = True
 
+    def take_entered(self) -> None:
+        """It is in a step."""
+
     def take_prepared(self) -> None:
         """Said of grammars only."""
 

@@ -341,6 +341,7 @@ class EngineSession:
             request = self.open.get(number)
             if request is not None:
                 request.blame.entered()
+                request.take_entered()
         for number in left:
             request = self.open.get(number)
             if request is not None:

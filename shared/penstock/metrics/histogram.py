@@ -4,6 +4,7 @@ each token, where prometheus_client's own takes a lock."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 
 
@@ -21,6 +22,23 @@ class Histogram:
         """Counts one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    @classmethod
+    def counted(cls, bounds: tuple[float, ...], counts: Sequence[int], total: float) -> Histogram:
+        """One that another process has counted. counts: see `counts`.  total: sum of all values.
+
+        Raises ValueError where there is not one count for each bucket.
+        """
+        if len(counts) != len(bounds) + 1:
+            raise ValueError(f"{len(bounds)} bounds have {len(bounds) + 1} buckets: {len(counts)}")
+        histogram = cls(bounds)
+        histogram._counts, histogram._sum = list(counts), total
+        return histogram
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many values each bucket has, the last being those beyond all bounds."""
+        return tuple(self._counts)
 
     def copy(self) -> Histogram:
         """As it is now, for another thread to read."""

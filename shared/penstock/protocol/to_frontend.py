@@ -195,6 +195,13 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Tokens computed in those steps, of prompts and outputs."""
     tokens_generated: int = 0
     """Tokens sampled in those steps."""
+    step_tokens: tuple[int, ...] = ()
+    """Steps by how many tokens they computed: a count for each bucket of
+    penstock.metrics.bounds.STEP_TOKENS, and one for what lies beyond; (): none are counted."""
+    host_blocks: int = 0
+    """Blocks of the host tier."""
+    prefix_caching: bool = False
+    """Whether prefixes are looked up in the KV cache."""
 
 
 ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot

@@ -30,7 +30,7 @@ WEB = Path(penstock_gateway.__file__).parent / "web"
 PAGE = {
     f"/{file.relative_to(WEB).as_posix()}"
     for file in WEB.rglob("*")
-    if file.suffix in {".css", ".js", ".svg"}
+    if file.suffix in {".css", ".js", ".svg", ".txt"}
 }
 OPEN = {"/health", "/health/live", "/health/ready", "/docs", "/"} | PAGE
 """All that may be had without a key. Written out here: a route that joins them must change this."""

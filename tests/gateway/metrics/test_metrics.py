@@ -16,8 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client import SequenceDelta
 from penstock.errors import Overloaded
+from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.histogram import Histogram
-from penstock_gateway.metrics.counts import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS, WHOLE_REQUEST
+from penstock_gateway.metrics.counts import (
+    BETWEEN_TOKENS,
+    CHOICES,
+    FIRST_TOKEN,
+    TOKENS,
+    WHOLE_REQUEST,
+)
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say, status
 
 
@@ -45,6 +52,7 @@ async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngin
     assert found["num_requests_waiting,0"] == 1
     assert found["kv_cache_usage_perc,0"] == pytest.approx(0.4)
     assert found["num_preemptions_total,0"] == 5
+    assert found["cache_config_info,16,False,0,0,100"] == 1
     engine.connected = False
     gone = await scrape(http)
     # Old news is none; what this gateway itself counted stays.
@@ -53,7 +61,30 @@ async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngin
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "cache_config_info,16,False,0,0,100",
     }
+
+
+async def test_steps_are_those_that_the_engine_core_tells_of(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    theirs = Theirs("x", "y", buckets=STEP_TOKENS, registry=None)
+    counted = Histogram(STEP_TOKENS)
+    for tokens in (1, 1, 7, 8, 9, 4096, 100_000):
+        theirs.observe(tokens)
+        counted.observe(tokens)
+    engine.status = status(step_tokens=counted.counts, tokens_computed=int(counted.total))
+    found = await scrape(http)
+    (family,) = theirs.collect()
+    for sample in family.samples:
+        if sample.name.endswith("_bucket"):
+            bound = sample.labels["le"]
+            assert found[f"iteration_tokens_total_bucket,0,{bound}"] == sample.value
+    assert found["iteration_tokens_total_sum,0"] == 1 + 1 + 7 + 8 + 9 + 4096 + 100_000
+    # One that counts in other buckets, or not at all, is not shown.
+    for told in ((), (1, 2)):
+        engine.status = status(step_tokens=told)
+        assert not any(name.startswith("iteration") for name in await scrape(http))
 
 
 async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
@@ -71,6 +102,7 @@ async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "cache_config_info,16,False,0,0,100",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
     }
@@ -120,6 +152,12 @@ async def test_requests_are_counted(
     assert found["e2e_request_latency_seconds_count"] == 2
     assert found["prefix_cache_queries_total"] == 12
     assert found["prefix_cache_hits_total"] == 0
+    assert found["request_params_n_count"] == 2
+    assert found["request_params_n_sum"] == 4
+    # /v1/completions takes 16 where nothing is said.
+    assert found["request_params_max_tokens_sum"] == 2 * 16
+    assert found["request_max_num_generation_tokens_sum"] == 2 * 4
+    assert found["request_max_num_generation_tokens_count"] == 2
 
 
 async def test_how_requests_end(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
@@ -188,9 +226,29 @@ async def test_times_are_those_that_went_by(
     assert between >= 0.1
     whole = found["e2e_request_latency_seconds_sum"]
     assert max(0.35, first + between) <= whole <= elapsed
+    names = ("queue", "prefill", "decode", "inference")
+    times = {name: found[f"request_{name}_time_seconds_sum"] for name in names}
+    assert times["prefill"] >= 0.2
+    assert times["decode"] >= 0.1
+    assert times["queue"] + times["prefill"] == pytest.approx(first)
+    assert times["prefill"] + times["decode"] == pytest.approx(times["inference"])
+    assert times["decode"] == pytest.approx(between)
+    assert {found[f"request_{name}_time_seconds_count"] for name in names} == {1}
 
 
-@pytest.mark.parametrize("bounds", [FIRST_TOKEN, BETWEEN_TOKENS, WHOLE_REQUEST, TOKENS])
+def test_what_another_process_counted_has_to_fit() -> None:
+    counted = Histogram(CHOICES)
+    for value in (1, 3, 100):
+        counted.observe(value)
+    again = Histogram.counted(CHOICES, counted.counts, counted.total)
+    assert (again.cumulative(), again.total) == (counted.cumulative(), counted.total)
+    with pytest.raises(ValueError, match="5 bounds have 6 buckets: 2"):
+        Histogram.counted(CHOICES, (1, 2), 3)
+
+
+@pytest.mark.parametrize(
+    "bounds", [FIRST_TOKEN, BETWEEN_TOKENS, WHOLE_REQUEST, TOKENS, STEP_TOKENS, CHOICES]
+)
 def test_our_histogram_is_theirs(bounds: tuple[float, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
     ours, theirs = Histogram(bounds), Theirs("x", "y", buckets=bounds, registry=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import penstock_gateway
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.system import page
+from penstock_gateway.system.page import VENDORED
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.keys.test_access import ask
 from tests.gateway.live_gateway import LiveGateway
@@ -22,6 +24,7 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 
 
@@ -112,9 +115,26 @@ def test_a_file_of_another_kind_is_noticed(tmp_path: Path) -> None:
         page._read("secret.pem", tmp_path / "secret.pem")
 
 
+def test_what_others_wrote_is_as_they_published_it() -> None:
+    listed: dict[str, str] = {}
+    for line in (WEB / VENDORED / "VENDORED.txt").read_text().splitlines():
+        if found := re.fullmatch(r"  ([0-9a-f]{64})  (\S+)", line):
+            listed[found[2]] = found[1]
+    folder = WEB / VENDORED
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.*")}
+    del files["VENDORED.txt"]
+    digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+    assert digests == listed
+    # Each with its licence.
+    for package in {name.split("/")[0] for name in files}:
+        assert f"{package}/LICENSE.txt" in files
+
+
 def test_the_page_keeps_its_own_policy() -> None:
     """No inline script or style, nothing of other servers, and no markup made of text."""
-    for path, file in on_disk().items():
+    own = {path: file for path, file in on_disk().items() if not path.startswith(f"/{VENDORED}")}
+    assert len(own) > 40
+    for path, file in {**own, "/docs": WEB / "docs.html"}.items():
         text = file.read_text("utf-8")
         if file.suffix == ".html":
             assert not re.search(r"<script>|<style|\son\w+=|\sstyle=|javascript:", text)

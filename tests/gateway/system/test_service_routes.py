@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from penstock.errors import EngineUnavailable, Overloaded
+from penstock.model_config import PoolingConfig
 from penstock.version import __version__
-from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -81,12 +82,22 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "created": 1_700_000_000,
         "owned_by": "penstock",
         "max_model_len": CONTEXT,
+        "tasks": ["generate"],
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash
     missing = await http.get("/v1/models/gpt-4")
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"
+
+
+async def test_a_pooling_model_says_what_it_does(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    pooling = PoolingConfig(mode="mean", normalize=True, size=4)
+    engine.welcome = welcome(pooling=pooling, pooling_tasks=("embed", "token_embed"))
+    [model] = (await http.get("/v1/models")).json()["data"]
+    assert model["tasks"] == ["embed", "token_embed"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

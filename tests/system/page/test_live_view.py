@@ -293,6 +293,43 @@ def test_on_a_phone_in_the_dark_and_without_motion(
     assert max(red, green, blue) < 80
 
 
+def test_no_label_of_an_axis_is_cut_off(
+    browser: Browser, server: Server, open_view: Callable[..., View]
+) -> None:
+    """On a phone, with steps of every length: what is written stands inside of the drawing."""
+    phone = {"viewport": {"width": 360, "height": 640}, "is_mobile": True}
+    view = open_view(server.url, **phone)
+    cut = view.page.evaluate(
+        """async () => {
+          const { stepsPanel } = await import("/live/steps.js");
+          const written = CanvasRenderingContext2D.prototype.fillText;
+          const cut = [];
+          let count = 0;
+          CanvasRenderingContext2D.prototype.fillText = function (words, x, y) {
+            const box = this.measureText(words);
+            count += 1;
+            const left = x - (this.textAlign === "right" ? box.width : 0);
+            const top = y - box.actualBoundingBoxAscent;
+            if (left < 0 || top < -0.5) cut.push([words, left, top]);
+            return written.call(this, words, x, y);
+          };
+          for (const seconds of [0.00001, 0.0123, 0.5, 8.2, 75, 9000, 400000]) {
+            for (const tokens of [1, 512, 65536, 1048576]) {
+              const panel = stepsPanel();
+              document.querySelector(".lv-panels").append(panel.node);
+              panel.update({ steps: { rows: [[1, seconds, seconds / 2, tokens, 1, 1]] } });
+              panel.redraw();
+              panel.stop();
+              panel.node.remove();
+            }
+          }
+          return [count, cut];
+        }"""
+    )
+    assert cut[0] >= 5 * 28
+    assert cut[1] == []
+
+
 def test_of_several_engines_one_is_chosen(server: Server, open_view: Callable[..., View]) -> None:
     """What a gateway of two engines would send, made of what this one sends."""
     state = json.loads(first_event(server, skip=1))

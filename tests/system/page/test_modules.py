@@ -171,7 +171,30 @@ CASES = {
         '</tr></thead><tbody><tr><td class="center">1</td><td class="right"><strong>2</strong>'
         '</td></tr><tr><td class="center">3</td><td class="right"></td></tr></tbody></table></div>'
     ),
+    "|a|b|\n|-|:-:|": (
+        '<div class="table"><table><thead><tr><th>a</th><th class="center">b</th></tr></thead>'
+        "<tbody></tbody></table></div>"
+    ),
     "a | b\nc": "<p>a | b<br>c</p>",
+    "- [x] a\n- [ ] b\n- [y] c\n- [x]d": (
+        '<ul><li class="task"><span class="mark done"></span>a</li>'
+        '<li class="task"><span class="mark open"></span>b</li><li>[y] c</li><li>[x]d</li></ul>'
+    ),
+    r"\(a+b\) and $x_1$ and \[c\]": (
+        '<p><span class="maths"><code>a+b</code></span> and <span class="maths"><code>x_1</code>'
+        '</span> and <div class="maths"><code>c</code></div></p>'
+    ),
+    "so:\n\\[\na < b\n\\]\nthen\n$$c$$\n$$\nd": (
+        '<p>so:</p><div class="maths"><code>a &lt; b</code></div><p>then</p>'
+        '<div class="maths"><code>c</code></div><p>$$<br>d</p>'
+    ),
+    "$5 and $10, US$ 3, 5$ or \\$7$ and $ x $ and $1/$2": (
+        "<p>$5 and $10, US$ 3, 5$ or $7$ and $ x $ and $1/$2</p>"
+    ),
+    r"\(open, $open, \[ open": "<p>(open, $open, [ open</p>",
+    "`$a$` **$b$**": (
+        '<p><code>$a$</code> <strong><span class="maths"><code>b</code></span></strong></p>'
+    ),
     '[x *y*](https://e.org/a_(b) "t")!': (
         f'<p><a href="https://e.org/a_(b)" {LINK}>x <em>y</em></a>!</p>'
     ),
@@ -226,7 +249,8 @@ def test_a_growing_text_looks_like_the_whole_one(tab: Tab) -> None:
 HOSTILE = [
     "*", "_", "**", "`", "[", "](", "[a](", "![", "<https://", "https://", "https://%", "~~", "\\",
     "*a **b ", "_a*", "> ", "- ", "1. ", "# ", "|-", "| ", "``` ", " ", "\n\n", "\n- ", "a\n> ",
-    "**a*", "`` ` ", "[[](", "- - - x",
+    "**a*", "`` ` ", "[[](", "- - - x", "$", "$a ", "$$", "$1", "\\(", "\\[", "\\[\n", "$$\n",
+    "$$a\n", "- [x] ", "$a$ ", "\\(a\\) ",
 ]  # fmt: skip
 
 
@@ -291,6 +315,8 @@ def test_what_two_tabs_made_is_put_together(tab: Tab) -> None:
         ("max_tokens", "1.5", "Longest answer must be a whole number of at least 1, not 1.5"),
         ("max_tokens", "0", "Longest answer must be a whole number of at least 1, not 0"),
         ("seed", "9007199254740993", "Seed must be a whole number of at least 0"),
+        ("min_p", "1.5", "Min p must be a number from 0 to 1, not 1.5"),
+        ("presence_penalty", "-2", -2),
         ("stop", "a\n\nb", ["a", "b"]),
         ("tools", "{}", "Tools must be a JSON list"),
         ("schema", "[", "JSON schema of the answer is no JSON"),

@@ -25,6 +25,12 @@ HOSTILE = [
     "| <img src=x onerror=window.hacked=1> |\n|---|\n| <iframe src=javascript:window.hacked=1> |",
     "<style>body{display:none}</style><base href=https://evil.example/><meta http-equiv=refresh>",
     "# <a href=javascript:window.hacked=1>x</a>\n> <form action=https://evil.example><input>",
+    r"$\href{javascript:window.hacked=1}{x}$ \(\url{javascript:window.hacked=1}\) $\unknown$",
+    r"$$\includegraphics{https://evil.example/x.png}$$",
+    r"\(\htmlData{x=1}{y} \text{<img src=x onerror=window.hacked=1>}\) \(\pmb{a}\)",
+    r"\(\fcolorbox{red}{blue}{b}\)",
+    "```html\n<img src=x onerror=window.hacked=1><script>window.hacked=1</script>\n```",
+    "- [x] <input type=checkbox onclick=window.hacked=1>",
     "\u202eright to left\u0000\u2028\ud83c",
 ]  # fmt: skip
 TEXT = "\n\n".join(HOSTILE)

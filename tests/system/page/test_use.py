@@ -52,6 +52,10 @@ def test_every_text_can_be_read() -> None:
             for ground in ("bg", "panel", "soft", "code"):
                 ratio = contrast(colours[name], colours[ground])
                 assert ratio >= 4.5, (name, ground, round(ratio, 2))
+        coloured = [name for name in colours if name.startswith("tok-")]
+        assert len(coloured) == 6
+        for name in coloured:
+            assert contrast(colours[name], colours["code"]) >= 4.5, name
         assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
 
 
@@ -85,15 +89,17 @@ def test_what_a_screen_reader_finds(chat: Chat) -> None:
           - button "Export all"
           - button "Import"
         - banner:
+          - heading "Penstock" [level=1]
           - navigation "Views":
             - link "Chat"
             - link "Live"
+            - link "API"
           - button /Parameters/
           - button "API key"
           - button /Theme/
         - main "Chat":
           - region "What shall we look into?":
-            - heading "What shall we look into?" [level=1]
+            - heading "What shall we look into?" [level=2]
             - list "Examples"
           - form "New message":
             - textbox "Message"

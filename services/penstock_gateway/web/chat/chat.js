@@ -3,7 +3,7 @@
 import { Composer } from "./composer.js";
 import { Conversation, merged } from "./conversation.js";
 import { KeyDialog, SettingsDialog } from "./dialogs.js";
-import { showExamples } from "./examples.js";
+import { showExamples, showPurpose } from "./examples.js";
 import { connectFiles, download } from "./files.js";
 import { Generation } from "./generation.js";
 import { Keeping } from "./keeping.js";
@@ -22,7 +22,7 @@ export class Chat {
     this.store = store;
     this.current = Conversation.fresh(this.#lastSettings());
     this.keeping = new Keeping(store, () => this.#list());
-    this.model = new Model(() => this.key.open());
+    this.model = new Model(() => this.key.open(), (model) => this.#known(model));
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
     this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.stop() });
@@ -55,6 +55,12 @@ export class Chat {
       }
     });
     if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
+  }
+
+  #known({ name, chats, defaults }) {
+    this.settings.showDefaults(defaults);
+    this.composer.closed(chats ? "" : "This model makes vectors: there is nobody to chat with");
+    showPurpose(name, chats);
   }
 
   // --- which conversation is shown

@@ -38,6 +38,13 @@ export class Composer {
     if (!(await this.acts.send(text)) && !this.box.value) this.put(text);
   }
 
+  /** words: why nothing can be written; "": something can. */
+  closed(words) {
+    this.box.disabled = Boolean(words);
+    this.box.placeholder = words || "Write a message";
+    this.#fit();
+  }
+
   /** Puts a text into the box. */
   put(text) {
     this.box.value = text;

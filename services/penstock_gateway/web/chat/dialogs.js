@@ -2,7 +2,7 @@
 
 import { apiKey } from "./api.js";
 import { at, icon, make } from "./dom.js";
-import { FIELDS, valueOf } from "./settings.js";
+import { FIELDS, defaultOf, valueOf } from "./settings.js";
 
 /** Opens a dialog; a press on the veil around it, or on what says so, closes it. */
 function prepare(dialog) {
@@ -41,13 +41,21 @@ export class SettingsDialog {
 
   #input = (field) => at(`field-${field.name}`);
 
+  /** own: the model's own defaults, by field. */
+  showDefaults(own) {
+    for (const field of FIELDS) {
+      const value = defaultOf(field, own);
+      if (value) this.#input(field).placeholder = `default: ${value}`;
+    }
+  }
+
   #field(field) {
     const { name, label, kind, help, least, most, step } = field;
     const id = `field-${name}`;
     const common = { id, "aria-describedby": `${id}-help ${id}-wrong`, spellcheck: name === "system" ? "true" : "false" };
     const numeric = kind === "number" || kind === "whole";
     const input = numeric
-      ? make("input", { ...common, type: "number", min: least, max: most, step: step ?? "1", inputmode: kind === "whole" ? "numeric" : "decimal", placeholder: "default" })
+      ? make("input", { ...common, type: "number", min: least, max: most, step: step ?? "1", inputmode: kind === "whole" ? "numeric" : "decimal", placeholder: defaultOf(field) ? `default: ${defaultOf(field)}` : "default" })
       : make("textarea", { ...common, rows: kind === "text" ? "4" : "2", class: kind === "json" ? "mono" : null });
     input.addEventListener("input", () => this.#read());
     return make("div", { class: `field ${numeric ? "short" : ""}` },

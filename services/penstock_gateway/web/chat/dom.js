@@ -10,8 +10,9 @@ export function make(tag, properties = {}, ...inside) {
     if (name === "on") {
       for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
     } else if (name === "text") element.textContent = value;
+    else if (value === false || value == null) continue;
     else if (name === "class") element.className = value;
-    else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...inside);
   return element;

@@ -15,3 +15,12 @@ export function showExamples(take) {
     type: "button", on: { click: () => take(text) },
   }, make("strong", { text: name }), make("span", { text })))));
 }
+
+/** What the model that is served is for. */
+export function showPurpose(name, chats) {
+  at("empty-title").textContent = chats ? "What shall we look into?" : "This model makes vectors, not text";
+  at("examples").hidden = !chats;
+  at("empty-note").hidden = !chats;
+  at("no-chat").hidden = chats;
+  at("no-chat-name").textContent = name;
+}

@@ -6,7 +6,8 @@
 const DEPTH = 6;
 const LABEL = 300;
 const TARGET = 2048;
-const SPECIAL = /[\\`*_~[!<\n]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[!<$\n]|https?:\/\//g;
+const FORMULA = 2000;
 const BARE = /https?:\/\/[^\s<>"'`]{1,2048}/y;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{0,2048})>/y;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
@@ -23,7 +24,7 @@ export function safeAddress(text) {
   return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
 }
 
-/** [{type: text|code|strong|em|del|link|break, text?, href?, inside?}] */
+/** [{type: text|code|maths|strong|em|del|link|break, text?, display?, href?, inside?}] */
 export function parseInline(text, depth = 0, inLink = false) {
   const found = [];
   const dead = new Set(); // what has no end behind here: not looked for again
@@ -55,6 +56,10 @@ function one(text, start, dead, depth, inLink) {
   const next = text[start + 1] ?? "";
   const itself = { text: letter, end: start + 1 };
   if (letter === "\n") return { token: { type: "break" }, end: start + 1 };
+  if (letter === "$" || (letter === "\\" && (next === "(" || next === "["))) {
+    const formula = maths(text, start, dead);
+    if (formula) return formula;
+  }
   if (letter === "\\") return PUNCTUATION.test(next) ? { text: next, end: start + 2 } : itself;
   if (letter === "`") return code(text, start, dead);
   if (letter === "*" || letter === "_" || letter === "~") return emphasis(text, start, dead, depth, inLink);
@@ -83,6 +88,38 @@ function code(text, start, dead) {
     dead.add(open);
   }
   return { text: open, end: start + open.length };
+}
+
+const ENDS = { "\\(": "\\)", "\\[": "\\]", $$: "$$", $: "$" };
+
+/**
+ * A formula; null where none begins. Prices aren't any: within single dollars, no blank stands at
+ * either end, no digit behind, and what begins with a digit has a sign of a formula.
+ */
+function maths(text, start, dead) {
+  const mark = text[start] === "\\" || text[start + 1] === "$" ? text.slice(start, start + 2) : "$";
+  const last = ENDS[mark];
+  if (dead.has(last)) return null;
+  const from = start + mark.length;
+  const near = text.slice(from, from + FORMULA);
+  const end = mark === "$" ? dollar(near) : near.indexOf(last);
+  if (end < 0) {
+    if (near.length < FORMULA && !near.includes(last)) dead.add(last);
+    return null;
+  }
+  const inside = near.slice(0, end);
+  if (!inside.trim() || (mark === "$" && (/^\s|\n/.test(inside) || (/^\d/.test(inside) && !/[\\^_=+{]/.test(inside))))) return null;
+  return { token: { type: "maths", text: inside.trim(), display: mark === "$$" || mark === "\\[" }, end: from + end + last.length };
+}
+
+/** Where the dollar stands that ends a formula, one of the next few; -1: nowhere. */
+function dollar(near) {
+  let end = near.indexOf("$");
+  for (let i = 0; i < 4 && end >= 0; i += 1) {
+    if (!/[\s\\]/.test(near[end - 1] ?? " ") && !/[\d$]/.test(near[end + 1] ?? "")) return end;
+    end = near.indexOf("$", end + 1);
+  }
+  return -1;
 }
 
 function bare(text, start) {

@@ -15,11 +15,14 @@ const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:( +)(.*)|$)/;
 const FIRST = /^ {0,3}(?:[-*+]|1[.)])(?: |$)/;
 const DELIMITER = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 const BLANK = /^\s*$/;
+const MATHS = /^ {0,3}(\$\$|\\\[)/;
+const TASK = /^\[([ xX])\] +/;
 
 /**
  * [{type, line, …}]; line: the index of its first line.
  * heading: level, text.  paragraph: text.  code: language, text, closed.  quote: blocks.
- * list: ordered, start, loose, items ([blocks]).  table: head, rows, aligned.  rule.
+ * list: ordered, start, loose, items ([blocks]), done (for each item true, false, or null where it is
+ * no task).  table: head, rows, aligned.  maths: text.  rule.
  */
 export function parseBlocks(text) {
   return parse(text.replaceAll("\r", "").split("\n"), 0);
@@ -49,6 +52,7 @@ function next(lines, at, depth) {
   if (depth < DEPTH && QUOTE.test(line)) return quote(lines, at, depth);
   if (depth < DEPTH && ITEM.test(line)) return list(lines, at, depth);
   if (isTable(lines, at)) return table(lines, at);
+  if (MATHS.test(line)) return maths(lines, at);
   return paragraph(lines, at, depth);
 }
 
@@ -63,7 +67,26 @@ function title(text) {
 function interrupts(lines, at, depth) {
   const line = lines[at];
   return BLANK.test(line) || FENCE.test(line) || HEADING.test(line) || RULE.test(line)
-    || (depth < DEPTH && (QUOTE.test(line) || FIRST.test(line))) || isTable(lines, at);
+    || (depth < DEPTH && (QUOTE.test(line) || FIRST.test(line))) || MATHS.test(line) || isTable(lines, at);
+}
+
+/**
+ * A formula of its own, from one mark to the other. As in TeX no line of it is empty: what has no end
+ * before that is a paragraph.
+ */
+function maths(lines, at) {
+  const mark = MATHS.exec(lines[at])[1];
+  const last = mark === "$$" ? "$$" : "\\]";
+  let end = at;
+  for (let from = lines[at].indexOf(mark) + mark.length; end < lines.length && !BLANK.test(lines[end]); from = 0) {
+    const found = lines[end].indexOf(last, from);
+    end += 1;
+    if (found < 0) continue;
+    if (lines[end - 1].slice(found + last.length).trim()) break;
+    const text = lines.slice(at, end).join("\n").trim();
+    return { type: "maths", text: text.slice(mark.length, -last.length).trim(), end };
+  }
+  return { type: "paragraph", text: lines.slice(at, end).map((line) => line.trim()).join("\n"), end };
 }
 
 function paragraph(lines, at, depth) {
@@ -98,18 +121,22 @@ function list(lines, at, depth) {
   const [, , mark] = ITEM.exec(lines[at]);
   const ordered = mark.length > 1;
   const items = [];
+  const done = [];
   let loose = false;
   let end = at;
   while (end < lines.length) {
     const match = ITEM.exec(lines[end]);
     if (!match || (match[2].length > 1) !== ordered || RULE.test(lines[end])) break;
     const item = readItem(lines, end, match, depth);
+    const task = TASK.exec(item.lines[0]);
+    if (task) item.lines[0] = item.lines[0].slice(task[0].length);
+    done.push(task ? task[1] !== " " : null);
     items.push(parse(item.lines, depth + 1));
     loose ||= item.blank && item.end < lines.length && ITEM.test(lines[item.end]);
     loose ||= items.at(-1).filter((block) => block.type === "paragraph").length > 1;
     end = item.end;
   }
-  return { type: "list", ordered, start: ordered ? Number.parseInt(mark, 10) : 1, loose, items, end };
+  return { type: "list", ordered, start: ordered ? Number.parseInt(mark, 10) : 1, loose, items, done, end };
 }
 
 /** One item's own lines, without their indent. Models indent nested lists by as little as two. */

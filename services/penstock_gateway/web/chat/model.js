@@ -10,10 +10,15 @@ export class Model {
   #tokens = 0;
   name = "";
   limit = 0;
+  /** Whether it writes text; one that makes vectors can't be chatted with. */
+  chats = true;
+  /** Its own values of parameters that a request leaves out. */
+  defaults = {};
 
-  /** wanted: called when the server asks for a key. */
-  constructor(wanted) {
+  /** wanted: called when the server asks for a key.  known: called when it is known what it is. */
+  constructor(wanted, known) {
     this.wanted = wanted;
+    this.known = known;
   }
 
   /** Asks for it, and again while the server isn't ready. */
@@ -23,7 +28,10 @@ export class Model {
       const [model] = await models();
       this.name = model?.id ?? "";
       this.limit = model?.max_model_len ?? 0;
+      this.chats = !model?.tasks || model.tasks.includes("generate");
+      this.defaults = model?.default_sampling_params ?? {};
       this.#show(this.name ? "" : "No model for this key");
+      this.known(this);
     } catch (error) {
       this.name = "";
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {

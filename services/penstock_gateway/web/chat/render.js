@@ -1,8 +1,10 @@
 /** Markdown as nodes, made by createElement and text alone; and a view of a text that grows. */
 
 import { copy, icon, make } from "./dom.js";
+import { highlight } from "./highlight.js";
 import { parseInline } from "./inline.js";
 import { parseBlocks } from "./markdown.js";
+import { mathsNode } from "./maths.js";
 
 /** The nodes of a line's tokens. */
 export function inlineNodes(tokens) {
@@ -10,6 +12,7 @@ export function inlineNodes(tokens) {
     if (token.type === "text") return document.createTextNode(token.text);
     if (token.type === "break") return document.createElement("br");
     if (token.type === "code") return make("code", { text: token.text });
+    if (token.type === "maths") return mathsNode(token.text, token.display);
     const inside = inlineNodes(token.inside);
     if (token.type !== "link") return make(token.type, {}, ...inside);
     return make("a", { href: token.href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...inside);
@@ -32,6 +35,8 @@ export function blockNode(block) {
       return listNode(block);
     case "table":
       return tableNode(block);
+    case "maths":
+      return mathsNode(block.text, true);
     case "rule":
       return make("hr");
     default:
@@ -39,8 +44,9 @@ export function blockNode(block) {
   }
 }
 
-function codeNode({ language, text }) {
+function codeNode({ language, text, closed }) {
   const body = make("code", { text });
+  if (closed) highlight(body, language.toLowerCase(), text);
   const button = make("button", {
     type: "button", class: "plain", "aria-label": "Copy this code", title: "Copy this code",
     on: { click: () => copy(body.textContent, button) },
@@ -50,11 +56,16 @@ function codeNode({ language, text }) {
   return make("div", { class: "code" }, head, make("pre", { tabindex: "0", role: "group", "aria-label": name }, body));
 }
 
-function listNode({ ordered, start, loose, items }) {
-  const made = items.map((blocks) => make("li", {}, ...blocks.flatMap((block) => (
-    !loose && block.type === "paragraph" ? line(block.text) : [blockNode(block)]
-  ))));
+function listNode({ ordered, start, loose, items, done }) {
+  const made = items.map((blocks, index) => make("li", { class: done[index] === null ? null : "task" },
+    ...(done[index] === null ? [] : [mark(done[index])]),
+    ...blocks.flatMap((block) => (!loose && block.type === "paragraph" ? line(block.text) : [blockNode(block)]))));
   return make(ordered ? "ol" : "ul", { start: ordered && start !== 1 ? start : null }, ...made);
+}
+
+/** Of a task: a sign, not a control, since nothing would come of a press. */
+function mark(done) {
+  return make("span", { class: `mark ${done ? "done" : "open"}`, role: "img", "aria-label": done ? "Done" : "Not done" });
 }
 
 function tableNode({ head, aligned, rows }) {

@@ -52,7 +52,7 @@ class LiveView {
     this.node = make(
       "div",
       { class: "live", "data-state": "connecting" },
-      make("h1", { class: "lv-unseen", text: "Live view" }),
+      make("h2", { class: "lv-unseen", text: "Live view" }),
       make("header", { class: "lv-strip" }, make("p", { class: "lv-state" }, this._lamp, this._words), this._facts, this._selectBox, this._pause),
       this._shown,
     );

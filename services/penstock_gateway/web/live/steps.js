@@ -6,7 +6,7 @@ import { count, duration, median, percent, short, whole } from "./format.js";
 import { Table } from "./table.js";
 
 const SHOWN = 120;
-const LEFT = 46; // Pixels of the axis' labels.
+const LEFT = 46; // Pixels of the axis' labels, at least.
 const SPLIT = 0.66; // The upper part shows seconds, the lower one tokens.
 const KINDS = [
   ["compute", "Compute"], ["rest", "Dispatch and wait"], ["prefill", "Prefill tokens"], ["decode", "Decode tokens"],
@@ -16,6 +16,7 @@ const IN_TABLE = 20;
 export function stepsPanel() {
   const { node, body, note } = panel("steps", "Steps");
   let rows = [];
+  let left = LEFT;
   const swatches = Object.fromEntries(KINDS.map(([kind]) => [kind, swatch(kind)]));
   const legend = make("ul", { class: "lv-legend" }, ...KINDS.map(([kind, title]) =>
     make("li", {}, swatches[kind], make("span", { text: title }))));
@@ -51,8 +52,12 @@ export function stepsPanel() {
     const lower = { top: Math.round(height * SPLIT) + 10, bottom: height - 2 };
     const most = ceiling(Math.max(...rows.map((row) => row.seconds)));
     const tokens = ceiling(Math.max(...rows.map((row) => row.prefill + row.decode)));
-    axis(context, upper, width, [[1, duration(most)], [0.5, duration(most / 2)], [0, "0"]], line, muted);
-    axis(context, lower, width, [[1, short(tokens)], [0, "0"]], line, muted);
+    const times = [[1, duration(most)], [0.5, duration(most / 2)], [0, "0"]];
+    const sizes = [[1, short(tokens)], [0, "0"]];
+    // A phone's font may be wider than the room that was meant for a label.
+    left = Math.ceil(Math.max(LEFT, ...[...times, ...sizes].map(([, words]) => context.measureText(words).width + 8)));
+    axis(context, upper, left, width, times, line, muted);
+    axis(context, lower, left, width, sizes, line, muted);
     rows.forEach((row, index) => {
       const { x, wide } = column(index, width);
       const compute = Math.min(row.compute, row.seconds);
@@ -69,14 +74,14 @@ export function stepsPanel() {
 
   /** Where a step's column is: the newest at the right. */
   function column(index, width) {
-    const each = (width - LEFT - 2) / SHOWN;
-    return { x: LEFT + (SHOWN - rows.length + index) * each, wide: Math.max(1, each - (each > 4 ? 1.5 : 0.5)) };
+    const each = (width - left - 2) / SHOWN;
+    return { x: left + (SHOWN - rows.length + index) * each, wide: Math.max(1, each - (each > 4 ? 1.5 : 0.5)) };
   }
 
   function find(x) {
     const width = plot.node.clientWidth;
-    const each = (width - LEFT - 2) / SHOWN;
-    const index = Math.floor((x - LEFT) / each) - (SHOWN - rows.length);
+    const each = (width - left - 2) / SHOWN;
+    const index = Math.floor((x - left) / each) - (SHOWN - rows.length);
     return index >= 0 && index < rows.length ? index : -1;
   }
 
@@ -122,15 +127,16 @@ function summary(rows) {
   };
 }
 
-function axis(context, { top, bottom }, width, marks, line, muted) {
+function axis(context, { top, bottom }, left, width, marks, line, muted) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   for (const [part, words] of marks) {
     const y = Math.round(bottom - part * (bottom - top)) + 0.5;
     context.fillStyle = line;
-    context.fillRect(LEFT, y - 0.5, width - LEFT, 1);
+    context.fillRect(left, y - 0.5, width - left, 1);
     context.fillStyle = muted;
-    context.fillText(words, LEFT - 6, Math.min(y, bottom - 4));
+    // Its upper half would be beyond the drawing's edge at the top.
+    context.fillText(words, left - 6, Math.max(Math.min(y, bottom - 4), 7));
   }
 }
 

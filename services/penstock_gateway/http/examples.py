@@ -1,0 +1,29 @@
+"""Bodies that run as they are, by path: what the page /docs sends unless somebody changes it. None
+names a model, so that each runs whatever is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DOCUMENTS = ["A young cat naps.", "The market fell."]
+_SCORE = {"text_1": "A kitten sleeps.", "text_2": _DOCUMENTS}
+_RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 32,
+    },
+    "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+    "/v1/responses": {"input": "Name a river in Europe.", "max_output_tokens": 32},
+    "/tokenize": {"prompt": "The capital of France is"},
+    "/detokenize": {"tokens": [1, 2, 3]},
+    "/v1/embeddings": {"input": ["A kitten sleeps.", "A young cat naps."]},
+    "/pooling": {"input": "A kitten sleeps."},
+    "/score": _SCORE,
+    "/v1/score": _SCORE,
+    "/rerank": _RERANK,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/classify": {"input": ["The film was wonderful.", "I fell asleep."]},
+}
