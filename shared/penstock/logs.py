@@ -21,6 +21,10 @@ _PLAIN = frozenset(
 )
 
 
+# A program that uses the library says where its records go; Python's own last resort is stderr.
+logging.getLogger("penstock").addHandler(logging.NullHandler())
+
+
 class EventLog:
     """A logger of events with fields: `log.info("worker ready", rank=0)`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -160,6 +161,14 @@ def test_ctrl_c_ends_run_with_what_there_is(server: Server) -> None:
         assert run.wait_exit() == 130
         assert "Traceback" not in run.plain
     wait_until(lambda: open_requests(server) == 0)
+
+
+def test_ctrl_c_while_the_model_loads_ends_run_quietly() -> None:
+    with Terminal("run", "smollm2-135m", "Hello", *SMALL) as run:
+        run.wait_for("loading smollm2-135m")
+        run.type("\x03")
+        assert run.wait_exit() == 130
+        assert re.fullmatch(r"(penstock: .* …\n?)+\^?C?\n?", run.plain)
 
 
 def test_status(server: Server, start_server) -> None:

@@ -6,18 +6,22 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.generation_config import sampling_defaults
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
 from penstock_gateway.service import Service
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out."""
+    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out.
+    default_sampling_params: what a request gets that leaves these fields out; where it is silent
+    too, OpenAI's defaults."""
 
     id: str
     created: int
     max_model_len: int
     owned_by: str = "penstock"
+    default_sampling_params: dict[str, float | int] = {}
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -59,7 +63,12 @@ def routes(service: Service) -> list[OperationRoute]:
 
 def _served(service: Service) -> ModelCard:
     welcome = service.engine().welcome
-    return ModelCard(welcome.model, welcome.created, welcome.limits.max_model_len)
+    return ModelCard(
+        welcome.model,
+        welcome.created,
+        welcome.limits.max_model_len,
+        default_sampling_params=sampling_defaults(welcome.generation),
+    )
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -8,7 +8,7 @@ import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
 from penstock.cli.http_client import add_server_arguments, client
-from penstock.cli.parser import Parser, examples
+from penstock.cli.parser import Parser, examples, warn
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -18,6 +18,10 @@ from penstock.cli.sampling_arguments import (
 )
 from penstock.cli.terminal import printable
 from penstock.errors import InvalidRequest
+
+LONGEST = 1024
+"""Tokens of an answer where nobody says: a small model that finds no end would fill its context,
+which takes minutes."""
 
 
 def add(parser: Parser) -> None:
@@ -43,7 +47,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
-    add_sampling(parser)
+    add_sampling(parser, longest=str(LONGEST))
     add_engine(parser)
     parser.set_defaults(run=run)
 
@@ -53,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     model, prompt = _words(arguments)
     wanted = sampling(arguments)
     question = _question(arguments, prompt if prompt is not None else _from_stdin(), wanted)
+    question.longest = LONGEST if arguments.sampling_max_tokens is None else None
     source = _source(arguments, model)
     try:
         if isinstance(source, LocalModel) and not source.has_template:
@@ -97,7 +102,8 @@ def _without_template(question: Question, arguments: argparse.Namespace) -> Ques
         return question
     if arguments.system is not None:
         raise InvalidRequest("--system: this model has no chat template")
-    return Question(question.sampling, prompt=question.messages[-1]["content"])
+    text = question.messages[-1]["content"]
+    return Question(question.sampling, prompt=text, longest=question.longest)
 
 
 def _source(arguments: argparse.Namespace, model: str | None) -> Source:
@@ -120,6 +126,11 @@ def _answer(source: Source, question: Question, as_json: bool) -> int:
         print(json.dumps(_report(source, facts), ensure_ascii=False))
     elif not facts.text.endswith("\n"):
         print(flush=True)
+    if facts.finish_reason == "length" and question.longest is not None:
+        warn(
+            f"cut off after {facts.completion_tokens} tokens; --max-tokens N allows more, and -1 "
+            "as many as the context has room for"
+        )
     return code
 
 

@@ -84,6 +84,22 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[str, Meta(max_length=1_048_576)] | None,
         Meta(description="File with a Jinja chat template, or its text; default: the model's own."),
     ] = None
+    generation_config: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)],
+        Meta(
+            description="Where a request that leaves out temperature, top_p, top_k, min_p,"
+            " repetition_penalty or max_tokens gets it from: auto: the model's own files or card;"
+            " vllm: nowhere, so it gets the API's defaults; or a folder with a"
+            " generation_config.json."
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        Annotated[str, Meta(max_length=65_536)] | None,
+        Meta(
+            description="JSON object with some of these values, which come before the others:"
+            ' `{"temperature": 0.5}`; default: none.'
+        ),
+    ] = None
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
+from penstock.generation_config import stated_sampling
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
@@ -113,10 +114,7 @@ def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> Gene
     return GenerationDefaults(
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_id=tokenizer.bos_id,
-        temperature=stated.optional_number("temperature"),
-        top_p=stated.optional_number("top_p"),
-        top_k=stated.optional_integer("top_k"),
-        min_p=stated.optional_number("min_p"),
+        **stated_sampling(stated),
     )
 
 

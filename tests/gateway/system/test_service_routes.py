@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from penstock.errors import EngineUnavailable, Overloaded
+from penstock.model_config import GenerationDefaults
 from penstock.version import __version__
-from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status
+from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -74,6 +75,14 @@ async def test_version(http: httpx.AsyncClient) -> None:
     assert (await http.get("/version")).json() == {"version": __version__}
 
 
+async def test_models_show_what_silent_requests_get(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(generation=GenerationDefaults(temperature=0.2, max_new_tokens=9))
+    card = (await http.get(f"/v1/models/{MODEL}")).json()
+    assert card["default_sampling_params"] == {"temperature": 0.2, "max_tokens": 9}
+
+
 async def test_models(http: httpx.AsyncClient) -> None:
     model = {
         "id": MODEL,
@@ -81,6 +90,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "created": 1_700_000_000,
         "owned_by": "penstock",
         "max_model_len": CONTEXT,
+        "default_sampling_params": {},
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash
