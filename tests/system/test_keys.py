@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -57,6 +59,11 @@ def test_keys_in_a_whole_system(
         keyring.key(FREE),
     )
     server = start_server(tiny_model, "--gateways", "2", "--api-keys", keys)
+    if shutil.which("curl") is not None:
+        # A model without a chat template, behind keys: the printed line knows both.
+        assert '"text":' in server.try_it(PENSTOCK_API_KEY=FREE)
+        with pytest.raises(subprocess.CalledProcessError):
+            server.try_it(PENSTOCK_API_KEY="")
     body = {"prompt": PROMPTS[:2], "max_tokens": 50, "ignore_eos": True, "temperature": 0}
     for secret in (None, "sk-none"):
         assert ask(server, "/v1/completions", secret, body)[0] == 401

@@ -5,23 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
-
 from penstock import logs
+from penstock.api_keys import ENVIRONMENT
 from penstock.cli.parser import Parser, examples
+from penstock.cli.try_it import curl_line, example_for
 from penstock.config import flags
 from penstock.config.flags import resolve
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.model_config import PreparedModel
+from penstock.net.exposure import configured_keys
+from penstock.prepare import load_manifest
 from penstock.process_title import set_title
-
-TRY = [
-    # The default model's own system prompt makes it ramble once its weights are quantised.
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "What is the capital of France?"},
-]
 
 
 def add(parser: Parser) -> None:
@@ -105,22 +100,10 @@ def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
     """What a person at a terminal wants to see; the only thing on stdout."""
     if not url:
         return
-    model = config.engine.model.served_model_name or _own_name(model_dir)
-    print(f"Penstock is ready: {model} on {url}\nTry it:\n  {curl_line(url, model)}", flush=True)
-
-
-def curl_line(url: str, model: str) -> str:
-    """One line to paste into a shell: streams an answer."""
-    body = {
-        "model": model,
-        "messages": TRY,
-        "temperature": 0,
-        "stream": True,
-    }
-    json = msgspec.json.encode(body).decode().replace("'", "'\\''")
-    return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{json}'"
-
-
-def _own_name(model_dir: Path) -> str:
-    manifest = (model_dir / "manifest.json").read_bytes()
-    return msgspec.json.decode(manifest, type=PreparedModel).name
+    model = load_manifest(model_dir)
+    settings = config.engine.model
+    name = settings.served_model_name or model.name
+    has_keys = configured_keys(config.gateway) is not None
+    line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
+    how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""
+    print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}", flush=True)

@@ -176,7 +176,7 @@ class Dispatch:
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)
             log.error("the engine core's model can't be used", reason=str(error))
-            session.transport.end(str(error))
+            session.transport.refuse(str(error))
             return
         if previous is not None and previous.digest != welcome.digest:
             self.waiting_room.fail(RequestFailed("the engine core came back with another model"))
