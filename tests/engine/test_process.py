@@ -331,6 +331,13 @@ def test_front_ends_are_told_what_the_settings_put_in_the_generation_configs_pla
     assert told.eos_token_ids == harness.facts().model.generation.eos_token_ids
 
 
+def test_the_first_of_several_names_is_the_one_that_replies_show(tmp_path: Path) -> None:
+    settings = ModelSettings(served_model_name="a, b c")
+    facts = read(write_prepared(tmp_path), EngineConfig(model=settings))
+    told = facts.welcome(1, 64)
+    assert (told.model, told.other_names, facts.served_name) == ("a", ("b", "c"), "a")
+
+
 def test_a_damaged_folder_is_told_at_start(tmp_path: Path) -> None:
     prepared = write_folder(tmp_path / "p", harness.facts().model, b"{}", "")
     assert read(prepared).tokenizer == b"{}"

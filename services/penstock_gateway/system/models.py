@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.generation_config import sampling_defaults
+from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
 from penstock_gateway.service import Service
@@ -50,21 +51,24 @@ def routes(service: Service) -> list[OperationRoute]:
     """Both routes; 503 while there is no engine core."""
 
     async def models(request: Request) -> Response:
-        served = _served(service)
+        welcome = service.engine().welcome
         # What the key may not use isn't there for it.
-        return _json(ModelList([served] if current.get().may_use(served.id) else []))
+        if not current.get().may_use(welcome.model):
+            return _json(ModelList([]))
+        names = (welcome.model, *welcome.other_names)
+        return _json(ModelList([_card(welcome, name) for name in names]))
 
     async def model(request: Request) -> Response:
-        service.check_model(request.path_params["name"])
-        return _json(_served(service))
+        name = request.path_params["name"]
+        service.check_model(name)
+        return _json(_card(service.engine().welcome, name))
 
     return [LIST.route(models), ONE.route(model)]
 
 
-def _served(service: Service) -> ModelCard:
-    welcome = service.engine().welcome
+def _card(welcome: Welcome, name: str) -> ModelCard:
     return ModelCard(
-        welcome.model,
+        name,
         welcome.created,
         welcome.limits.max_model_len,
         default_sampling_params=sampling_defaults(welcome.generation),

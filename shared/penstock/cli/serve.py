@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from penstock import logs
@@ -34,6 +35,13 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
     flags.add_settings(parser, flags.SERVE)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="The one key of a server without a file of keys. In the environment, as "
+        f"{ENVIRONMENT}, it stands in no shell's history.",
+    )
+    flags.add_foreign(parser)
     library = parser.add_argument_group("For front ends other than HTTP, and workers elsewhere")
     library.add_argument("--no-http", action="store_true", help="Start no gateway.")
     library.add_argument(
@@ -86,6 +94,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:
     config = resolve(arguments)
+    flags.check_foreign_flags(arguments)
+    if arguments.api_key is not None:
+        if not arguments.api_key:
+            raise InvalidRequest("--api-key is empty; `penstock key` makes one")
+        os.environ[ENVIRONMENT] = arguments.api_key
     if arguments.positional_model is None:
         return config
     flag = getattr(arguments, "setting_model", arguments.positional_model)
@@ -102,7 +115,7 @@ def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
         return
     model = load_manifest(model_dir)
     settings = config.engine.model
-    name = settings.served_model_name or model.name
+    name = next(iter(settings.served_names), model.name)
     has_keys = configured_keys(config.gateway) is not None
     line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
     how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""

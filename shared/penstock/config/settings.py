@@ -31,7 +31,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(description="Alias, hub id, folder in the hub's format, or .gguf file.")
     ] = "smollm2-135m"
     served_model_name: Annotated[
-        str | None, Meta(description="Name that requests use; default: the model's own.")
+        str | None,
+        Meta(
+            description="Names that requests may use, with commas or blanks; replies show the"
+            " first. Default: the model's own.",
+            extra={"several": True},
+        ),
     ] = None
     dtype: Annotated[
         Dtype,
@@ -100,6 +105,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ' `{"temperature": 0.5}`; default: none.'
         ),
     ] = None
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What served_model_name lists; empty: the model's own name is used."""
+        return tuple((self.served_model_name or "").replace(",", " ").split())
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

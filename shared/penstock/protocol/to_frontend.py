@@ -62,6 +62,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Whether the engine core has a metrics port; a gateway then leaves its families out."""
     live: bool = False
     """Whether it knows Watch."""
+    other_names: tuple[str, ...] = ()
+    """What requests may call the model besides."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

@@ -83,6 +83,19 @@ async def test_models_show_what_silent_requests_get(
     assert card["default_sampling_params"] == {"temperature": 0.2, "max_tokens": 9}
 
 
+async def test_a_model_goes_by_all_its_names(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(other_names=("b", "org/c"))
+    names = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
+    assert names == [MODEL, "b", "org/c"]
+    for name in names:
+        assert (await http.get(f"/v1/models/{name}")).json()["id"] == name
+        reply = await http.post("/v1/chat/completions", json={"model": name, **QUESTION})
+        assert (reply.status_code, reply.json()["model"]) == (200, MODEL)
+    assert (await http.get("/v1/models/d")).status_code == 404
+
+
 async def test_models(http: httpx.AsyncClient) -> None:
     model = {
         "id": MODEL,
