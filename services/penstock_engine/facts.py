@@ -152,6 +152,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             host_kv_bytes=round(config.cache.host_kv_gib * 2**30),
+            kv_memory_bytes=round(config.cache.kv_memory_gib * 2**30),
             numa_node=config.worker.numa_node,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             quantization=config.model.quantization,

@@ -67,6 +67,8 @@ def test_a_process_without_memory_says_so_by_its_exit_code(
     monkeypatch.setattr(processes.logs, "setup", lambda *_, **__: None)
     monkeypatch.setattr(processes, "set_title", lambda _: None)
     file = tmp_path / "failure"
-    arguments = argparse.Namespace(index=None, rank=0, supervised_by=None, failure_file=str(file))
+    arguments = argparse.Namespace(
+        index=None, rank=0, supervised_by=None, failure_file=str(file), config=None
+    )
     assert run_child("worker", arguments) == OUT_OF_MEMORY
     assert file.read_text().startswith("MemoryError")

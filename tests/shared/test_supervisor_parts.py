@@ -136,6 +136,7 @@ def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     parts = [share(config, number, 3) for number in range(3)]
     assert [part.worker.threads for part in parts] == [3, 2, 2]
     assert sum(part.cache.kv_memory_fraction for part in parts) == pytest.approx(0.6)
+    assert sum(part.cache.kv_memory_gib for part in parts) == pytest.approx(4.0)
     assert sum(part.cache.host_kv_gib for part in parts) == pytest.approx(3.0)
     assert [part.record.record_dir for part in parts] == [f"/rec/engine-{n}" for n in range(3)]
     # There is at least one thread, and what was said of each holds.

@@ -125,9 +125,14 @@ def test_a_signal_stops_everything_within_seconds(
     start_server: StartServer, tiny_model: str, signum: signal.Signals
 ) -> None:
     # Nothing is open, so nothing is waited for: nobody would see the end of this shutdown's time.
-    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600")
+    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600", "--log-format", "json")
     running.complete()
     assert running.stop(signum) == 0
+    records = [json.loads(line) for line in running.stderr.splitlines()]
+    assert {"supervisor", "engine", "worker 0", "gateway 0"} <= {
+        record["process"] for record in records
+    }
+    assert {record["level"] for record in records} == {"info"}, "an orderly end is no warning"
     running.prove_gone()
     with pytest.raises(OSError, match="refused"):
         running.get("/health/live")

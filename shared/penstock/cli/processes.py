@@ -30,11 +30,12 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
     supervisor; without a supervisor it is raised, for a person to read.
     """
     title = _title(role, arguments)
-    logs.setup(title)
     set_title(title)
     if arguments.supervised_by is not None:
         die_with_parent(arguments.supervised_by)
     try:
+        said = resolve(arguments).log
+        logs.setup(title, level=said.log_level, form=said.log_format)
         return _BODIES[role](arguments)
     except FINAL as error:
         if arguments.failure_file is None:

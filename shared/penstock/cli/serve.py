@@ -78,7 +78,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         if report is not None:
             report.send_error(str(error))
         raise
-    logs.setup("supervisor")
+    logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
     run_system(
         config,

@@ -29,6 +29,7 @@ WORKER_METRICS = (
     ("engine", "metrics", "worker_metrics_port"),
     ("engine", "metrics", "metrics_host"),
 )
+LOG = ("log",)
 SHUTDOWN = ("gateway", "shutdown_timeout")
 SERVE: tuple[str, ...] = ()
 

@@ -21,6 +21,9 @@ Executor = Literal["local", "ray"]
 LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["logfmt", "json"]
+AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
 
 
@@ -140,6 +143,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             gt=0, le=0.95, description="Share of free memory that the KV pool may take, on a CPU."
         ),
     ] = 0.4
+    kv_memory_gib: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1_048_576,
+            description="GiB that the KV pool takes at most, on a CPU, unless one sequence of"
+            " max_model_len needs more; 0: kv_memory_fraction alone bounds it.",
+        ),
+    ] = 4.0
     gpu_memory_utilization: Annotated[
         float,
         Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
@@ -447,6 +459,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[
         int, Meta(ge=1024, description="Largest request body, bytes; more is a 413.")
     ] = 16_777_216
+    access_log: Annotated[
+        AccessLog,
+        Meta(
+            description="A line on stderr for each request that was answered: key's name, model,"
+            " tokens, times, status. text: as the log has its lines; json."
+        ),
+    ] = "off"
     slow_request_seconds: Annotated[
         float,
         Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
@@ -484,11 +503,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "auto"
 
 
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the processes say on stderr."""
+
+    log_level: Annotated[LogLevel, Meta(description="The least that is shown.")] = "info"
+    log_format: Annotated[LogFormat, Meta(description="logfmt: `key=value`; json: an object.")] = (
+        "logfmt"
+    )
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`penstock serve`: engine cores, their workers, and gateways on one machine."""
 
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
+    log: LogSettings = LogSettings()
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")
     ] = 1

@@ -64,6 +64,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     enforce_eager: bool = False
     load_format: str = "auto"
     group: RankGroup | None = None
+    kv_memory_bytes: int = 0
+    """That the pool takes at most, on a CPU, or as many as one sequence needs; 0: no such bound."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -123,6 +123,8 @@ class System:
         arguments = ["prepare", model.model]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
+        said = self.config.log
+        arguments += ["--log-level", said.log_level, "--log-format", said.log_format]
         failure = runtime.path / "prepare.failure"
         process = await start(
             ChildSpec("prepare", tuple(arguments)), failure, stdout=asyncio.subprocess.PIPE
