@@ -276,3 +276,17 @@ def test_chat_with_an_engine_of_its_own_outlives_ctrl_c(state_home: dict[str, st
         say(chat, "/exit")
         assert chat.wait_exit() == 0
         assert "Traceback" not in chat.plain
+
+
+def test_run_without_a_prompt_is_a_conversation_in_a_terminal(
+    server: Server, state_home: dict[str, str]
+) -> None:
+    arguments = ("--url", server.url, "--system", SYSTEM, "--temperature", "0")
+    with Terminal("run", *arguments, env=state_home) as run:
+        run.wait_for("/help lists what you can type")
+        say(run, QUESTION)
+        run.wait_for(r"Paris[^\n]*\n\(\d+ tokens")
+        say(run, "/exit")
+        assert run.wait_exit() == 0
+    piped = penstock("run", *arguments, stdin=QUESTION)
+    assert piped.stdout == "The capital of France is Paris.\n"

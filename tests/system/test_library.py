@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import remove_abandoned
 from testing.serving import wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -239,6 +242,29 @@ def test_a_forked_child_exits_at_once_and_leaves_the_engine_to_its_parent(tmp_pa
     assert "child by os.fork()" in lines[0]
     assert lines[1:] == ["7", "3"]
     assert (done.returncode, done.stderr) == (0, "")
+
+
+KILLED = """
+import os, signal
+from penstock import LLM
+llm = LLM(max_model_len=512, num_kv_blocks=64)
+print(llm._llm._engine._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_start_sweeps_what_a_killed_program_left(tmp_path: Path):
+    base = Path(tempfile.mkdtemp(prefix="pst-"))  # Short: sockets lie in it.
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(base)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=400
+    )
+    wait_until(lambda: not psutil.pid_exists(int(done.stdout)))
+    left = list(base.iterdir())
+    assert left, "a killed program can't tidy up"
+    remove_abandoned(base)
+    assert list(base.iterdir()) == []
+    base.rmdir()
 
 
 def test_a_reset_prefix_cache_finds_nothing_of_before(llm):

@@ -14,13 +14,14 @@ from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import CALLER
 
 LOGGER = "penstock_gateway.access"
+HEALTH = "/health"
 MAX_PATH = 200
 """Characters of a path that are shown."""
 
 
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
-    error: health checks and scrapes that go well would drown them.
+    error, but for health checks: they and scrapes would drown the others.
 
     served: the model's name, None while it isn't known.
     """
@@ -49,8 +50,13 @@ class AccessLog:
             await self._app(scope, receive, noting)
         finally:
             current.reset(token)
-            if (scope["method"], scope["path"]) in self._counted or record.status >= 400:
+            if self._shows(scope, record.status):
                 self._write(scope, record)
+
+    def _shows(self, scope: Scope, status: int) -> bool:
+        if (scope["method"], scope["path"]) in self._counted:
+            return True
+        return status >= 400 and not scope["path"].startswith(HEALTH)
 
     def _write(self, scope: Scope, record: AccessRecord) -> None:
         caller, client = scope.get(CALLER), scope.get("client")

@@ -1,4 +1,4 @@
-"""`penstock run`: one prompt, one answer."""
+"""`penstock run`: one prompt, one answer; a conversation where a person gives no prompt."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
+from penstock.cli.chat import Chat
+from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import add_server_arguments, client
 from penstock.cli.parser import Parser, examples, warn
 from penstock.cli.sampling_arguments import (
@@ -29,11 +31,13 @@ def add(parser: Parser) -> None:
     parser.usage = "penstock run MODEL [PROMPT] [--flag VALUE ...]"
     parser.description = (
         "Answers one prompt and leaves: the text goes to stdout as it comes, nothing else does. "
-        "Starts an engine for it, or with --url asks a running system. Without PROMPT, or with a "
-        "dash, reads it from stdin. Every engine setting of `penstock serve` is a flag here too."
+        "Starts an engine for it, or with --url asks a running system. Without PROMPT it is `chat` "
+        "in a terminal; elsewhere, or with a dash, it reads stdin. Every engine setting of "
+        "`penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         'penstock run smollm2-135m "What is the capital of France?" --temperature 0',
+        "penstock run smollm2-135m",
         "git diff | penstock run smollm2-135m --system 'Explain this change.'",
         'penstock run smollm2-135m --raw "The capital of France is" --max-tokens 8 --json',
         'penstock run --url http://127.0.0.1:8000 "Say hello."',
@@ -56,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     """0, or 130 when Ctrl-C ended the answer. Raises InvalidRequest and PenstockError."""
     model, prompt = _words(arguments)
     wanted = sampling(arguments)
+    if prompt is None and _in_terminal(arguments):
+        return _chat(arguments, model, wanted)
+    prompt = None if prompt == "-" else prompt
     question = _question(arguments, prompt if prompt is not None else _from_stdin(), wanted)
     question.longest = LONGEST if arguments.sampling_max_tokens is None else None
     source = _source(arguments, model)
@@ -76,7 +83,23 @@ def _words(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
         raise InvalidRequest("MODEL is missing; or name a running system with --url")
     if len(words) > 1:
         raise InvalidRequest("there is more than one PROMPT; put it in quotes")
-    return model, words[0] if words and words[0] != "-" else None
+    return model, words[0] if words else None
+
+
+def _in_terminal(arguments: argparse.Namespace) -> bool:
+    """Whether a person sits there who named a model and nothing to ask it."""
+    plain = not (arguments.raw or arguments.json)
+    return plain and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, object]) -> int:
+    source = _source(arguments, model)
+    try:
+        if isinstance(source, LocalModel) and not source.has_template:
+            raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to go on with")
+        return Chat(source, ChatHistory(arguments.system or ""), wanted).run()
+    finally:
+        source.close()
 
 
 def _from_stdin() -> str:

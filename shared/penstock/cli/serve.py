@@ -19,6 +19,8 @@ from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
 from penstock.process_title import set_title
 
+INTERRUPTED = 130
+
 
 def add(parser: Parser) -> None:
     """The command's arguments."""
@@ -66,7 +68,8 @@ def add(parser: Parser) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or Ctrl-C. Raises InvalidRequest and StartupError."""
+    """Serves until SIGTERM or Ctrl-C: 0, or 130 where Ctrl-C came before it was ready. Raises
+    InvalidRequest and StartupError."""
     from penstock.supervisor.replicas import EngineAddresses
     from penstock.supervisor.report import StartupReport
     from penstock.supervisor.system import SystemOptions, run_system
@@ -80,7 +83,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         raise
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
-    run_system(
+    served = run_system(
         config,
         SystemOptions(
             announce=lambda url, model_dir: _announce(url, model_dir, config),
@@ -89,7 +92,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
             report=report,
         ),
     )
-    return 0
+    return 0 if served else INTERRUPTED
 
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:

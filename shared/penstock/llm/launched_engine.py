@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from contextlib import nullcontext
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import RuntimeDir
 
 STOP_GRACE = 10.0
 """Seconds that the supervisor gets to stop its children before it is killed."""
@@ -54,11 +52,12 @@ class LaunchedEngine:
 
     def __init__(self, config: EngineConfig, *, log: IO[Any] | None = None) -> None:
         self._pid = os.getpid()
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-        self.endpoint = f"ipc://{self._folder}/engine.sock"
-        config_file = self._folder / "config.json"
+        # What a killed program left of its own is swept by this, too.
+        self._runtime = RuntimeDir.create()
+        self.endpoint = self._runtime.endpoint("engine")
+        config_file = self._runtime.path / "config.json"
         config_file.write_bytes(msgspec.json.encode(ServeConfig(engine=config)))
-        self._log = self._folder / LOG_FILE if log is None else None
+        self._log = self._runtime.path / LOG_FILE if log is None else None
         reading, writing = os.pipe()
         self._report_fd = reading
         command = [sys.executable, "-m", "penstock", "serve", "--no-http"]
@@ -75,7 +74,7 @@ class LaunchedEngine:
                 )
         except OSError as error:
             os.close(reading)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._runtime.remove()
             raise StartupError(f"the engine can't be started: {error}") from error
         finally:
             os.close(writing)
@@ -127,4 +126,4 @@ class LaunchedEngine:
         if self._report_fd >= 0:
             os.close(self._report_fd)
             self._report_fd = -1
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._runtime.remove()

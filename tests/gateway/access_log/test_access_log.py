@@ -61,8 +61,11 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(gateway, capsys, t
     assert all(ALICE not in json.dumps(line) for line in (good, bad, stranger, lost))
 
 
-async def test_health_checks_that_go_well_and_prompts_are_left_out(gateway, capsys):
+async def test_health_checks_and_prompts_are_left_out(gateway, capsys, engine):
     async with gateway("json") as http:
+        engine.connected = False
+        assert (await http.get("/health/ready")).status_code == 503
+        engine.connected = True
         for path in ("/health", "/health/live", "/metrics", "/v1/models"):
             assert (await http.get(path)).status_code == 200
         await http.post(CHAT, json={"messages": [{"role": "user", "content": "a secret"}]})
