@@ -21,6 +21,7 @@ from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -52,6 +53,8 @@ def read_hub_folder(path: Path) -> Checkpoint:
     """Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
     if not (path / CONFIG).is_file():
+        if (path / ADAPTER_CONFIG).is_file():
+            raise _adapter(path)
         raise ModelNotFound(
             f"{path} holds no {CONFIG}, so it isn't a folder in the hub's format"
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
@@ -76,6 +79,16 @@ def read_hub_folder(path: Path) -> Checkpoint:
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
+    )
+
+
+def _adapter(path: Path) -> UnsupportedModel:
+    """An adapter's folder holds the difference to another model, and no model."""
+    base = _read_json(path / ADAPTER_CONFIG).values.get("base_model_name_or_path")
+    of = f" of {base}" if isinstance(base, str) and base else ""
+    return UnsupportedModel(
+        f"{path} holds a LoRA adapter{of}: adapters are not served; merge it into its model "
+        "(peft's merge_and_unload) and give the folder of the result"
     )
 
 
