@@ -198,7 +198,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             description="What tenants may have: "
             "`NAME:weight=3,max_requests=8,highest_priority=-5;…`. NAME: the first 32 hex digits "
-            "of the API key's SHA-256, `anonymous` for no key, `*` for all others.",
+            "of the API key's SHA-256, `anonymous` for no key, `*` for all others; default: none.",
             pattern=r"^([\w.*-]{1,64}(:[a-z_]+=-?\d{1,7}(,[a-z_]+=-?\d{1,7})*)?;?)*$",
             max_length=65_536,
         ),
