@@ -43,7 +43,8 @@ def config(**settings: object) -> ServeConfig:
         ("m --served-model-name a b --port 1", {"served_model_name": "a,b", "port": 1}),
         ("m --trust-remote-code --disable-log-requests --uvicorn-log-level error", {}),
         ("m --enable-chunked-prefill --distributed-executor-backend mp --load-format gguf", {}),
-        ("--trust-remote-code --model m", {}),
+        ("--trust-remote-code m", {}),
+        ("--async-scheduling m --no-enable-log-requests", {}),
         ("m --generation-config vllm", {"generation_config": "vllm"}),
     ],
 )  # fmt: skip
@@ -56,8 +57,11 @@ def test_every_name_of_vllms_is_taken_at_its_default() -> None:
     for name, one in {**FOREIGN, **SERVER_FOREIGN}.items():
         flag = "--" + name.replace("_", "-")
         assert flag in leaves._option_string_actions
-        if one.default is not None and one.default != "":
-            assert served(f"m {flag} {one.default}").engine.model.model == "m"
+        if one.switch:
+            given = f"--no-{flag[2:]}" if one.default is False else flag
+            assert served(f"{given} m").engine.model.model == "m"
+        elif one.default not in (None, ""):
+            assert served(f"{flag} {one.default} m").engine.model.model == "m"
 
 
 def test_a_key_on_the_command_line_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

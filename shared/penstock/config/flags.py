@@ -55,16 +55,18 @@ def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> No
 def add_foreign(parser: argparse.ArgumentParser) -> None:
     """Gives `parser` the flags of `vllm serve` that ask for what happens here anyway."""
     taken = parser._option_string_actions
-    for name in (*FOREIGN, *SERVER_FOREIGN):
+    for name, one in {**FOREIGN, **SERVER_FOREIGN}.items():
         if flag_of(name) not in taken:
+            # A switch takes no word: the next one may be MODEL.
+            kind: dict[str, Any] = (
+                {"action": argparse.BooleanOptionalAction} if one.switch else {"type": read_value}
+            )
             parser.add_argument(
                 flag_of(name),
                 dest=_FOREIGN_PREFIX + name,
-                nargs="?",
-                const=True,
-                type=read_value,
                 default=argparse.SUPPRESS,
                 help=argparse.SUPPRESS,
+                **kind,
             )
 
 

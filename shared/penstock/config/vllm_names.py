@@ -53,6 +53,11 @@ class Foreign:
     allowed: tuple[Any, ...] = ()
     note: str = ""
 
+    @property
+    def switch(self) -> bool:
+        """Whether its flag has no value."""
+        return isinstance(self.default, bool) or any(one is True for one in self.allowed)
+
 
 FOREIGN: dict[str, Foreign] = {
     "tokenizer": Foreign(None, (None,)),
@@ -86,7 +91,7 @@ FOREIGN: dict[str, Foreign] = {
     "limit_mm_per_prompt": Foreign(None, (None, {})),
     "mm_processor_kwargs": Foreign(None, (None, {})),
     "allowed_local_media_path": Foreign("", ("",)),
-    "async_scheduling": Foreign(None),
+    "async_scheduling": Foreign(None, (None, True, False)),
 }
 
 SERVER_FOREIGN: dict[str, Foreign] = {
