@@ -1,8 +1,8 @@
 """The `penstock` command.
 
-Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 78 (a child that can never start), 130
-interrupted.  Nothing is imported before it is known what is to be done: `penstock --help` is quick,
-and a gateway never loads what a worker needs.
+Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 71 and 78 (a child without memory, and one
+that can never start), 130 interrupted.  Nothing is imported before it is known what is to be done:
+`penstock --help` is quick, and a gateway never loads what a worker needs.
 """
 
 from __future__ import annotations
