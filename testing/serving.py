@@ -114,6 +114,20 @@ class Server:
                 self.children()
                 return
 
+    def try_it(self, **environment: str) -> Any:
+        """What the printed line gets, as JSON or as the text of a stream. Raises
+        CalledProcessError for a status that is no success."""
+        line = self.stdout.splitlines()[-1].strip()
+        done = subprocess.run(
+            ["bash", "-c", f"exec {line} --silent --show-error --fail"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        return done.stdout if done.stdout.startswith("data:") else json.loads(done.stdout)
+
     def children(self) -> dict[str, int]:
         """Title -> pid of the supervisor's living children, e.g. {"penstock: engine": 4711}."""
         found = {}

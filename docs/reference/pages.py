@@ -71,9 +71,9 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterable[tuple[str, str]]:
     for action in parser._actions:
         own = not action.dest.startswith("setting_") and action.dest not in ("help", "config")
         if own and action.help != argparse.SUPPRESS and not _is_kinds(action):
-            flag = max(action.option_strings, key=len, default=action.metavar or action.dest)
+            flags = [flag for flag in action.option_strings if flag.startswith("--")]
             words = (action.help or "") % {"default": action.default}
-            yield str(flag), _one_line(words)
+            yield "`, `".join(flags) or str(action.metavar or action.dest), _one_line(words)
 
 
 def _kinds(parser: argparse.ArgumentParser) -> Iterable[tuple[str, argparse.ArgumentParser]]:

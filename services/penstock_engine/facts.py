@@ -101,8 +101,13 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def served_name(self) -> str:
-        """What requests call the model."""
-        return self.config.model.served_model_name or self.model.name
+        """What requests call the model, and replies."""
+        return self.served_names[0]
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """All that requests may call it."""
+        return self.config.model.served_names or (self.model.name,)
 
     def welcome(self, version: int, max_len: int) -> Welcome:
         settings = self.config.scheduler
@@ -128,6 +133,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             pooling_tasks=tasks_of(self.pooling, self.model, self.config),
             own_metrics=self.config.metrics.engine_metrics_port is not None,
             live=True,
+            other_names=self.served_names[1:],
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -146,6 +152,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             host_kv_bytes=round(config.cache.host_kv_gib * 2**30),
+            kv_memory_bytes=round(config.cache.kv_memory_gib * 2**30),
             numa_node=config.worker.numa_node,
             kv_cache_dtype=config.cache.kv_cache_dtype,
             quantization=config.model.quantization,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from penstock.chat_template import read_template
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
-from penstock.prepare import load_manifest
+from penstock.generation_config import generation_defaults
+from penstock.prepare.folder import check_contents, load_manifest
 from penstock_engine.facts import EngineFacts
 
 
@@ -19,16 +22,18 @@ def read_facts(config: EngineConfig, folder: Path, *, boot: str, created: int) -
     model = load_manifest(folder)
     try:
         tokenizer = (folder / "tokenizer.json").read_bytes()
-        own = (folder / "chat_template.jinja").read_bytes() if model.has_chat_template else b""
+        template = (folder / "chat_template.jinja").read_bytes() if model.has_chat_template else b""
     except OSError as error:
         raise StartupError(f"{folder} is not a whole prepared folder: {error}") from error
+    check_contents(model, tokenizer, template)
+    generation = generation_defaults(model.generation, config.model)
     given = config.model.chat_template
     return EngineFacts(
         config=config,
-        model=model,
+        model=msgspec.structs.replace(model, generation=generation),
         folder=str(folder.resolve()),
         tokenizer=tokenizer,
-        template=own if given is None else read_template(given).encode(),
+        template=template if given is None else read_template(given).encode(),
         boot=boot,
         created=created,
     )

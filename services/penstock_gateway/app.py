@@ -13,6 +13,8 @@ from starlette.routing import BaseRoute
 
 from penstock.client.observer import Observer, Observers
 from penstock.config.settings import GatewayConfig
+from penstock_gateway.access_log.layer import AccessLog
+from penstock_gateway.access_log.observer import AccessObserver
 from penstock_gateway.endpoints import routes_of
 from penstock_gateway.http import openapi
 from penstock_gateway.http.boundary import Boundary, not_found
@@ -78,6 +80,8 @@ def _observer(service: Service) -> Observer:
         observers.append(service.spend)
     if service.tracing is not None:
         observers.append(TraceObserver())
+    if service.config.access_log != "off":
+        observers.append(AccessObserver())
     return Observers(observers)
 
 
@@ -109,6 +113,9 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
         operations = [route.operation for route in routes]
         app.add_middleware(TraceLayer, tracing=service.tracing, operations=operations)
     app.add_middleware(Boundary, service=service)
+    if service.config.access_log != "off":
+        operations = [route.operation for route in routes]
+        app.add_middleware(AccessLog, operations=operations, served=service.served)
     return app
 
 

@@ -17,6 +17,7 @@ from penstock.config.settings import GatewayConfig, TransportSettings
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
+from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.http.server import GatewayServer
@@ -56,6 +57,8 @@ def main(
     """
     check_parsers(config)
     server_context(config)
+    if config.access_log != "off":
+        access_log.setup(f"gateway {index}", config.access_log)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     raise_file_limit()
     gc.freeze()

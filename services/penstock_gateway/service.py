@@ -92,8 +92,9 @@ class Service:
 
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
-        served = self.engine().welcome.model
-        if name is not None and name != served:
+        welcome = self.engine().welcome
+        served = welcome.model
+        if name is not None and name != served and name not in welcome.other_names:
             raise model_not_found(name, served)
         current.get().check_model(served)
         return served

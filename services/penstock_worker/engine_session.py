@@ -27,6 +27,7 @@ from penstock.protocol.from_worker import FromWorker, Leaving, Progress, WorkerH
 from penstock.protocol.to_worker import ToWorker
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.session_client import SessionClient
+from penstock.transport.wire import LEAVING
 
 log = logs.get(__name__)
 
@@ -149,7 +150,8 @@ class CoreSession:
 
     def _hear(self, event: Event[ToWorker]) -> None:
         if isinstance(event, Ended):
-            log.warning("session with the engine ended", reason=event.reason)
+            tell = log.info if event.reason == LEAVING else log.warning
+            tell("session with the engine ended", reason=event.reason)
             self.inbox.put(Heard(self._session, None))
             self._session += 1
             self.over()

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     )
     from penstock.llm.asynchronous import AsyncLLM as AsyncLLMEngine
     from penstock.llm.engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
+    from penstock.llm.pooling_outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
     from penstock.pooling_params import PoolingParams
     from penstock.sampling_params import RequestOutputKind, SamplingParams
     from penstock.structured_outputs import StructuredOutputs
@@ -35,15 +45,23 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "FlexibleArgumentParser",
     "Logprob",
+    "PoolingOutput",
     "PoolingParams",
+    "PoolingRequestOutput",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputs",
     "StructuredOutputsParams",
     "TextPrompt",
@@ -66,6 +84,14 @@ _HOMES = {
     "FlexibleArgumentParser": "penstock.llm.engine_args",
     "RequestOutputKind": "penstock.sampling_params",
     "PoolingParams": "penstock.pooling_params",
+    "ClassificationOutput": "penstock.llm.pooling_outputs",
+    "ClassificationRequestOutput": "penstock.llm.pooling_outputs",
+    "EmbeddingOutput": "penstock.llm.pooling_outputs",
+    "EmbeddingRequestOutput": "penstock.llm.pooling_outputs",
+    "PoolingOutput": "penstock.llm.pooling_outputs",
+    "PoolingRequestOutput": "penstock.llm.pooling_outputs",
+    "ScoringOutput": "penstock.llm.pooling_outputs",
+    "ScoringRequestOutput": "penstock.llm.pooling_outputs",
     "SamplingParams": "penstock.sampling_params",
     "StructuredOutputs": "penstock.structured_outputs",
 }

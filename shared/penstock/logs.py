@@ -2,13 +2,17 @@
 
     time=2026-01-31T12:00:00.123Z level=info process=engine event="worker ready" rank=0
 
+Or each a JSON object with the same fields, whose numbers stay numbers.
+
 Standard output is never written to: it belongs to what a user asked to see.  Every logger goes
 through the same formatter: its message is the event, what it gives as `extra` are the fields.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import sys
 import time
 from typing import Any, TextIO
@@ -19,6 +23,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+,[]()<>*%#~^"
 )
+
+
+# A program that uses the library says where its records go; Python's own last resort is stderr.
+logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 
 class EventLog:
@@ -54,29 +62,51 @@ def get(name: str) -> EventLog:
     return EventLog(logging.getLogger(name))
 
 
-def setup(process_name: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Sends every record of this process to stderr, under `process_name`. Call it once, first."""
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def setup(
+    process_name: str,
+    *,
+    level: str = "info",
+    form: str = "logfmt",
+    stream: TextIO | None = None,
+) -> None:
+    """Sends every record of this process to stderr, under `process_name`. Call it once, first.
+
+    level: the least of LEVELS that is shown.  form: logfmt or json.
+    """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(LogfmtFormatter(process_name))
+    handler.setFormatter(formatter(process_name, form))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(level)
+    root.setLevel(LEVELS[level])
     logging.captureWarnings(True)
     # A reader of stderr that went away is no reason to print tracebacks about it.
     logging.raiseExceptions = False
 
 
-class LogfmtFormatter(logging.Formatter):
-    """Formats a record as one logfmt line, whatever its message or fields hold."""
+def formatter(process_name: str, form: str) -> logging.Formatter:
+    """What makes lines of records, in logfmt or json."""
+    return (JsonFormatter if form == "json" else LogfmtFormatter)(process_name)
+
+
+class _PairFormatter(logging.Formatter):
+    """A record as pairs of a name and a value."""
 
     def __init__(self, process_name: str) -> None:
         super().__init__()
         self._process = process_name
 
-    def format(self, record: logging.LogRecord) -> str:
-        pairs = [
+    def pairs(self, record: logging.LogRecord) -> list[tuple[str, Any]]:
+        pairs: list[tuple[str, Any]] = [
             ("time", _utc(record.created)),
             ("level", record.levelname.lower()),
             ("process", self._process),
@@ -89,20 +119,44 @@ class LogfmtFormatter(logging.Formatter):
             pairs.append(("logger", record.name))
         if record.exc_info and record.exc_info[0] is not None:
             pairs.append(("exception", self.formatException(record.exc_info)))
-        return " ".join(f"{key}={quote(value)}" for key, value in pairs)
+        return pairs
+
+
+class LogfmtFormatter(_PairFormatter):
+    """Formats a record as one logfmt line, whatever its message or fields hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join(f"{key}={quote(value)}" for key, value in self.pairs(record))
+
+
+class JsonFormatter(_PairFormatter):
+    """Formats a record as one line of JSON, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps({key: _jsonable(value) for key, value in self.pairs(record)})
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return value if isinstance(value, (bool, int)) or value is None else _bounded(str(value))
 
 
 def quote(value: Any) -> str:
     """A field's value: bare when it is plain, else in double quotes with escapes; bounded."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
-    if len(text) > MAX_VALUE_LENGTH:
-        half = MAX_VALUE_LENGTH // 2
-        text = f"{text[:half]} … {text[-half:]}"
+    text = _bounded(str(value))
     if text and _PLAIN.issuperset(text):
         return text
     return '"' + "".join(map(_escape, text)) + '"'
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= MAX_VALUE_LENGTH:
+        return text
+    half = MAX_VALUE_LENGTH // 2
+    return f"{text[:half]} … {text[-half:]}"
 
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -104,7 +104,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint's own generation_config: used where a request is silent. None: not stated."""
+    """What holds where a request is silent: the checkpoint's own generation_config, or what the
+    settings put in its place (see penstock.generation_config). None: not stated."""
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
@@ -112,6 +113,9 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+    """Output tokens."""
 
 
 class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +145,8 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a plain prompt gets the BOS token in front."""
     pooling: PoolingConfig | None = None
     """Of a model that gives vectors or classes; None: it generates text."""
+    contents: dict[str, str] = {}
+    """sha256 (hex) of the files beside it, by their names."""
 
     @property
     def family(self) -> str:

@@ -11,6 +11,9 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.structured_outputs import StructuredOutputs
 
+StructuredOutputsParams = StructuredOutputs
+"""vLLM's name for it, where vLLM has it."""
+
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024

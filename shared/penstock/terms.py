@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import msgspec
@@ -64,6 +65,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             )
         deadline = time.monotonic() + deadline_ms / 1000
         return cls(tenant=tenant, priority=priority, deadline=deadline, cache_salt=cache_salt)
+
+    def after_resets(self, count: int) -> Terms:
+        """The terms under which nothing is shared with requests before the `count`-th reset of the
+        prefix cache."""
+        if count == 0:
+            return self
+        salt = hashlib.sha256(f"{count} resets\0{self.cache_salt}".encode()).hexdigest()
+        return msgspec.structs.replace(self, cache_salt=salt)
 
     def check_time(self) -> None:
         """Raises DeadlineExceeded once the deadline has passed."""

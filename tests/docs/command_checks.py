@@ -20,7 +20,18 @@ from tests.docs.snippets import BASE, ROOT
 
 Variables = Mapping[str, str]
 
-FOREIGN = {"chmod", "cut", "kill", "kubectl", "printf", "promtool", "ray", "sha256sum", "umask"}
+FOREIGN = {
+    "chmod",
+    "cut",
+    "kill",
+    "kubectl",
+    "printf",
+    "promtool",
+    "ray",
+    "sed",
+    "sha256sum",
+    "umask",
+}
 """Programs of others, which no test knows."""
 
 

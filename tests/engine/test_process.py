@@ -15,8 +15,9 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config.settings import EngineConfig, TransportSettings
+from penstock.config.settings import EngineConfig, ModelSettings, TransportSettings
 from penstock.errors import ModelNotFound, StartupError
+from penstock.prepare.folder import write_folder
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, Hello
 from penstock.protocol.from_worker import Ready, WorkerHello
@@ -319,6 +320,31 @@ def test_facts_come_from_the_folder(tmp_path: Path) -> None:
     assert facts.model == harness.facts().model
     assert facts.tokenizer == b'{"tokens": "real"}'
     assert facts.max_model_len == 64
+
+
+def test_front_ends_are_told_what_the_settings_put_in_the_generation_configs_place(
+    tmp_path: Path,
+) -> None:
+    settings = ModelSettings(override_generation_config='{"temperature": 0.5}')
+    facts = read(write_prepared(tmp_path), EngineConfig(model=settings))
+    told = facts.welcome(1, 64).generation
+    assert told.temperature == 0.5
+    assert told.eos_token_ids == harness.facts().model.generation.eos_token_ids
+
+
+def test_the_first_of_several_names_is_the_one_that_replies_show(tmp_path: Path) -> None:
+    settings = ModelSettings(served_model_name="a, b c")
+    facts = read(write_prepared(tmp_path), EngineConfig(model=settings))
+    told = facts.welcome(1, 64)
+    assert (told.model, told.other_names, facts.served_name) == ("a", ("b", "c"), "a")
+
+
+def test_a_damaged_folder_is_told_at_start(tmp_path: Path) -> None:
+    prepared = write_folder(tmp_path / "p", harness.facts().model, b"{}", "")
+    assert read(prepared).tokenizer == b"{}"
+    (prepared / "tokenizer.json").write_bytes(b"{")
+    with pytest.raises(StartupError, match=r"tokenizer\.json is not what was written"):
+        read(prepared)
 
 
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:

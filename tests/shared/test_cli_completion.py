@@ -52,6 +52,10 @@ def test_a_script_is_read_without_complaint_and_names_everything(shell: str) -> 
         (("penstock", "bench", "latency", "--batch"), {"--batch-size"}),
         (("penstock", "bench", "serve", "--endpoint", "c"), {"chat", "completions"}),
         (("penstock", "completion", "z"), {"zsh"}),
+        (("penstock", "run", "sm"), {"smollm2-135m"}),
+        (("penstock", "run", "m", "--max-model"), {"--max-model-len"}),
+        (("penstock", "chat", "--kv-cache-dtype", "in"), {"int8"}),
+        (("penstock", "serve", "--model", "all"), {"all-minilm-l6-v2"}),
     ],
 )
 def test_what_is_offered(words: tuple[str, ...], some: set[str]) -> None:

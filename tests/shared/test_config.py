@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,13 @@ def test_keywords_reach_any_depth_and_unknown_ones_are_refused() -> None:
 def test_the_references_table_is_current() -> None:
     text = SETTINGS.read_text(encoding="utf-8")
     assert updated(text) == text, "run `make format`"
+
+
+def test_a_help_names_a_default_once_and_never_an_empty_one() -> None:
+    """--allowed-origins ended with "default: none. Default: ."."""
+    for leaf in LEAVES:
+        text = flags.help_text(leaf)
+        assert len(re.findall("default:", text, re.IGNORECASE)) <= 1, text
+        assert not re.search(r"[Dd]efault: *\.", text), text
+        if leaf.default not in (None, ""):
+            assert f"Default: {leaf.default}." in text, text

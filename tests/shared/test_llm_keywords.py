@@ -12,8 +12,9 @@ import pytest
 
 import penstock
 from penstock import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser, SamplingParams
+from penstock.config.vllm_names import FOREIGN
 from penstock.errors import InvalidRequest
-from penstock.llm.keywords import FOREIGN, engine_config
+from penstock.llm.keywords import engine_config
 from penstock.sampling_params import RequestOutputKind
 
 
@@ -40,6 +41,14 @@ def test_names_of_vllm_set_what_is_called_otherwise_here() -> None:
     assert config.scheduler.max_num_seqs == engine_config({}).scheduler.max_num_seqs
 
 
+def test_generation_config_is_taken_as_vllm_takes_it() -> None:
+    given = {"generation_config": "vllm", "override_generation_config": {"temperature": 0.5}}
+    model = engine_config(given).model
+    assert model.generation_config == "vllm"
+    assert model.override_generation_config == '{"temperature":0.5}'
+    assert engine_config({"override_generation_config": {}}) == engine_config({})
+
+
 def test_ranks_are_asked_for_as_vllm_has_it() -> None:
     config = engine_config({"tensor_parallel_size": 2, "pipeline_parallel_size": 3})
     assert config.parallel.ranks == 6
@@ -50,7 +59,7 @@ def test_ranks_are_asked_for_as_vllm_has_it() -> None:
 
 def test_what_happens_anyway_is_accepted() -> None:
     asked = {name: one.default for name, one in FOREIGN.items()}
-    asked |= {"disable_log_stats": False, "trust_remote_code": False}
+    asked |= {"disable_log_stats": False, "trust_remote_code": True}
     asked |= {"model": "m", "tokenizer": "m"}
     assert engine_config(asked) == engine_config({"model": "m"})
 
@@ -62,7 +71,8 @@ def test_what_happens_anyway_is_accepted() -> None:
         ({"data_parallel_size": True}, "data_parallel_size: True"),
         ({"tensor_parallel_size": 65}, "tensor_parallel_size: 65"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size: True"),
-        ({"trust_remote_code": True}, "trust_remote_code: True"),
+        ({"context_length": 64}, "did you mean 'max_model_len'?"),
+        ({"max_modl_len": 64}, "did you mean 'max_model_len'?"),
         ({"tokenizer": "other"}, "a tokenizer comes with its model"),
         ({"max_logprobs": 21}, "allowed: 0 to 20"),
         ({"dtype": "float8"}, "dtype: 'float8' is not allowed; expected one of auto"),

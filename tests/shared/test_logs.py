@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -61,6 +63,40 @@ def test_a_record_holds_time_level_process_event_and_fields(stream: io.StringIO)
         "seconds": "1.25",
         "name": 'a "b" = c',
     }
+
+
+def json_line(*, level: str = "info", **fields: object) -> list[dict[str, object]]:
+    """What a process with JSON logs writes of a debug, an info and a warning record."""
+    root = logging.getLogger()
+    handlers, before, stream = root.handlers[:], root.level, io.StringIO()
+    try:
+        logs.setup("engine", level=level, form="json", stream=stream)
+        log = logs.get("penstock.somewhere")
+        for tell in (log.debug, log.info, log.warning):
+            tell("worker ready", **fields)
+    finally:
+        logging.captureWarnings(False)
+        root.handlers[:], root.level = handlers, before
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_as_json_numbers_stay_numbers() -> None:
+    fields = {"rank": 0, "seconds": 1.25, "ok": True, "what": None, "text": 'a\u2028"\n'}
+    record = json_line(**fields, path=Path("/a"))[0]
+    assert record.pop("time").endswith("Z")
+    assert record == {
+        "level": "info", "process": "engine", "event": "worker ready",
+        **fields, "path": "/a",
+    }  # fmt: skip
+    assert json_line(seconds=float("nan"))[0]["seconds"] == "nan"
+    assert len(str(json_line(text="a" * 10_000)[0]["text"])) < logs.MAX_VALUE_LENGTH + 10
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"), [("debug", 3), ("info", 2), ("warning", 1), ("error", 0)]
+)
+def test_the_level_is_the_least_that_is_shown(level: str, lines: int) -> None:
+    assert len(json_line(level=level)) == lines
 
 
 def test_other_loggers_come_out_alike(stream: io.StringIO) -> None:

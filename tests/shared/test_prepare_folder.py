@@ -77,12 +77,28 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path, model: Path, damage: str
     assert all((folder / name).stat().st_size for name in ("tokenizer.json", "chat_template.jinja"))
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
+@pytest.mark.parametrize("damage", ["cut off", "overwritten"])
+def test_a_file_that_is_not_what_was_written_is_made_again(
+    tmp_path: Path, model: Path, name: str, damage: str
+) -> None:
+    folder = prepare(str(model), cache_dir=tmp_path)
+    whole = (folder / name).read_bytes()
+    bad = whole[:-7] if damage == "cut off" else whole[:-7] + b"\0" * 7
+    (folder / name).write_bytes(bad)
+    assert prepare(str(model), cache_dir=tmp_path) == folder
+    assert (folder / name).read_bytes() == whole
+
+
 def test_another_format_version_is_not_used(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = prepare(str(model), cache_dir=str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared_folder, "FORMAT_VERSION", 3)
-    with pytest.raises(UnsupportedModel, match="format version 2, this build reads 3"):
+    this = prepared_folder.FORMAT_VERSION
+    monkeypatch.setattr(prepared_folder, "FORMAT_VERSION", this + 1)
+    with pytest.raises(
+        UnsupportedModel, match=f"format version {this}, this build reads {this + 1}"
+    ):
         load_manifest(old)
 
 

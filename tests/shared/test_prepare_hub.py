@@ -55,6 +55,7 @@ def test_everything_in_the_folder_is_found(tmp_path: Path) -> None:
     assert manifest.generation.top_p == 0.9
     assert manifest.generation.top_k == 20
     assert manifest.generation.min_p is None
+    assert manifest.generation.repetition_penalty is None
     assert not manifest.add_bos
     assert (prepared / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert (prepared / "chat_template.jinja").read_text() == CHATML
@@ -299,6 +300,15 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         _prepare(folder)
 
 
+def test_an_adapters_folder_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(UnsupportedModel, match=r"a LoRA adapter of org/base: .*merge it into its"):
+        _prepare(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{")
+    with pytest.raises(UnsupportedModel, match="not readable JSON"):
+        _prepare(tmp_path)
+
+
 # What follows runs in a process of its own: huggingface_hub reads its environment once.
 
 SCRIPT = """
@@ -358,6 +368,15 @@ def test_aliases_hub_id_finds_the_package_first(tmp_path: Path, smollm2_gguf: Pa
     write_hub_folder(_cached_snapshot(tmp_path / "hub", hub_id))
     printed = _prepare_offline(hub_id, tmp_path / "c", tmp_path / "hub")
     assert printed == [hub_id, hub_id, str(smollm2_gguf)]
+
+
+def test_an_alias_brings_the_values_of_the_models_card(tmp_path: Path, smollm2_gguf: Path) -> None:
+    """The file itself states none, and so has none by its path."""
+    alias = load_manifest(prepare("smollm2-135m", cache_dir=tmp_path)).generation
+    assert (alias.temperature, alias.top_p, alias.top_k) == (0.2, 0.9, None)
+    file = load_manifest(prepare(str(smollm2_gguf), cache_dir=tmp_path)).generation
+    assert (file.temperature, file.top_p) == (None, None)
+    assert file.eos_token_ids == alias.eos_token_ids
 
 
 def test_default_model_without_its_package_names_the_command(tmp_path: Path) -> None:

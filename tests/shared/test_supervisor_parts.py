@@ -26,12 +26,12 @@ from penstock.config.settings import (
 )
 from penstock.errors import InvalidRequest, StartupError
 from penstock.net import listener
+from penstock.net.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
 from penstock.supervisor import shares
 from penstock.supervisor.child import ChildSpec, start
 from penstock.supervisor.gpus import devices_of_workers, visible_gpus
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
-from penstock.supervisor.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
 from penstock.supervisor.shares import share
 
 
@@ -55,7 +55,7 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
 def test_a_folder_whose_owner_was_killed_is_removed_and_a_living_one_kept(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, signal, sys\n"
-        "from penstock.supervisor.runtime_dir import RuntimeDir\n"
+        "from penstock.net.runtime_dir import RuntimeDir\n"
         "runtime = RuntimeDir.create(pathlib.Path(sys.argv[1]))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -136,6 +136,7 @@ def test_engine_cores_share_out_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     parts = [share(config, number, 3) for number in range(3)]
     assert [part.worker.threads for part in parts] == [3, 2, 2]
     assert sum(part.cache.kv_memory_fraction for part in parts) == pytest.approx(0.6)
+    assert sum(part.cache.kv_memory_gib for part in parts) == pytest.approx(4.0)
     assert sum(part.cache.host_kv_gib for part in parts) == pytest.approx(3.0)
     assert [part.record.record_dir for part in parts] == [f"/rec/engine-{n}" for n in range(3)]
     # There is at least one thread, and what was said of each holds.

@@ -18,6 +18,7 @@ import pytest
 from penstock.cli.commands import BY_NAME
 from penstock.config.settings import EngineConfig, ParallelSettings, ServeConfig, TransportSettings
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.ray.actor import End, RankActor, Task
 from penstock.supervisor.ray.driver import Wanted, main
 from penstock.supervisor.ray.reach import (
@@ -27,7 +28,6 @@ from penstock.supervisor.ray.reach import (
     worker_transport,
 )
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
-from penstock.supervisor.runtime_dir import RuntimeDir
 
 HERE, ELSEWHERE = "10.0.0.1", "10.0.0.2"
 

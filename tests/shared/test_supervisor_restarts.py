@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.supervisor.restarts import GiveUp, Restart, RestartPolicy, describe
+from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, Restart, RestartPolicy, describe
 
 
 def delays(policy: RestartPolicy, lives: list[float], *, ready: bool) -> list[float | None]:
@@ -41,8 +41,19 @@ def test_the_fifth_death_before_readiness_is_the_last() -> None:
     )
 
 
-def test_a_slow_death_before_readiness_does_not_count_as_in_a_row() -> None:
-    assert None not in delays(RestartPolicy(), [31.0] * 20, ready=False)
+def test_slow_deaths_before_readiness_count_as_well() -> None:
+    """A model that takes half a minute to load, and fails then, would be loaded for ever."""
+    assert delays(RestartPolicy(), [31.0] * 20, ready=False)[-1] is None
+    assert len(delays(RestartPolicy(), [31.0] * 20, ready=False)) == 5
+
+
+def test_lack_of_memory_is_final_until_the_system_was_ready() -> None:
+    policy = RestartPolicy()
+    policy.started(0.0)
+    refused = policy.died(OUT_OF_MEMORY, 1.0, system_was_ready=False)
+    assert isinstance(refused, GiveUp)
+    assert "not enough memory" in refused.why
+    assert policy.died(OUT_OF_MEMORY, 1.0, system_was_ready=True) == Restart(0.1)
 
 
 @pytest.mark.parametrize("ready", [True, False])

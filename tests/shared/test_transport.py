@@ -454,6 +454,24 @@ def test_a_flooding_peer_does_not_starve_another(context, endpoint):
         flooder.communicate()
 
 
+def test_an_engine_core_that_cannot_be_used_is_dialled_ever_later(context, endpoint):
+    """One whose model can't be read was dialled twelve times a second, for ever."""
+    wire, client = Wire(context, endpoint), make_link(context, endpoint)
+    delays = []
+    for _ in range(10):
+        pump(wire, client, opened)
+        client.refuse("its tokenizer is broken")
+        delays.append(client._redial_at - client._now)
+        pump(wire, client, ended)
+        wire.clock.ahead += delays[-1]
+    assert delays[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
+    assert delays[-1] == 10.0
+    pump(wire, client, opened)
+    client.end("a death like others")
+    assert client._redial_at - client._now == pytest.approx(0.05)
+    client.close()
+
+
 def test_lane_numbers_and_gaps():
     numbering = Numbering(0.0, boot=BOOT, expected_boot=BOOT)
     numbering.accept(NO_BOOT, 0, 1.0)

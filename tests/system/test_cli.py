@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -162,6 +163,14 @@ def test_ctrl_c_ends_run_with_what_there_is(server: Server) -> None:
     wait_until(lambda: open_requests(server) == 0)
 
 
+def test_ctrl_c_while_the_model_loads_ends_run_quietly() -> None:
+    with Terminal("run", "smollm2-135m", "Hello", *SMALL) as run:
+        run.wait_for("loading smollm2-135m")
+        run.type("\x03")
+        assert run.wait_exit() == 130
+        assert re.fullmatch(r"(penstock: .* …\n?)+\^?C?\n?", run.plain)
+
+
 def test_status(server: Server, start_server) -> None:
     done = penstock("status", "--url", server.url)
     assert done.returncode == 0
@@ -267,3 +276,17 @@ def test_chat_with_an_engine_of_its_own_outlives_ctrl_c(state_home: dict[str, st
         say(chat, "/exit")
         assert chat.wait_exit() == 0
         assert "Traceback" not in chat.plain
+
+
+def test_run_without_a_prompt_is_a_conversation_in_a_terminal(
+    server: Server, state_home: dict[str, str]
+) -> None:
+    arguments = ("--url", server.url, "--system", SYSTEM, "--temperature", "0")
+    with Terminal("run", *arguments, env=state_home) as run:
+        run.wait_for("/help lists what you can type")
+        say(run, QUESTION)
+        run.wait_for(r"Paris[^\n]*\n\(\d+ tokens")
+        say(run, "/exit")
+        assert run.wait_exit() == 0
+    piped = penstock("run", *arguments, stdin=QUESTION)
+    assert piped.stdout == "The capital of France is Paris.\n"

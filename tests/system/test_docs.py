@@ -21,7 +21,7 @@ import pytest
 
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import endpoints_page, metrics_page
-from penstock.cli.serve import curl_line
+from penstock.cli.try_it import curl_line
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.worker.pooling.pooling_models import save

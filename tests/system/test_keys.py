@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -56,13 +58,24 @@ def test_keys_in_a_whole_system(
         keyring.key(TWIN, **terms),
         keyring.key(FREE),
     )
-    server = start_server(tiny_model, "--gateways", "2", "--api-keys", keys)
+    server = start_server(tiny_model, "--gateways", "2", "--api-keys", keys, "--access-log", "json")
+    if shutil.which("curl") is not None:
+        # A model without a chat template, behind keys: the printed line knows both.
+        assert '"text":' in server.try_it(PENSTOCK_API_KEY=FREE)
+        with pytest.raises(subprocess.CalledProcessError):
+            server.try_it(PENSTOCK_API_KEY="")
     body = {"prompt": PROMPTS[:2], "max_tokens": 50, "ignore_eos": True, "temperature": 0}
     for secret in (None, "sk-none"):
         assert ask(server, "/v1/completions", secret, body)[0] == 401
         assert ask(server, "/status", secret)[0] == 401
     status, expected = ask(server, "/v1/completions", FREE, body)
     assert status == 200
+    logged = [line for line in server.stderr.splitlines() if '"event": "request"' in line]
+    last = json.loads(logged[-1])
+    assert (last["key"], last["model"], last["status"]) == ("free", server.model, 200)
+    usage = expected["usage"]
+    assert last["prompt_tokens"] == usage["prompt_tokens"] == 6
+    assert last["output_tokens"] == usage["completion_tokens"]
     for secret in (CAPPED, TWIN):
         # What was refused before is aborted by one gateway; another may be quicker to ask.
         assert served(server, secret, body)["choices"] == expected["choices"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import remove_abandoned
 from testing.serving import wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -208,6 +212,77 @@ def test_interpreter_exit_leaves_no_process_behind(tmp_path: Path, ending: str):
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) >= 3, done.stderr
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), message=lambda: str(pids))
+
+
+FORKING = """
+import os, sys
+from penstock import LLM, SamplingParams
+llm = LLM(max_model_len=512, num_kv_blocks=64)
+before = os.listdir(os.path.dirname(llm._llm._engine.endpoint.removeprefix("ipc://")))
+pid = os.fork()
+if pid == 0:
+    try:
+        llm.generate("Hello")
+    except RuntimeError as error:
+        print(error, flush=True)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+assert os.listdir(os.path.dirname(llm._llm._engine.endpoint.removeprefix("ipc://"))) == before
+[output] = llm.generate("Hello", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
+print(len(output.outputs[0].token_ids))
+"""
+
+
+def test_a_forked_child_exits_at_once_and_leaves_the_engine_to_its_parent(tmp_path: Path):
+    """Nothing is logged either: the library is silent."""
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=400)
+    lines = done.stdout.splitlines()
+    assert "child by os.fork()" in lines[0]
+    assert lines[1:] == ["7", "3"]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+KILLED = """
+import os, signal
+from penstock import LLM
+llm = LLM(max_model_len=512, num_kv_blocks=64)
+print(llm._llm._engine._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_start_sweeps_what_a_killed_program_left(tmp_path: Path):
+    base = Path(tempfile.mkdtemp(prefix="pst-"))  # Short: sockets lie in it.
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(base)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=400
+    )
+    wait_until(lambda: not psutil.pid_exists(int(done.stdout)))
+    left = list(base.iterdir())
+    assert left, "a killed program can't tidy up"
+    remove_abandoned(base)
+    assert list(base.iterdir()) == []
+    base.rmdir()
+
+
+def test_a_reset_prefix_cache_finds_nothing_of_before(llm):
+    ids = list(range(2000, 2100))
+
+    def cached(**more: str) -> int:
+        (output,) = llm.generate([{"prompt_token_ids": ids, **more}], GREEDY, use_tqdm=False)
+        return output.num_cached_tokens
+
+    assert [cached(), cached(), cached(cache_salt="a"), cached(cache_salt="a")] == [0, 96, 0, 96]
+    assert llm.reset_prefix_cache() is True
+    assert [cached(), cached(cache_salt="a"), cached(), cached(cache_salt="a")] == [0, 0, 96, 96]
+
+
+def test_an_engine_that_leaves_without_a_word_shows_the_end_of_its_log(monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(StartupError, match="left before it was ready; the end of its log:"):
+        LLM(**SMALL)
 
 
 def test_async_llm_streams_and_aborts():

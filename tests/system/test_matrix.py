@@ -18,7 +18,7 @@ import pytest
 
 from penstock.config.settings import PreemptionMode
 from penstock.model_config import GenerationDefaults, PreparedModel
-from penstock.prepare.folder import MANIFEST
+from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder with a manifest alone: nobody here asks for text."""
     path = tmp_path_factory.mktemp("tiny")
     manifest = PreparedModel(
-        format_version=2,
+        format_version=FORMAT_VERSION,
         name="tiny",
         source="tiny",
         config=msgspec.structs.replace(TINY, head_dim=32),

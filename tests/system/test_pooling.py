@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -79,6 +80,11 @@ def test_the_sdk_gets_transformers_embeddings(
     data = raw.http_response.json()["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(data), "<f4").tolist() == plain.data[0].embedding
     assert plain.usage.prompt_tokens == plain.usage.total_tokens > 4 * 5
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_printed_line_asks_for_an_embedding(minilm: Server) -> None:
+    assert len(minilm.try_it()["data"][0]["embedding"]) == 384
 
 
 def test_scores_and_ranks_are_those_of_cosines(

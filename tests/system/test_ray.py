@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.supervisor.runtime_dir import remove_abandoned
+from penstock.net.runtime_dir import remove_abandoned
 from testing.serving import Server, ServerFailed, wait_until
 
 pytestmark = [pytest.mark.timeout(300)]

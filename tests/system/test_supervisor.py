@@ -16,7 +16,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from penstock.supervisor.runtime_dir import remove_abandoned
+from penstock.net.runtime_dir import remove_abandoned
 from testing.serving import PATIENCE, Server, ServerFailed, wait_until
 
 pytestmark = [pytest.mark.timeout(400)]
@@ -125,12 +125,29 @@ def test_a_signal_stops_everything_within_seconds(
     start_server: StartServer, tiny_model: str, signum: signal.Signals
 ) -> None:
     # Nothing is open, so nothing is waited for: nobody would see the end of this shutdown's time.
-    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600")
+    running = start_server(tiny_model, *SMALL, "--shutdown-timeout", "600", "--log-format", "json")
     running.complete()
     assert running.stop(signum) == 0
+    records = [json.loads(line) for line in running.stderr.splitlines()]
+    assert {"supervisor", "engine", "worker 0", "gateway 0"} <= {
+        record["process"] for record in records
+    }
+    begun = next(n for n, record in enumerate(records) if record["event"] == "stopping")
+    troubles = [record for record in records[begun:] if record["level"] != "info"]
+    assert troubles == [], "an orderly end is no warning"
     running.prove_gone()
     with pytest.raises(OSError, match="refused"):
         running.get("/health/live")
+
+
+def test_ctrl_c_before_it_is_ready_is_an_interruption(
+    start_server: StartServer, tiny_model: str
+) -> None:
+    running = start_server(tiny_model, *SMALL, wait=False)
+    wait_until(lambda: 'event="child started"' in running.stderr)
+    assert running.stop(signal.SIGINT) == 130
+    running.prove_gone()
+    assert errors_in(running.stderr) == []
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Forward, Recipe
@@ -36,7 +37,7 @@ class CPUModel:
 
     def prepared(self) -> PreparedModel:
         return PreparedModel(
-            format_version=2,
+            format_version=FORMAT_VERSION,
             name="test",
             source="test",
             config=self.config,

@@ -18,6 +18,7 @@ import zmq
 
 from penstock.config.settings import TransportSettings
 from penstock.model_config import GenerationDefaults, PreparedModel
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import (
     Fault,
@@ -190,7 +191,7 @@ def release(tmp_path: Path) -> None:
 def setup(tmp_path: Path) -> Setup:
     """A prepared folder of the tiny model, as far as a worker reads it."""
     prepared = PreparedModel(
-        format_version=2,
+        format_version=FORMAT_VERSION,
         name="tiny",
         source="test",
         config=TINY,

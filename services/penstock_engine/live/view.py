@@ -125,7 +125,7 @@ class LiveView:
         """The core as it is."""
         begun = time.perf_counter()
         core = self._core
-        model = core.state.facts.config.model.served_model_name or core.state.facts.model.name
+        model = core.state.facts.served_name
         cache = core.state.scheduling.cache
         return Snapshot(
             boot=core.state.facts.boot,

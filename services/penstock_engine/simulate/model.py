@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.config.settings import EngineConfig
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
 from penstock_engine.simulate.prompts import VOCAB
 
@@ -14,7 +15,7 @@ MAX_POSITION = 131_072
 def facts(config: EngineConfig) -> EngineFacts:
     """Of a model whose context is as long as anybody may want."""
     model = PreparedModel(
-        format_version=2,
+        format_version=FORMAT_VERSION,
         name="simulated",
         source="simulated",
         config=ModelConfig(

@@ -104,7 +104,7 @@ class Simulation:
                 self.now = arrival.at
                 replica = self._arrive(arrival, number)
                 arrival = next(trace, None)
-                if progress is not None and number % 10_000 == 0:
+                if progress is not None and number % 1_000 == 0:
                     progress(self.now, self.metrics)
             elif heap and (arrival is not None or self._open):
                 at, kind, index, life = heapq.heappop(heap)

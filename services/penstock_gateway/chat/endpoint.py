@@ -93,7 +93,7 @@ def _fitted(
     max_tokens = room_for_output(
         len(prompt_token_ids),
         wanted,
-        None,
+        engine.welcome.generation.max_new_tokens,
         engine.welcome.limits,
         field="max_completion_tokens" if two else "max_tokens",
         source="messages",

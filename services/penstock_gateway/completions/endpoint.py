@@ -58,11 +58,13 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             truncated(await token_ids_of(p, request, engine), request, request.max_tokens, limit)
             for p in given
         ]
+        own = engine.welcome.generation.max_new_tokens
+        default = DEFAULT_MAX_TOKENS if own is None else min(DEFAULT_MAX_TOKENS, own)
         rooms = [
             room_for_output(
                 len(ids),
                 request.max_tokens,
-                DEFAULT_MAX_TOKENS,
+                default,
                 limits,
                 field="max_tokens",
                 source="prompt",

@@ -17,6 +17,9 @@ from penstock_gateway.keys.caller import Caller, current, forbidden
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 
+CALLER = "penstock.caller"
+"""Where the scope keeps the Caller of a request that brought a known key."""
+
 
 class Access:
     """ASGI middleware. ring: None where there are no keys.  limits: None where nothing is counted
@@ -51,7 +54,7 @@ class Access:
             raise unauthorized()
         if scope["path"] in self._admin and not key.admin:
             raise forbidden(f"{scope['path']} needs an admin's API key")
-        caller = Caller(key)
+        caller = scope[CALLER] = Caller(key)
         counted = (scope["method"], scope["path"]) in self._counted
         if counted and key.models is not None and (served := self._served()) is not None:
             caller.check_model(served)

@@ -39,7 +39,7 @@ def sampling_params(
         min_p=_given(request.min_p, generation.min_p, 0.0),
         presence_penalty=_given(request.presence_penalty, 0.0),
         frequency_penalty=_given(request.frequency_penalty, 0.0),
-        repetition_penalty=_given(request.repetition_penalty, 1.0),
+        repetition_penalty=_given(request.repetition_penalty, generation.repetition_penalty, 1.0),
         logit_bias=_bias(request.logit_bias, vocabulary) if request.logit_bias else None,
         allowed_token_ids=request.allowed_token_ids,
         bad_words=request.bad_words or None,

@@ -98,7 +98,7 @@ def _params(
     max_tokens = room_for_output(
         prompt_tokens,
         request.max_output_tokens,
-        None,
+        engine.welcome.generation.max_new_tokens,
         engine.welcome.limits,
         field="max_output_tokens",
         source="input",

@@ -6,13 +6,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.generation_config import sampling_defaults
+from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
 from penstock_gateway.service import Service
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out."""
+    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out.
+    default_sampling_params: what a request gets that leaves these fields out; where it is silent
+    too, OpenAI's defaults."""
 
     id: str
     created: int
@@ -20,6 +24,7 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     owned_by: str = "penstock"
     tasks: tuple[str, ...] = ("generate",)
     """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
+    default_sampling_params: dict[str, float | int] = {}
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -48,21 +53,29 @@ def routes(service: Service) -> list[OperationRoute]:
     """Both routes; 503 while there is no engine core."""
 
     async def models(request: Request) -> Response:
-        served = _served(service)
+        welcome = service.engine().welcome
         # What the key may not use isn't there for it.
-        return _json(ModelList([served] if current.get().may_use(served.id) else []))
+        if not current.get().may_use(welcome.model):
+            return _json(ModelList([]))
+        names = (welcome.model, *welcome.other_names)
+        return _json(ModelList([_card(welcome, name) for name in names]))
 
     async def model(request: Request) -> Response:
-        service.check_model(request.path_params["name"])
-        return _json(_served(service))
+        name = request.path_params["name"]
+        service.check_model(name)
+        return _json(_card(service.engine().welcome, name))
 
     return [LIST.route(models), ONE.route(model)]
 
 
-def _served(service: Service) -> ModelCard:
-    welcome = service.engine().welcome
-    tasks = ("generate",) if welcome.pooling is None else welcome.pooling_tasks
-    return ModelCard(welcome.model, welcome.created, welcome.limits.max_model_len, tasks=tasks)
+def _card(welcome: Welcome, name: str) -> ModelCard:
+    return ModelCard(
+        name,
+        welcome.created,
+        welcome.limits.max_model_len,
+        tasks=("generate",) if welcome.pooling is None else welcome.pooling_tasks,
+        default_sampling_params=sampling_defaults(welcome.generation),
+    )
 
 
 def _json(value: msgspec.Struct) -> Response:

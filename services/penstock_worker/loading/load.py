@@ -27,7 +27,7 @@ from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.fingerprint import fingerprint
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
-from penstock_worker.machine.memory import free_memory, kv_blocks
+from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
@@ -101,6 +101,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         backend=recipe.backend,
         threads=threads,
         kv_blocks=blocks,
+        kv_tokens=blocks * setup.block_size,
+        kv_memory=mib(blocks * recipe.block_bytes),
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
     )
@@ -243,13 +245,7 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-    blocks = kv_blocks(
-        block_bytes=recipe.block_bytes,
-        fraction=setup.kv_memory_fraction,
-        free=max(0, free_memory() - setup.host_kv_bytes),
-        wanted=setup.num_kv_blocks,
-        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
-    )
+    blocks = pool_blocks(setup, recipe.block_bytes)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.errors import StartupError
+from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cgroup import cgroup_folders
 
 MEMINFO = Path("/proc/meminfo")
@@ -39,27 +40,46 @@ def kv_blocks(
     free: int,
     wanted: int | None,
     useful: int,
+    most: int = 0,
+    longest: int = 1,
 ) -> int:
     """Blocks for the pool.
 
     block_bytes: memory of one.  fraction: of `free` bytes that the pool may take.  wanted: what
     the user asked for, else None.  useful: how many could ever be in use at once.
+    most: bytes that it takes at most, if that is enough for the `longest` sequence, in blocks; 0:
+    any number.
     Raises StartupError when there is no room for what was asked, or for a single block.
     """
     if wanted is not None:
         if wanted * block_bytes > free:
             raise StartupError(
-                f"num_kv_blocks is {wanted}, which takes {_mib(wanted * block_bytes)}; "
-                f"{_mib(free)} are free"
+                f"num_kv_blocks is {wanted}, which takes {mib(wanted * block_bytes)}; "
+                f"{mib(free)} are free"
             )
         return wanted
     affordable = int(free * fraction) // block_bytes
     if affordable < 1:
         raise StartupError(
-            f"not enough memory for the KV cache: one block takes {_mib(block_bytes)}, "
-            f"and {fraction:g} of the free {_mib(free)} may be used (kv_memory_fraction)"
+            f"not enough memory for the KV cache: one block takes {mib(block_bytes)}, "
+            f"and {fraction:g} of the free {mib(free)} may be used (kv_memory_fraction)"
         )
-    return min(affordable, useful)
+    bound = max(most // block_bytes, longest) if most else useful
+    return min(affordable, useful, bound)
+
+
+def pool_blocks(setup: Setup, block_bytes: int) -> int:
+    """Blocks for the pool of a worker on a CPU. Raises StartupError."""
+    longest = -(-setup.max_model_len // setup.block_size)
+    return kv_blocks(
+        block_bytes=block_bytes,
+        fraction=setup.kv_memory_fraction,
+        free=max(0, free_memory() - setup.host_kv_bytes),
+        wanted=setup.num_kv_blocks,
+        useful=setup.max_num_seqs * longest,
+        most=setup.kv_memory_bytes,
+        longest=longest,
+    )
 
 
 def _system_available() -> int:
@@ -83,5 +103,5 @@ def _room(folder: Path, limit_file: str, usage_file: str, droppable: str) -> int
     return int(limit) - usage + cache
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
     return f"{size / (1 << 20):,.1f} MiB"

@@ -11,7 +11,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.machine.memory import free_memory, kv_blocks
+from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
@@ -59,13 +59,7 @@ def _load_decoder(
     prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
 ) -> PoolingParts:
     block_bytes, with_blocks, head = build_decoder(prepared, setup)
-    blocks = kv_blocks(
-        block_bytes=block_bytes,
-        fraction=setup.kv_memory_fraction,
-        free=max(0, free_memory() - setup.host_kv_bytes),
-        wanted=setup.num_kv_blocks,
-        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
-    )
+    blocks = pool_blocks(setup, block_bytes)
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
     timed = phases.watch(copies, "make", "copies")

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import queue
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from penstock.cli.http_client import HttpClient
-from penstock.errors import PenstockError, RequestFailed, StartupError
-
-TAIL = 4000
-"""Bytes of the engine's log that are shown when it could not start."""
+from penstock.errors import PenstockError, RequestFailed
 
 
 @dataclass
 class Question:
-    """messages: a conversation; or prompt: a text as it is.  sampling: SamplingParams' fields."""
+    """messages: a conversation; or prompt: a text as it is.  sampling: SamplingParams' fields.
+    longest: tokens of the answer, where neither max_tokens nor the model's generation config says;
+    None: all that the context leaves."""
 
     sampling: dict[str, Any]
     messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
+    longest: int | None = None
 
 
 @dataclass
@@ -78,7 +77,8 @@ class RemoteModel:
             "model": self.name,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **({"messages": question.messages} if chat else self._whole(question.prompt or "")),
+            **({"messages": question.messages} if chat else {"prompt": question.prompt or ""}),
+            **self._bound(question),
             **question.sampling,
         }
         path = "/v1/chat/completions" if chat else "/v1/completions"
@@ -96,15 +96,22 @@ class RemoteModel:
         if facts.finish_reason is None:
             raise RequestFailed("the server ended the answer without saying why")
 
-    def _whole(self, prompt: str) -> dict[str, Any]:
-        """The prompt, and max_tokens: all that the context leaves. /v1/completions takes silence
-        for 16; a server that doesn't count tokens has its own default."""
-        _, answer = self._server.post("/tokenize", {"model": self.name, "prompt": prompt})
+    def _bound(self, question: Question) -> dict[str, int]:
+        """max_tokens: as many as the question says, and no more than the context leaves.
+        /v1/completions takes silence for 16; a server that doesn't count tokens has its own
+        default."""
+        chat = question.messages is not None
+        if "max_tokens" in question.sampling or (chat and question.longest is None):
+            return {}
+        given = {"messages": question.messages} if chat else {"prompt": question.prompt or ""}
+        _, answer = self._server.post("/tokenize", {"model": self.name, **given})
         try:
             room = int(answer["max_model_len"]) - int(answer["count"])
         except (LookupError, TypeError, ValueError):
             room = 0
-        return {"prompt": prompt, **({"max_tokens": room} if room > 0 else {})}
+        if room <= 0:
+            return {}
+        return {"max_tokens": room if question.longest is None else min(room, question.longest)}
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -113,7 +120,8 @@ class RemoteModel:
 class LocalModel:
     """A model in processes below this one. settings: keywords of AsyncLLM.
 
-    verbose: the processes' logs go to stderr, else they are shown only when the start fails.
+    verbose: the processes' logs go to stderr, else the end of them is in the error of a start that
+    fails without a reason.
     Raises PenstockError.
     """
 
@@ -124,15 +132,12 @@ class LocalModel:
 
         prepare(model, cache_dir=settings.get("cache_dir"), progress=_say)
         _say(f"loading {model}")
-        self._log: IO[bytes] | None = None if verbose else tempfile.TemporaryFile()  # noqa: SIM115
-        self._llm = AsyncLLM(model, engine_log=self._log, **settings)
+        self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)
         self._loop = BackgroundLoop()
         try:
-            self._loop.start(self._llm.start()).result()
-        except BaseException as error:
+            self._loop.run(self._llm.start())
+        except BaseException:
             self.close()
-            if isinstance(error, StartupError):
-                self._show_log()
             raise
         self.name = self._llm.welcome.model
         self.place = "this machine"
@@ -161,7 +166,9 @@ class LocalModel:
         try:
             params = await self._llm.get_default_sampling_params()
             params.output_kind = RequestOutputKind.DELTA
-            for name, value in {"max_tokens": None, **question.sampling}.items():
+            if self._llm.welcome.generation.max_new_tokens is None:
+                params.max_tokens = question.longest
+            for name, value in question.sampling.items():
                 setattr(params, name, value)
             if question.messages is not None:
                 stream = self._llm.chat(question.messages, params)
@@ -181,12 +188,6 @@ class LocalModel:
     def close(self) -> None:
         self._loop.start(self._llm.close()).result()
         self._loop.stop()
-
-    def _show_log(self) -> None:
-        if self._log is not None:
-            self._log.seek(0, 2)
-            self._log.seek(max(0, self._log.tell() - TAIL))
-            sys.stderr.write(self._log.read().decode(errors="replace"))
 
 
 def _say(words: str) -> None:

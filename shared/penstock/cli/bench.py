@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
@@ -127,7 +127,7 @@ def _throughput(arguments: argparse.Namespace) -> int:
 def _engine(arguments: argparse.Namespace) -> Any:
     from penstock.llm import LLM
 
-    log: IO[bytes] | None = None if arguments.verbose else open(os.devnull, "wb")  # noqa: SIM115
+    log = sys.stderr if arguments.verbose else None
     return LLM(arguments.model, engine_log=log, **engine_settings(arguments))
 
 

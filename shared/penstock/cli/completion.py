@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.cli.commands import COMMANDS
 from penstock.cli.parser import Parser, examples
 from penstock.config.settings import ServeConfig
-from penstock.config.tree import leaves
+from penstock.config.tree import Leaf, leaves
+from penstock.prepare.aliases import ALIASES
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -62,7 +63,7 @@ def known() -> Iterator[Known]:
 
 
 def _walk(name: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[Known]:
-    choices = {leaf.flag: leaf.choices for leaf in leaves(ServeConfig)}
+    settings = {leaf.flag: leaf for leaf in leaves(ServeConfig)}
     flags, words, inner = [], [], []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -71,13 +72,24 @@ def _walk(name: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[
             inner = [(f"{name} {one}", lines[one], action.choices[one]) for one in words]
         elif not action.option_strings:
             words += list(action.choices or ())
-        elif action.help != argparse.SUPPRESS:
-            flag = next(one for one in action.option_strings if one.startswith("--"))
-            listed = tuple(map(str, action.choices or ())) or choices.get(flag, ())
-            flags.append(Flag(flag, _line(action.help), action.nargs not in (0, "?"), listed))
+            words += ALIASES if str(action.metavar).startswith("MODEL") else ()
+        elif (flag := _shown(action, settings)) is not None:
+            leaf = settings.get(flag)
+            listed = tuple(map(str, action.choices or ())) or (leaf.choices if leaf else ())
+            if flag == "--model":
+                listed = ALIASES
+            line = _line(leaf.description if leaf is not None else action.help)
+            flags.append(Flag(flag, line, action.nargs not in (0, "?"), listed))
     yield Known(name, summary, flags, words)
     for one in inner:
         yield from _walk(*one)
+
+
+def _shown(action: argparse.Action, settings: Mapping[str, Leaf]) -> str | None:
+    """The flag to offer: engine settings of `run` too, which its help leaves out; None: a hidden
+    spelling."""
+    flag = next((one for one in action.option_strings if one.startswith("--")), None)
+    return flag if action.help != argparse.SUPPRESS or flag in settings else None
 
 
 def _line(text: str | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,11 @@ def add_simulate(parser: Parser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="Of those deaths.")
     add("--output", type=Path, metavar="FILE", help="Write all figures there, as JSON.")
     add("--chart", type=Path, metavar="FILE", help="Draw latencies and load there, as PNG.")
-    add("--progress", action="store_true", help="Tell on stderr how far it is.")
+    add(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="Tell on stderr how far it is. Default: in a terminal.",
+    )
     add(
         "--max-model-len",
         dest="setting_max_model_len",
@@ -133,7 +138,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         options,
         output=arguments.output,
         chart=arguments.chart,
-        progress=_tell if arguments.progress else None,
+        progress=_progress(arguments),
     )
     print(text, flush=True)
     return 0
@@ -163,6 +168,18 @@ def _silence() -> None:
     logger = logging.getLogger("penstock_engine")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
+
+
+def _progress(arguments: argparse.Namespace) -> Callable[[float, Any], None] | None:
+    if arguments.progress is not None:
+        return _tell if arguments.progress else None
+    return _tell_in_place if sys.stderr.isatty() else None
+
+
+def _tell_in_place(now: float, metrics: Any) -> None:
+    """Over what it said before; the report's first line comes over it."""
+    words = f"{now / 3600:,.2f} h, {metrics.submitted:,} requests"
+    print(f"\r\x1b[K{words}\r", end="", file=sys.stderr, flush=True)
 
 
 def _tell(now: float, metrics: Any) -> None:

@@ -41,9 +41,17 @@ def run(arguments: argparse.Namespace) -> int:
         answer = connection.getresponse()
         words = answer.read(MAX_ANSWER).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        print(f"{type(error).__name__}: {error}")
+        print(f"not healthy: {_why(error)} at {parts.netloc}")
         return NOT_HEALTHY
     finally:
         connection.close()
     print(words or answer.status)
     return 0 if answer.status == 200 else NOT_HEALTHY
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT:g} s"
+    if isinstance(error, http.client.HTTPException):
+        return "an answer that is no HTTP"
+    return f"nobody answers ({getattr(error, 'strerror', None) or error})"

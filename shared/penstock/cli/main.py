@@ -1,8 +1,8 @@
 """The `penstock` command.
 
-Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 78 (a child that can never start), 130
-interrupted.  Nothing is imported before it is known what is to be done: `penstock --help` is quick,
-and a gateway never loads what a worker needs.
+Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 71 and 78 (a child without memory, and one
+that can never start), 130 interrupted.  Nothing is imported before it is known what is to be done:
+`penstock --help` is quick, and a gateway never loads what a worker needs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,18 @@ from penstock.version import __version__
 FAILED = 1
 INTERRUPTED = 130
 TERMINATED = 143
+
+MEANT = {
+    **dict.fromkeys(("start", "server", "up", "launch", "host"), "serve"),
+    **dict.fromkeys(("generate", "ask", "complete", "prompt"), "run"),
+    **dict.fromkeys(("repl", "talk", "cli"), "chat"),
+    **dict.fromkeys(("download", "fetch", "get", "install"), "pull"),
+    **dict.fromkeys(("ps", "info", "show"), "status"),
+    **dict.fromkeys(("check", "diagnose", "collect-env", "env"), "doctor"),
+    **dict.fromkeys(("benchmark", "perf"), "bench"),
+    **dict.fromkeys(("monitor", "watch", "live"), "top"),
+}
+"""Other programs' words for our commands."""
 
 _EPILOG = """\
 `penstock COMMAND --help` says more of each.
@@ -94,7 +106,7 @@ def _no_such(name: str) -> int:
     elif name.startswith("-"):
         message = f"there is no flag {name} before the COMMAND"
     else:
-        near = nearest(name, list(BY_NAME))
+        near = MEANT.get(name) or nearest(name, list(BY_NAME))
         message = f"there is no command {name!r}" + (f"; did you mean {near!r}?" if near else "")
     print(f"penstock: error: {message}\nTry `penstock --help`.", file=sys.stderr)
     return USAGE

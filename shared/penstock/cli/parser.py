@@ -7,8 +7,10 @@ import difflib
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NoReturn
+
+from penstock.config.meanings import meant
 
 USAGE = 2
 MAX_WIDTH = 100
@@ -46,7 +48,9 @@ class Parser(argparse.ArgumentParser):
         # The plain way takes all words from before the first flag: `run MODEL --raw PROMPT` had one
         # too many. It is for subcommands only, which the other can't do.
         parse = self.parse_known_args if self._subparsers else self.parse_known_intermixed_args
-        arguments, unknown = parse(args, namespace)
+        given = sys.argv[1:] if args is None else args
+        known = self._option_string_actions
+        arguments, unknown = parse([with_dashes(word, known) for word in given], namespace)
         if unknown:
             self.error(self._unknown(unknown))
         return arguments
@@ -56,10 +60,15 @@ class Parser(argparse.ArgumentParser):
         if flag is None:
             return f"too many arguments: {' '.join(unknown)}"
         name = flag.partition("=")[0]
-        near = nearest(
-            name, [option for option in self._option_string_actions if option[:2] == "--"]
-        )
+        near = meant(name, [one for one in self._option_string_actions if one[:2] == "--"])
         return f"there is no flag {name}" + (f"; did you mean {near}?" if near else "")
+
+
+def with_dashes(argument: str, known: Container[str]) -> str:
+    """`--max_model_len` as `--max-model-len`, which vLLM's parser takes for the same."""
+    name, equals, value = argument.partition("=")
+    dashed = name.replace("_", "-")
+    return dashed + equals + value if name[:2] == "--" and dashed in known else argument
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:

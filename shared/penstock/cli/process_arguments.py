@@ -21,7 +21,7 @@ def gateway(parser: Parser) -> None:
     )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
-    flags.add_settings(parser, flags.GATEWAY, flags.TRANSPORT)
+    flags.add_settings(parser, flags.GATEWAY, flags.TRANSPORT, flags.LOG)
     _supervision(parser)
     parser.set_defaults(run=_child("gateway"))
 
@@ -38,7 +38,7 @@ def engine(parser: Parser) -> None:
     parser.add_argument(
         "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
     )
-    flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN)
+    flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN, flags.LOG)
     _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("engine"))
 
@@ -62,7 +62,7 @@ def worker(parser: Parser) -> None:
         metavar="FOLDER",
         help="This worker's own prepared folder; default: the engine core's, by the same path.",
     )
-    flags.add_settings(parser, flags.TRANSPORT, *flags.WORKER_METRICS)
+    flags.add_settings(parser, flags.TRANSPORT, *flags.WORKER_METRICS, flags.LOG)
     _supervision(parser, indexed=True)
     parser.set_defaults(run=_child("worker"))
 
@@ -82,7 +82,7 @@ def ray_workers(parser: Parser) -> None:
         metavar="FOLDER",
         help="The engine core's prepared folder; a node that lacks it prepares the model itself.",
     )
-    flags.add_settings(parser, flags.ENGINE)
+    flags.add_settings(parser, flags.ENGINE, flags.LOG)
     _supervision(parser, indexed=True)
     parser.add_argument(
         "--ready-file", metavar="FILE", help="Is there from when the system was ready."
@@ -109,6 +109,7 @@ def prepare(parser: Parser) -> None:
         metavar="PATH",
         help="A symbolic link to the prepared folder, made or changed in one step.",
     )
+    flags.add_settings(parser, flags.LOG)
     _supervision(parser)
     parser.set_defaults(run=_child("prepare"))
 

@@ -7,6 +7,7 @@ process.
 from __future__ import annotations
 
 import argparse
+import errno
 from pathlib import Path
 
 from penstock import logs
@@ -14,7 +15,7 @@ from penstock.children import die_with_parent
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.process_title import set_title
-from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE
+from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 log = logs.get(__name__)
 
@@ -29,11 +30,12 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
     supervisor; without a supervisor it is raised, for a person to read.
     """
     title = _title(role, arguments)
-    logs.setup(title)
     set_title(title)
     if arguments.supervised_by is not None:
         die_with_parent(arguments.supervised_by)
     try:
+        said = resolve(arguments).log
+        logs.setup(title, level=said.log_level, form=said.log_format)
         return _BODIES[role](arguments)
     except FINAL as error:
         if arguments.failure_file is None:
@@ -45,7 +47,20 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
         if arguments.failure_file is not None:
             reason = f"{type(error).__name__}: {error}"
             Path(arguments.failure_file).write_text(reason, encoding="utf-8")
-        return 1
+        return OUT_OF_MEMORY if is_memory_shortage(error) else 1
+
+
+_MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")
+"""Of RuntimeErrors: torch's allocator, and C++."""
+
+
+def is_memory_shortage(error: BaseException) -> bool:
+    """Whether the machine had no memory, so that the same again would end the same."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`penstock run`: one prompt, one answer."""
+"""`penstock run`: one prompt, one answer; a conversation where a person gives no prompt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import sys
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
+from penstock.cli.chat import Chat
+from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import add_server_arguments, client
-from penstock.cli.parser import Parser, examples
+from penstock.cli.parser import Parser, examples, warn
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -19,17 +21,23 @@ from penstock.cli.sampling_arguments import (
 from penstock.cli.terminal import printable
 from penstock.errors import InvalidRequest
 
+LONGEST = 1024
+"""Tokens of an answer where nobody says: a small model that finds no end would fill its context,
+which takes minutes."""
+
 
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock run MODEL [PROMPT] [--flag VALUE ...]"
     parser.description = (
         "Answers one prompt and leaves: the text goes to stdout as it comes, nothing else does. "
-        "Starts an engine for it, or with --url asks a running system. Without PROMPT, or with a "
-        "dash, reads it from stdin. Every engine setting of `penstock serve` is a flag here too."
+        "Starts an engine for it, or with --url asks a running system. Without PROMPT it is `chat` "
+        "in a terminal; elsewhere, or with a dash, it reads stdin. Every engine setting of "
+        "`penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         'penstock run smollm2-135m "What is the capital of France?" --temperature 0',
+        "penstock run smollm2-135m",
         "git diff | penstock run smollm2-135m --system 'Explain this change.'",
         'penstock run smollm2-135m --raw "The capital of France is" --max-tokens 8 --json',
         'penstock run --url http://127.0.0.1:8000 "Say hello."',
@@ -43,7 +51,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
-    add_sampling(parser)
+    add_sampling(parser, longest=str(LONGEST))
     add_engine(parser)
     parser.set_defaults(run=run)
 
@@ -52,7 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     """0, or 130 when Ctrl-C ended the answer. Raises InvalidRequest and PenstockError."""
     model, prompt = _words(arguments)
     wanted = sampling(arguments)
+    if prompt is None and _in_terminal(arguments):
+        return _chat(arguments, model, wanted)
+    prompt = None if prompt == "-" else prompt
     question = _question(arguments, prompt if prompt is not None else _from_stdin(), wanted)
+    question.longest = LONGEST if arguments.sampling_max_tokens is None else None
     source = _source(arguments, model)
     try:
         if isinstance(source, LocalModel) and not source.has_template:
@@ -71,7 +83,23 @@ def _words(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
         raise InvalidRequest("MODEL is missing; or name a running system with --url")
     if len(words) > 1:
         raise InvalidRequest("there is more than one PROMPT; put it in quotes")
-    return model, words[0] if words and words[0] != "-" else None
+    return model, words[0] if words else None
+
+
+def _in_terminal(arguments: argparse.Namespace) -> bool:
+    """Whether a person sits there who named a model and nothing to ask it."""
+    plain = not (arguments.raw or arguments.json)
+    return plain and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, object]) -> int:
+    source = _source(arguments, model)
+    try:
+        if isinstance(source, LocalModel) and not source.has_template:
+            raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to go on with")
+        return Chat(source, ChatHistory(arguments.system or ""), wanted).run()
+    finally:
+        source.close()
 
 
 def _from_stdin() -> str:
@@ -97,7 +125,8 @@ def _without_template(question: Question, arguments: argparse.Namespace) -> Ques
         return question
     if arguments.system is not None:
         raise InvalidRequest("--system: this model has no chat template")
-    return Question(question.sampling, prompt=question.messages[-1]["content"])
+    text = question.messages[-1]["content"]
+    return Question(question.sampling, prompt=text, longest=question.longest)
 
 
 def _source(arguments: argparse.Namespace, model: str | None) -> Source:
@@ -120,6 +149,11 @@ def _answer(source: Source, question: Question, as_json: bool) -> int:
         print(json.dumps(_report(source, facts), ensure_ascii=False))
     elif not facts.text.endswith("\n"):
         print(flush=True)
+    if facts.finish_reason == "length" and question.longest is not None:
+        warn(
+            f"cut off after {facts.completion_tokens} tokens; --max-tokens N allows more, and -1 "
+            "as many as the context has room for"
+        )
     return code
 
 

@@ -10,8 +10,11 @@ from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves
 from penstock.errors import InvalidRequest
 
+CONTEXT = -1
+"""As --max-tokens: all that the context leaves."""
+
 _NUMBERS: dict[str, tuple[type, str]] = {
-    "max_tokens": (int, "Longest answer, tokens. Default: as long as the context allows."),
+    "max_tokens": (int, "Longest answer, tokens; -1: as long as the context allows."),
     "temperature": (float, "0 is greedy. Default: the model's own."),
     "top_p": (float, "Draw from the likeliest tokens that make up this probability."),
     "top_k": (int, "Draw from so many of the likeliest tokens."),
@@ -20,8 +23,8 @@ _NUMBERS: dict[str, tuple[type, str]] = {
 }
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """--temperature and the like."""
+def add_sampling(parser: argparse.ArgumentParser, *, longest: str = "-1") -> None:
+    """--temperature and the like. longest: what --max-tokens is by default, in words."""
     group = parser.add_argument_group("How the answer is chosen")
     for name, (kind, words) in _NUMBERS.items():
         group.add_argument(
@@ -29,7 +32,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
             dest=f"sampling_{name}",
             type=kind,
             metavar="N",
-            help=words,
+            help=f"{words} Default: {longest}." if name == "max_tokens" else words,
         )
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="End before this text; may be repeated."
@@ -45,6 +48,8 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
         for name in _NUMBERS
         if getattr(arguments, f"sampling_{name}") is not None
     }
+    if given.get("max_tokens") == CONTEXT:
+        del given["max_tokens"]
     if arguments.stop:
         given["stop"] = arguments.stop
     SamplingParams(**{"max_tokens": None, **given})

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
-import msgspec
-
 from penstock import logs
+from penstock.api_keys import ENVIRONMENT
 from penstock.cli.parser import Parser, examples
+from penstock.cli.try_it import curl_line, example_for
 from penstock.config import flags
 from penstock.config.flags import resolve
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
-from penstock.model_config import PreparedModel
+from penstock.net.exposure import configured_keys
+from penstock.prepare import load_manifest
 from penstock.process_title import set_title
 
-TRY = [
-    # The default model's own system prompt makes it ramble once its weights are quantised.
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "What is the capital of France?"},
-]
+INTERRUPTED = 130
 
 
 def add(parser: Parser) -> None:
@@ -39,6 +37,13 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
     flags.add_settings(parser, flags.SERVE)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="The one key of a server without a file of keys. In the environment, as "
+        f"{ENVIRONMENT}, it stands in no shell's history.",
+    )
+    flags.add_foreign(parser)
     library = parser.add_argument_group("For front ends other than HTTP, and workers elsewhere")
     library.add_argument("--no-http", action="store_true", help="Start no gateway.")
     library.add_argument(
@@ -63,7 +68,8 @@ def add(parser: Parser) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or Ctrl-C. Raises InvalidRequest and StartupError."""
+    """Serves until SIGTERM or Ctrl-C: 0, or 130 where Ctrl-C came before it was ready. Raises
+    InvalidRequest and StartupError."""
     from penstock.supervisor.replicas import EngineAddresses
     from penstock.supervisor.report import StartupReport
     from penstock.supervisor.system import SystemOptions, run_system
@@ -75,9 +81,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
         if report is not None:
             report.send_error(str(error))
         raise
-    logs.setup("supervisor")
+    logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     set_title("supervisor")
-    run_system(
+    served = run_system(
         config,
         SystemOptions(
             announce=lambda url, model_dir: _announce(url, model_dir, config),
@@ -86,11 +92,16 @@ def run_serve(arguments: argparse.Namespace) -> int:
             report=report,
         ),
     )
-    return 0
+    return 0 if served else INTERRUPTED
 
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:
     config = resolve(arguments)
+    flags.check_foreign_flags(arguments)
+    if arguments.api_key is not None:
+        if not arguments.api_key:
+            raise InvalidRequest("--api-key is empty; `penstock key` makes one")
+        os.environ[ENVIRONMENT] = arguments.api_key
     if arguments.positional_model is None:
         return config
     flag = getattr(arguments, "setting_model", arguments.positional_model)
@@ -105,22 +116,10 @@ def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
     """What a person at a terminal wants to see; the only thing on stdout."""
     if not url:
         return
-    model = config.engine.model.served_model_name or _own_name(model_dir)
-    print(f"Penstock is ready: {model} on {url}\nTry it:\n  {curl_line(url, model)}", flush=True)
-
-
-def curl_line(url: str, model: str) -> str:
-    """One line to paste into a shell: streams an answer."""
-    body = {
-        "model": model,
-        "messages": TRY,
-        "temperature": 0,
-        "stream": True,
-    }
-    json = msgspec.json.encode(body).decode().replace("'", "'\\''")
-    return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{json}'"
-
-
-def _own_name(model_dir: Path) -> str:
-    manifest = (model_dir / "manifest.json").read_bytes()
-    return msgspec.json.decode(manifest, type=PreparedModel).name
+    model = load_manifest(model_dir)
+    settings = config.engine.model
+    name = next(iter(settings.served_names), model.name)
+    has_keys = configured_keys(config.gateway) is not None
+    line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
+    how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""
+    print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}", flush=True)

@@ -27,6 +27,7 @@ from penstock.errors import PenstockError, RequestFailed
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.transport.curve import needs_keys
+from penstock.transport.wire import LEAVING
 
 log = logs.get(__name__)
 
@@ -176,7 +177,7 @@ class Dispatch:
         except PenstockError as error:
             session.welcome, session.refused = None, str(error)
             log.error("the engine core's model can't be used", reason=str(error))
-            session.transport.end(str(error))
+            session.transport.refuse(str(error))
             return
         if previous is not None and previous.digest != welcome.digest:
             self.waiting_room.fail(RequestFailed("the engine core came back with another model"))
@@ -190,7 +191,8 @@ class Dispatch:
     def session_lost(self, session: EngineSession, reason: str, now: float) -> None:
         """Its requests are placed elsewhere, once every other session was looked at: several may
         have ended at once."""
-        log.warning("session with the engine core ended", reason=reason, endpoint=session.endpoint)
+        tell = log.info if reason == LEAVING else log.warning
+        tell("session with the engine core ended", reason=reason, endpoint=session.endpoint)
         self.live.ended(session.endpoint, reason)
         # An engine core that drained and left has not died of anything that it ran; nor has one
         # whose silence was our own.

@@ -77,11 +77,17 @@ class EngineClient(ClientView):
         self._fleet = self._dispatch.fleet
         self._observer: Observer | None = None
         self._closed = False
+        self._resets = 0
         self._ticker: asyncio.Task[None] | None = None
 
     def observe(self, observer: Observer) -> None:
         """Tells the observer of all requests from now on. There is one; see Observers for more."""
         self._observer = observer
+
+    def reset_prefix_cache(self) -> None:
+        """Requests from now on use no KV blocks of earlier ones, whose blocks go as others need
+        the room."""
+        self._resets += 1
 
     @property
     def takes_requests(self) -> bool:
@@ -145,6 +151,7 @@ class EngineClient(ClientView):
         it waits, the request is aborted.
         """
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
+        terms = terms.after_resets(self._resets)
         welcome, text = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
@@ -196,6 +203,7 @@ class EngineClient(ClientView):
         Raises as `submit` does; what an engine core's refusal means comes with `done`.
         """
         observed = await observe(self._observer, len(prompt_token_ids), beams)
+        terms = terms.after_resets(self._resets)
         welcome, _ = await self._ready(terms)
         check_generates(welcome)
         check_prompt(prompt_token_ids, welcome)
@@ -230,6 +238,7 @@ class EngineClient(ClientView):
         observed = await observe(self._observer, len(prompt_token_ids), 1)
         timing = RequestTiming(1) if observed.timed else None
         observed.accepted(timing)
+        terms = terms.after_resets(self._resets)
         welcome, _ = await self._ready(terms)
         check_task(pooling.task, welcome)
         check_input(prompt_token_ids, welcome)

@@ -8,9 +8,19 @@ from typing import Any
 
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import Leaf, leaves, load_file, replace_settings
+from penstock.config.vllm_names import (
+    FOREIGN,
+    RENAMED,
+    SERVER_FOREIGN,
+    SHORT,
+    VALUES,
+    check_foreign,
+    read_value,
+)
 from penstock.errors import InvalidRequest
 
 _PREFIX = "setting_"
+_FOREIGN_PREFIX = "vllm_"
 
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
@@ -19,6 +29,7 @@ WORKER_METRICS = (
     ("engine", "metrics", "worker_metrics_port"),
     ("engine", "metrics", "metrics_host"),
 )
+LOG = ("log",)
 SHUTDOWN = ("gateway", "shutdown_timeout")
 SERVE: tuple[str, ...] = ()
 
@@ -37,19 +48,80 @@ def add_settings(parser: argparse.ArgumentParser, *parts: tuple[str, ...]) -> No
             if group is None:
                 group = groups[leaf.section] = parser.add_argument_group(leaf.section)
             _add_flag(group, leaf)
+            for name in (vllms for vllms, ours in RENAMED.items() if ours == leaf.name):
+                _add_hidden(group, flag_of(name), leaf)
+
+
+def add_foreign(parser: argparse.ArgumentParser) -> None:
+    """Gives `parser` the flags of `vllm serve` that ask for what happens here anyway."""
+    taken = parser._option_string_actions
+    for name, one in {**FOREIGN, **SERVER_FOREIGN}.items():
+        if flag_of(name) not in taken:
+            # A switch takes no word: the next one may be MODEL.
+            kind: dict[str, Any] = (
+                {"action": argparse.BooleanOptionalAction} if one.switch else {"type": read_value}
+            )
+            parser.add_argument(
+                flag_of(name),
+                dest=_FOREIGN_PREFIX + name,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+                **kind,
+            )
+
+
+def check_foreign_flags(arguments: argparse.Namespace) -> None:
+    """Raises InvalidRequest for a flag of vLLM's that asks for what is not done here."""
+    known = {**FOREIGN, **SERVER_FOREIGN}
+    for dest, value in vars(arguments).items():
+        if dest.startswith(_FOREIGN_PREFIX):
+            name = dest.removeprefix(_FOREIGN_PREFIX)
+            check_foreign(name, known[name], value)
+
+
+def flag_of(name: str) -> str:
+    """A setting's name as a flag."""
+    return "--" + name.replace("_", "-")
+
+
+class _Joined(argparse.Action):
+    """Several words as one setting, with commas."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, None if values == [None] else ",".join(values))
+
+
+def _add_hidden(group: Any, flag: str, leaf: Leaf) -> None:
+    """vLLM's word for a setting: taken, and left out of the help."""
+    group.add_argument(
+        flag,
+        dest=_PREFIX + leaf.name,
+        type=_parser(leaf),
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
 
 
 def _add_flag(group: Any, leaf: Leaf) -> None:
     if leaf.kind is bool:
         _add_switch(group, leaf)
         return
+    more: dict[str, Any] = {"action": _Joined, "nargs": "+"} if leaf.several else {}
     group.add_argument(
+        *([SHORT[leaf.name]] if leaf.name in SHORT else []),
         leaf.flag,
         dest=_PREFIX + leaf.name,
         metavar=leaf.name.rsplit("_", 1)[-1].upper(),
         type=_parser(leaf),
         default=argparse.SUPPRESS,
         help=help_text(leaf).replace("%", "%%"),
+        **more,
     )
 
 
@@ -77,7 +149,7 @@ def _add_switch(group: Any, leaf: Leaf) -> None:
 def _parser(leaf: Leaf) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
-            return leaf.parse(text)
+            return leaf.parse(VALUES.get((leaf.name, text), text))
         except InvalidRequest:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not allowed; expected {leaf.allowed}"
@@ -91,7 +163,7 @@ def help_text(leaf: Leaf) -> str:
     words = leaf.description
     if leaf.allowed not in ("text", "text, or none"):
         words += f" {leaf.allowed[0].upper()}{leaf.allowed[1:]}."
-    if leaf.default is not None:
+    if leaf.default not in (None, "") and "default:" not in words.lower():
         words += f" Default: {leaf.default}."
     return words
 
@@ -115,7 +187,7 @@ def as_table() -> str:
         if leaf.section != section:
             section = leaf.section
             lines.append(f"| **{section}** | | |")
-        default = "" if leaf.default is None else f"`{leaf.default}`"
+        default = "" if leaf.default in (None, "") else f"`{leaf.default}`"
         words = leaf.description
         if leaf.allowed not in ("text", "text, or none"):
             words += f" {leaf.allowed[0].upper()}{leaf.allowed[1:]}."

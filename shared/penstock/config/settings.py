@@ -21,6 +21,9 @@ Executor = Literal["local", "ray"]
 LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["logfmt", "json"]
+AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
 UnknownFields = Literal["error", "ignore"]
 
@@ -32,7 +35,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(description="Alias, hub id, folder in the hub's format, or .gguf file.")
     ] = "smollm2-135m"
     served_model_name: Annotated[
-        str | None, Meta(description="Name that requests use; default: the model's own.")
+        str | None,
+        Meta(
+            description="Names that requests may use, with commas or blanks; replies show the"
+            " first. Default: the model's own.",
+            extra={"several": True},
+        ),
     ] = None
     dtype: Annotated[
         Dtype,
@@ -85,6 +93,27 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[str, Meta(max_length=1_048_576)] | None,
         Meta(description="File with a Jinja chat template, or its text; default: the model's own."),
     ] = None
+    generation_config: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)],
+        Meta(
+            description="Where a request that leaves out temperature, top_p, top_k, min_p,"
+            " repetition_penalty or max_tokens gets it from: auto: the model's own files or card;"
+            " vllm: nowhere, so it gets the API's defaults; or a folder with a"
+            " generation_config.json."
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        Annotated[str, Meta(max_length=65_536)] | None,
+        Meta(
+            description="JSON object with some of these values, which come before the others:"
+            ' `{"temperature": 0.5}`; default: none.'
+        ),
+    ] = None
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What served_model_name lists; empty: the model's own name is used."""
+        return tuple((self.served_model_name or "").replace(",", " ").split())
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +144,15 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             gt=0, le=0.95, description="Share of free memory that the KV pool may take, on a CPU."
         ),
     ] = 0.4
+    kv_memory_gib: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1_048_576,
+            description="GiB that the KV pool takes at most, on a CPU, unless one sequence of"
+            " max_model_len needs more; 0: kv_memory_fraction alone bounds it.",
+        ),
+    ] = 4.0
     gpu_memory_utilization: Annotated[
         float,
         Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
@@ -161,7 +199,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             description="What tenants may have: "
             "`NAME:weight=3,max_requests=8,highest_priority=-5;…`. NAME: the first 32 hex digits "
-            "of the API key's SHA-256, `anonymous` for no key, `*` for all others.",
+            "of the API key's SHA-256, `anonymous` for no key, `*` for all others; default: none.",
             pattern=r"^([\w.*-]{1,64}(:[a-z_]+=-?\d{1,7}(,[a-z_]+=-?\d{1,7})*)?;?)*$",
             max_length=65_536,
         ),
@@ -449,6 +487,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[
         int, Meta(ge=1024, description="Largest request body, bytes; more is a 413.")
     ] = 16_777_216
+    access_log: Annotated[
+        AccessLog,
+        Meta(
+            description="A line on stderr for each request that was answered: key's name, model,"
+            " tokens, times, status. text: as the log has its lines; json."
+        ),
+    ] = "off"
     slow_request_seconds: Annotated[
         float,
         Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
@@ -486,11 +531,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "auto"
 
 
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the processes say on stderr."""
+
+    log_level: Annotated[LogLevel, Meta(description="The least that is shown.")] = "info"
+    log_format: Annotated[LogFormat, Meta(description="logfmt: `key=value`; json: an object.")] = (
+        "logfmt"
+    )
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`penstock serve`: engine cores, their workers, and gateways on one machine."""
 
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
+    log: LogSettings = LogSettings()
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")
     ] = 1

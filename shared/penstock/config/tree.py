@@ -25,7 +25,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 @dataclass(frozen=True)
 class Leaf:
     """One setting. path: field names from the root.  kind: int, float, bool or str.
-    choices: the allowed words, if they are listed.  optional: None is a value."""
+    choices: the allowed words, if they are listed.  optional: None is a value.
+    several: a list of words, which a flag takes as words of their own too."""
 
     path: tuple[str, ...]
     kind: type
@@ -36,6 +37,7 @@ class Leaf:
     optional: bool
     annotation: Any
     section: str
+    several: bool = False
 
     @property
     def name(self) -> str:
@@ -103,8 +105,9 @@ def _walk(struct: type[msgspec.Struct], path: tuple[str, ...], section: str) -> 
 
 
 def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section: str) -> Leaf:
-    kind, description, optional = field.type, "", False
+    kind, description, optional, several = field.type, "", False, False
     if isinstance(kind, inspect.Metadata):
+        several = bool((kind.extra or {}).get("several"))
         description = (kind.extra_json_schema or {}).get("description", "")
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -126,6 +129,7 @@ def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section:
         optional=optional,
         annotation=annotation,
         section=section,
+        several=several,
     )
 
 

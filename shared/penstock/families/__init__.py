@@ -13,6 +13,9 @@ from penstock.families.roberta import ROBERTA
 FAMILIES: dict[str, Family] = {each.name: each for each in (LLAMA, QWEN2, QWEN3)}
 """Decoders, by ModelConfig.architecture."""
 
+MODEL_NAMES = ", ".join(family.known_as for family in FAMILIES.values())
+"""What people call the decoders that are served."""
+
 HUB_CLASSES: dict[str, Family] = {
     name: family for family in FAMILIES.values() for name in family.hub_classes
 }
@@ -28,4 +31,12 @@ ENCODER_TYPES: dict[str, EncoderFamily] = {
 }
 """By the model_type that a hub folder's config.json names."""
 
-__all__ = ["ENCODERS", "ENCODER_TYPES", "FAMILIES", "HUB_CLASSES", "EncoderFamily", "Family"]
+__all__ = [
+    "ENCODERS",
+    "ENCODER_TYPES",
+    "FAMILIES",
+    "HUB_CLASSES",
+    "MODEL_NAMES",
+    "EncoderFamily",
+    "Family",
+]

@@ -21,6 +21,8 @@ class Family:
     """ModelConfig.architecture, and `general.architecture` of GGUF files."""
     hub_classes: tuple[str, ...]
     """Names in `architectures` of a hub folder's config.json."""
+    known_as: str
+    """What people call its models, with commas."""
     always_qkv_bias: bool = False
     """Whether q, k and v have biases whatever the config says; else attention_bias gives q, k, v
     and the output projection one."""

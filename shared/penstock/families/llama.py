@@ -8,4 +8,9 @@ from __future__ import annotations
 
 from penstock.families.family import Family
 
-LLAMA = Family("llama", ("LlamaForCausalLM", "MistralForCausalLM"), gguf_pairs_adjacent=True)
+LLAMA = Family(
+    "llama",
+    ("LlamaForCausalLM", "MistralForCausalLM"),
+    "Llama 2 and 3, SmolLM, Mistral without sliding windows",
+    gguf_pairs_adjacent=True,
+)

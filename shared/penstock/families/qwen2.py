@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from penstock.families.family import Family
 
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), always_qkv_bias=True)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), "Qwen2, Qwen2.5", always_qkv_bias=True)

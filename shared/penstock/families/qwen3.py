@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from penstock.families.family import Family
 
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), qk_norm=True, default_head_dim=128)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), "Qwen3", qk_norm=True, default_head_dim=128)

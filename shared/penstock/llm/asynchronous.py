@@ -14,6 +14,7 @@ import msgspec
 from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
 from penstock.config.settings import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from penstock.generation_config import sampling_defaults
 from penstock.llm.assembly import Assembly, timed_out_output
 from penstock.llm.beam import search_all
 from penstock.llm.beam_outputs import BeamSearchOutput
@@ -36,9 +37,6 @@ from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
 
-DEFAULTS = ("temperature", "top_p", "top_k", "min_p")
-"""What a model's generation defaults may say of SamplingParams."""
-
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
 
@@ -48,8 +46,9 @@ class AsyncLLM(AsyncPooling):
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,
     num_kv_blocks, …), or under vLLM's names (see `penstock.llm.keywords`).  engine_endpoint: dial
-    this engine core instead of starting one; no other setting may be given then.  engine_log: where
-    the started processes write their logs; default: this process's stderr.
+    this engine core instead of starting one; no other setting may be given then.  engine_log: a
+    file that the started processes write their logs to, such as sys.stderr; default: nobody sees
+    them.
 
     Use `async with`; or just use it, which starts it, and `shutdown()` it.
 
@@ -61,7 +60,7 @@ class AsyncLLM(AsyncPooling):
         model: str | None = None,
         *,
         engine_endpoint: str | None = None,
-        engine_log: IO[bytes] | None = None,
+        engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
         if model is not None:
@@ -172,9 +171,7 @@ class AsyncLLM(AsyncPooling):
     @property
     def default_sampling_params(self) -> SamplingParams:
         """The model's own generation defaults; of one that has started."""
-        generation = self.welcome.generation
-        stated = {name: getattr(generation, name) for name in DEFAULTS}
-        return SamplingParams(**{name: v for name, v in stated.items() if v is not None})
+        return SamplingParams(**sampling_defaults(self.welcome.generation))
 
     async def get_tokenizer(self) -> ModelTokenizer:
         """The model's tokenizer, under transformers' method names."""
@@ -270,6 +267,12 @@ class AsyncLLM(AsyncPooling):
             generation = self._running.get(name)
             if generation is not None:
                 generation.abort()
+
+    async def reset_prefix_cache(self) -> bool:
+        """From now on nothing is shared with earlier requests; as in vLLM, always True."""
+        await self.start()
+        self._started().reset_prefix_cache()
+        return True
 
     async def beam_search(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -12,16 +13,50 @@ Value = TypeVar("Value")
 
 
 class BackgroundLoop:
-    """A daemon thread, which is also the thread that a launched engine is tied to."""
+    """A daemon thread, which is also the thread that a launched engine is tied to.
+
+    It stays with the process that made it: a child of os.fork() has the object and no thread.
+    """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="penstock")
         self._thread.start()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that has the thread."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raises RuntimeError in a child of os.fork(), where nothing would ever answer."""
+        if self.forked:
+            raise RuntimeError(
+                "this LLM belongs to the process that made it, and this one is its child by "
+                "os.fork(); make an LLM of its own here, or start processes with the method 'spawn'"
+            )
+
     def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
-        """Begins a coroutine there; the future can be waited for, or cancelled, from here."""
+        """Begins a coroutine there; the future can be waited for, or cancelled, from here.
+
+        Raises RuntimeError in a child of os.fork().
+        """
+        try:
+            self.check()
+        except RuntimeError:
+            work.close()  # Or Python says that nobody awaited it.
+            raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Runs a coroutine there to its end. An interruption here (Ctrl-C) cancels it."""
+        running = self.start(work)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
 
     def stop(self) -> None:
         """Ends the loop and its thread. Call it once."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.config.settings import EngineConfig
 from penstock.config.tree import Leaf, leaves
-from penstock.llm.keywords import FOREIGN, RENAMED
+from penstock.config.vllm_names import FOREIGN, RENAMED, SHORT, VALUES
 
 _LEAVES = {leaf.name: leaf for leaf in leaves(EngineConfig)}
 
@@ -30,7 +30,7 @@ def _add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     from penstock.config.flags import help_text
 
     for leaf in _LEAVES.values():
-        names = [leaf.flag]
+        names = [SHORT[leaf.name], leaf.flag] if leaf.name in SHORT else [leaf.flag]
         names += [_flag(vllms) for vllms, ours in RENAMED.items() if ours == leaf.name]
         _add_flag(parser, names, leaf.name, leaf.default, help_text(leaf), leaf)
     for name, one in FOREIGN.items():
@@ -66,8 +66,12 @@ def _add_flag(
         )
         return
     kind = type(default) if default is not None else str
-    parse = leaf.parse if leaf is not None else kind
+    parse = _parser(leaf) if leaf is not None else kind
     parser.add_argument(*names, dest=dest, type=parse, default=default, help=words)
+
+
+def _parser(leaf: Leaf) -> Callable[[str], Any]:
+    return lambda text: leaf.parse(VALUES.get((leaf.name, text)) or text)
 
 
 EngineArgs: Any = dataclasses.make_dataclass(

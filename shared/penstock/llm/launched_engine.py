@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
-from typing import IO
+import weakref
+from contextlib import nullcontext
+from typing import IO, Any
 
 import msgspec
 
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import RuntimeDir
 
 STOP_GRACE = 10.0
 """Seconds that the supervisor gets to stop its children before it is killed."""
+
+LOG_FILE = "engine.log"
+TAIL = 4000
+"""Bytes."""
 
 
 class _Report(msgspec.Struct):
@@ -26,38 +30,62 @@ class _Report(msgspec.Struct):
     error: str | None = None
 
 
+_made: weakref.WeakSet[LaunchedEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in _made:
+        engine.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class LaunchedEngine:
     """Runs `penstock serve --no-http` as a child of this process.
 
     The child leaves when this process does, however it ends; so it must be started from a thread
     that lives as long as it is wanted.  endpoint: where its engine core takes front ends.
-    log: a file that its processes write their logs to; default: this process's stderr.
+    log: a file that its processes write their logs to; default: one of its own, whose end is shown
+    where it leaves without a reason.
     """
 
-    def __init__(self, config: EngineConfig, *, log: IO[bytes] | None = None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-        self.endpoint = f"ipc://{self._folder}/engine.sock"
-        config_file = self._folder / "config.json"
+    def __init__(self, config: EngineConfig, *, log: IO[Any] | None = None) -> None:
+        self._pid = os.getpid()
+        # What a killed program left of its own is swept by this, too.
+        self._runtime = RuntimeDir.create()
+        self.endpoint = self._runtime.endpoint("engine")
+        config_file = self._runtime.path / "config.json"
         config_file.write_bytes(msgspec.json.encode(ServeConfig(engine=config)))
+        self._log = self._runtime.path / LOG_FILE if log is None else None
         reading, writing = os.pipe()
         self._report_fd = reading
         command = [sys.executable, "-m", "penstock", "serve", "--no-http"]
         command += ["--frontend-endpoint", self.endpoint, "--config", str(config_file)]
         command += ["--report-fd", str(writing)]
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=[writing],
-                start_new_session=True,
-            )
+            with nullcontext(log) if self._log is None else self._log.open("wb") as stderr:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=stderr,
+                    pass_fds=[writing],
+                    start_new_session=True,
+                )
         except OSError as error:
             os.close(reading)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._runtime.remove()
             raise StartupError(f"the engine can't be started: {error}") from error
         finally:
             os.close(writing)
+        _made.add(self)
+
+    def forget(self) -> None:
+        """In a child of os.fork(): its copy of the pipe would keep the engine running after the
+        end of the process that it belongs to."""
+        if self._report_fd >= 0:
+            os.close(self._report_fd)
+            self._report_fd = -1
 
     def wait_ready(self, timeout: float) -> None:
         """Blocks until the model is served. Raises StartupError with the child's reason."""
@@ -69,14 +97,25 @@ class LaunchedEngine:
                 raise StartupError(f"the engine was not ready within {timeout:g} s")
             chunk = os.read(self._report_fd, 65_536)
             if not chunk:
-                raise StartupError("the engine left before it was ready; see its messages above")
+                raise StartupError(f"the engine left before it was ready{self._last_words()}")
             line += chunk
         report = msgspec.json.decode(line, type=_Report)
         if not report.ready:
             raise StartupError(report.error or "the engine could not start")
 
+    def _last_words(self) -> str:
+        """The end of its log, where nobody else has it."""
+        if self._log is None:
+            return "; see its log"
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - TAIL))
+            return "; the end of its log:\n" + file.read().decode(errors="replace").rstrip()
+
     def stop(self) -> None:
-        """Stops the child and everything below it. Idempotent."""
+        """Stops the child and everything below it. Idempotent; in a child of os.fork(), to which
+        the engine doesn't belong, it does nothing."""
+        if os.getpid() != self._pid:
+            return
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -87,4 +126,4 @@ class LaunchedEngine:
         if self._report_fd >= 0:
             os.close(self._report_fd)
             self._report_fd = -1
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._runtime.remove()

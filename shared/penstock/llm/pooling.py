@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +23,7 @@ from penstock.client.pooling_inputs import (
     text_input,
 )
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, PenstockError
+from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.pooling_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -110,10 +110,6 @@ async def run_job(llm: _Started, job: _Job, name: str) -> PoolResult:
             await asyncio.sleep(wait if left is None else min(wait, left / 1000))
 
 
-class _Loop(Protocol):
-    def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]: ...
-
-
 class PoolingCalls:
     """Mixed into LLM: blocking calls, one output per prompt, in the prompts' order.
 
@@ -122,7 +118,7 @@ class PoolingCalls:
     """
 
     _llm: Any
-    _loop: _Loop
+    _loop: BackgroundLoop
     _numbers: Iterator[int]
 
     def _text(self) -> ModelText:
@@ -231,13 +227,8 @@ class PoolingCalls:
 
     def _run_jobs(self, jobs: list[_Job], use_tqdm: bool) -> list[_Run]:
         with tqdm(total=len(jobs), desc="requests", disable=not use_tqdm) as bar:
-            everything = self._loop.start(self._run_all_jobs(jobs, bar))
-            try:
-                found: list[_Run] = everything.result()
-            except BaseException:
-                everything.cancel()  # Ctrl-C: what still runs is aborted in the engine.
-                raise
-        return found
+            # Interrupted by Ctrl-C, what still runs is aborted in the engine.
+            return self._loop.run(self._run_all_jobs(jobs, bar))
 
     async def _run_all_jobs(self, jobs: list[_Job], bar: tqdm[Any]) -> list[_Run]:
         window = asyncio.Semaphore(self._llm.window)

@@ -34,6 +34,8 @@ from penstock.terms import Terms
 
 
 def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
+    if loop.forked:
+        return  # The engine is the parent's, which goes on with it.
     loop.start(llm.close()).result()
     loop.stop()
 
@@ -43,9 +45,10 @@ class LLM(PoolingCalls):
 
     `LLM("smollm2-135m", dtype="float32", max_model_len=2048)`; settings are the flags of
     `penstock serve` with underscores, or vLLM's names for what is here too (tensor_parallel_size=1,
-    swap_space, …: see `penstock.llm.keywords`).  engine_log: where the started processes write
-    their logs; default: stderr.  Close it with `with LLM(...) as llm:`, `llm.close()`, or by
-    leaving the interpreter: no process stays behind.
+    swap_space, …: see `penstock.llm.keywords`).  engine_log: a file that the started processes
+    write their logs to, such as sys.stderr; default: nobody sees them.  Close it with
+    `with LLM(...) as llm:`, `llm.close()`, or by leaving the interpreter: no process stays behind.
+    It stays with the process that made it: a child of os.fork() can't use it.
 
     Raises StartupError when the model can't be served, ValueError for a bad setting.
     """
@@ -55,7 +58,7 @@ class LLM(PoolingCalls):
         model: str | None = None,
         *,
         engine_endpoint: str | None = None,
-        engine_log: IO[bytes] | None = None,
+        engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
         self._llm = AsyncLLM(
@@ -64,7 +67,7 @@ class LLM(PoolingCalls):
         self._loop = BackgroundLoop()
         self._numbers = itertools.count()
         try:
-            self._loop.start(self._llm.start()).result()
+            self._loop.run(self._llm.start())
         except BaseException:
             _shut_down(self._loop, self._llm)
             raise
@@ -158,14 +161,16 @@ class LLM(PoolingCalls):
         """The beam_width best hypotheses of each prompt, in the prompts' order. Raises ValueError
         for a bad prompt before anything runs."""
         self._text()
-        everything = self._loop.start(
-            self._llm.beam_search(prompts, params, deadline_ms=deadline_ms)
-        )
-        try:
-            return everything.result()
-        except BaseException:
-            everything.cancel()
-            raise
+        return self._loop.run(self._llm.beam_search(prompts, params, deadline_ms=deadline_ms))
+
+    def reset_prefix_cache(self) -> bool:
+        """From now on nothing is shared with earlier requests; as in vLLM, always True."""
+        self._text()
+
+        async def reset() -> bool:
+            return await self._llm.reset_prefix_cache()
+
+        return self._loop.run(reset())
 
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""
@@ -185,6 +190,7 @@ class LLM(PoolingCalls):
     def _text(self) -> ModelText:
         if not self._finalizer.alive:
             raise RuntimeError("this LLM is closed")
+        self._loop.check()
         return self._llm.text
 
     def _params(
@@ -200,12 +206,8 @@ class LLM(PoolingCalls):
         use_tqdm: bool | Callable[..., Any],
     ) -> list[RequestOutput]:
         with ProgressBar(len(prompts), use_tqdm) as progress:
-            everything = self._loop.start(self._run_all(prompts, params, terms, progress))
-            try:
-                return everything.result()
-            except BaseException:
-                everything.cancel()  # Ctrl-C: what still runs is aborted in the engine.
-                raise
+            # Interrupted by Ctrl-C, what still runs is aborted in the engine.
+            return self._loop.run(self._run_all(prompts, params, terms, progress))
 
     async def _run_all(
         self,

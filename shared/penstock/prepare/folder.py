@@ -23,7 +23,7 @@ from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.families import ENCODERS, FAMILIES
 from penstock.model_config import EncoderConfig, PreparedModel
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -85,7 +85,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
 
 
 def is_sound(folder: Path) -> bool:
-    """Whether the folder can be used as it is: all files are there, as the manifest says."""
+    """Whether the folder can be used as it is: all files are there, and as they were written."""
     try:
         manifest = load_manifest(folder)
         tokenizer = (folder / TOKENIZER).read_bytes()
@@ -94,7 +94,27 @@ def is_sound(folder: Path) -> bool:
         return False
     if not all(os.path.exists(file) for file in manifest.weights.files):
         return False
+    if manifest.contents != _contents(tokenizer, template):
+        return False
     return bool(tokenizer) and bool(template) == manifest.has_chat_template
+
+
+def check_contents(manifest: PreparedModel, tokenizer: bytes, template: bytes) -> None:
+    """Raises StartupError for a file that is not what was written: cut off, or edited by hand."""
+    found = _contents(tokenizer, template)
+    for name, digest in manifest.contents.items():
+        if found.get(name, digest) != digest:
+            raise StartupError(
+                f"the prepared folder of {manifest.name} is damaged: {name} is not what was "
+                "written; `penstock pull` or `penstock prepare` makes it anew"
+            )
+
+
+def _contents(tokenizer: bytes, template: bytes) -> dict[str, str]:
+    return {
+        TOKENIZER: hashlib.sha256(tokenizer).hexdigest(),
+        CHAT_TEMPLATE: hashlib.sha256(template).hexdigest(),
+    }
 
 
 def write_folder(
@@ -105,13 +125,15 @@ def write_folder(
     Two processes may do so at once: the first one's stays, the other's is dropped.
     Raises StartupError if the cache folder can't be written.
     """
+    template = chat_template.encode()
+    manifest = msgspec.structs.replace(manifest, contents=_contents(tokenizer_json, template))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(folder.parent)
         making = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
         try:
             (making / TOKENIZER).write_bytes(tokenizer_json)
-            (making / CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8", newline="")
+            (making / CHAT_TEMPLATE).write_bytes(template)
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             (making / MANIFEST).write_bytes(text)
             _put_in_place(making, folder)

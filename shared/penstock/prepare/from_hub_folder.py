@@ -12,6 +12,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.safetensors_file import SafetensorsFile
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
+from penstock.generation_config import stated_sampling
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
@@ -20,6 +21,7 @@ from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -51,6 +53,8 @@ def read_hub_folder(path: Path) -> Checkpoint:
     """Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
     if not (path / CONFIG).is_file():
+        if (path / ADAPTER_CONFIG).is_file():
+            raise _adapter(path)
         raise ModelNotFound(
             f"{path} holds no {CONFIG}, so it isn't a folder in the hub's format"
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
@@ -75,6 +79,16 @@ def read_hub_folder(path: Path) -> Checkpoint:
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
+    )
+
+
+def _adapter(path: Path) -> UnsupportedModel:
+    """An adapter's folder holds the difference to another model, and no model."""
+    base = _read_json(path / ADAPTER_CONFIG).values.get("base_model_name_or_path")
+    of = f" of {base}" if isinstance(base, str) and base else ""
+    return UnsupportedModel(
+        f"{path} holds a LoRA adapter{of}: adapters are not served; merge it into its model "
+        "(peft's merge_and_unload) and give the folder of the result"
     )
 
 
@@ -113,10 +127,7 @@ def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> Gene
     return GenerationDefaults(
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_id=tokenizer.bos_id,
-        temperature=stated.optional_number("temperature"),
-        top_p=stated.optional_number("top_p"),
-        top_k=stated.optional_integer("top_k"),
-        min_p=stated.optional_number("min_p"),
+        **stated_sampling(stated),
     )
 
 

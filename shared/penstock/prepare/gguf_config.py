@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import FAMILIES, Family
+from penstock.families import FAMILIES, MODEL_NAMES, Family
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig, RopeScaling
@@ -73,7 +73,7 @@ def _family(fields: Fields) -> Family:
     if name not in FAMILIES:
         raise UnsupportedModel(
             f"{fields.where}: the architecture {name!r} is not served; "
-            f"GGUF files of {', '.join(FAMILIES)} are"
+            f"GGUF files of {', '.join(FAMILIES)} are ({MODEL_NAMES})"
         )
     return FAMILIES[name]
 

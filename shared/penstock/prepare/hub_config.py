@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families import HUB_CLASSES, Family
+from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig, RopeScaling
 from penstock.prepare.checkpoint import check_config
@@ -68,7 +68,7 @@ def _family(fields: Fields) -> Family:
                 return HUB_CLASSES[known]
     raise UnsupportedModel(
         f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
-        f"{', '.join(HUB_CLASSES)} are"
+        f"{', '.join(HUB_CLASSES)} are ({MODEL_NAMES})"
     )
 
 

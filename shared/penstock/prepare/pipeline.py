@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound
+from penstock.generation_config import filled
 from penstock.model_config import PreparedModel
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
@@ -56,7 +57,7 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
         name=found.name,
         source=found.source,
         config=checkpoint.config,
-        generation=checkpoint.generation,
+        generation=filled(checkpoint.generation, found.advised),
         weights=checkpoint.weights,
         digest=_digest(checkpoint),
         has_chat_template=bool(checkpoint.chat_template),

@@ -12,6 +12,7 @@ import msgspec
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf import MAGIC
 from penstock.formats.weight_files import refuse_pickle
+from penstock.model_config import GenerationDefaults
 from penstock.prepare.aliases import ALIASES, find_packaged, installed_path
 from penstock.prepare.hub import fetch_hub_folder
 
@@ -32,6 +33,8 @@ class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     kind: Literal["gguf", "folder"]
     path: Path
+    advised: GenerationDefaults = GenerationDefaults()
+    """Sampling values for what the files don't state."""
 
 
 def resolve(model: str, report: Report) -> ResolvedModel:
@@ -45,7 +48,8 @@ def resolve(model: str, report: Report) -> ResolvedModel:
     if packaged is not None:
         installed = installed_path(packaged)
         if installed is not None:
-            return _local(installed, name=model, source=packaged.hub_id)
+            found = _local(installed, name=model, source=packaged.hub_id)
+            return msgspec.structs.replace(found, advised=packaged.generation)
         if model != packaged.hub_id:
             raise ModelNotFound(
                 f"the model {model} ({packaged.hub_id}) comes with a package that isn't "

@@ -61,6 +61,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     metrics."""
     live: bool = False
     """Whether it supports Watch."""
+    other_names: tuple[str, ...] = ()
+    """Further names by which requests may call the model."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

@@ -68,6 +68,9 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     load_format: str = "auto"
     group: RankGroup | None = None
     """None if this worker is alone."""
+    kv_memory_bytes: int = 0
+    """The most that the KV pool takes on a CPU, unless one sequence needs more; 0 for no such
+    bound."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

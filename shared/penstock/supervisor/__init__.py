@@ -2,7 +2,6 @@
 
 restarts     when a dead child is started again, and when that is given up (sans I/O)
 child        one child process: start, watch, stop
-runtime_dir  the private folder with sockets and the resolved configuration
 listener     the HTTP socket, bound once and handed to every gateway
 rolling      restarts the gateways one after the other
 readiness    asks the system whether it is ready

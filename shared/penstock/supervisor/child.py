@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.supervisor.restarts import GiveUp, RestartPolicy, describe
+from penstock.supervisor.restarts import OUT_OF_MEMORY, GiveUp, RestartPolicy, describe
 
 log = logs.get(__name__)
 
@@ -58,7 +58,14 @@ class Child:
     async def run(self) -> str | None:
         """Returns why the child can't go on, or None when it was stopped."""
         while not self._stopping.is_set():
-            self._process = await start(self.spec, self._failure_file)
+            try:
+                self._process = await start(self.spec, self._failure_file)
+            except StartupError as error:
+                if not self._system_was_ready():
+                    return str(error)
+                # The machine may have room again in a while; what runs goes on.
+                await self._retry(OUT_OF_MEMORY, str(error))
+                continue
             self._policy.started(time.monotonic())
             if self._stopping.is_set():
                 self.kill()  # `stop` came while it was being started, and found nothing to stop
@@ -68,20 +75,21 @@ class Child:
             if self._renewing:
                 self._renewing = False
                 continue
-            reason = read_failure(self._failure_file)
-            decision = self._policy.died(
-                code, time.monotonic(), system_was_ready=self._system_was_ready()
-            )
-            if isinstance(decision, GiveUp):
-                return f"{self.spec.name}: {reason or decision.why}"
-            log.warning(
-                "child died",
-                child=self.spec.name,
-                pid=self._process.pid,
-                how=describe(code),
-                restart_in=decision.delay,
-            )
-            await self._wait_for_stop(decision.delay)
+            how = f"pid {self._process.pid}, {describe(code)}"
+            if (reason := await self._retry(code, how)) is not None:
+                return reason
+        return None
+
+    async def _retry(self, code: int, how: str) -> str | None:
+        """After a death: waits as long as the policy says, or returns why it is given up."""
+        reason = read_failure(self._failure_file)
+        decision = self._policy.died(
+            code, time.monotonic(), system_was_ready=self._system_was_ready()
+        )
+        if isinstance(decision, GiveUp):
+            return f"{self.spec.name}: {reason or decision.why}"
+        log.warning("child died", child=self.spec.name, how=how, restart_in=decision.delay)
+        await self._wait_for_stop(decision.delay)
         return None
 
     async def _wait_for_stop(self, seconds: float) -> None:

@@ -12,9 +12,9 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ServeConfig
 from penstock.errors import StartupError
+from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.gpus import VISIBLE, devices_of_workers
-from penstock.supervisor.runtime_dir import RuntimeDir
 
 RAY_GRACE = 15.0
 """Seconds to stop the workers of a cluster, and to give its resources back."""

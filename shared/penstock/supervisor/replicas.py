@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.config.settings import ServeConfig
+from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.executors import (
     Executor,
@@ -16,7 +17,6 @@ from penstock.supervisor.executors import (
     split_places,
     worker_endpoints,
 )
-from penstock.supervisor.runtime_dir import RuntimeDir
 from penstock.supervisor.shares import share
 
 

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 FINAL_STARTUP_FAILURE = 78
 """Exit code of a child that can never start as it was told to (EX_CONFIG of sysexits.h)."""
 
+OUT_OF_MEMORY = 71
+"""Exit code of a child that the machine had no memory for (EX_OSERR of sysexits.h)."""
+
 
 @dataclass(frozen=True)
 class RestartSettings:
     """Seconds, and a count.
 
-    first_delay doubles with each death up to max_delay, and starts over after a life of
-    stable_after.  max_startup_deaths: in a row, before the system was ever ready.
+    first_delay doubles with each death up to max_delay; once the system was ready it starts over
+    after a life of stable_after.  max_startup_deaths: before the system was ever ready, however
+    long each life was.
     """
 
     first_delay: float = 0.1
@@ -53,11 +57,14 @@ class RestartPolicy:
         """The child ended by itself. code: exit status, or minus the signal that killed it.
 
         system_was_ready: whether the system has been ready at least once; until then a child that
-        keeps dying is a start-up failure, afterwards it is started again for ever.
+        keeps dying, or finds no memory, is a start-up failure; afterwards it is started again for
+        ever.
         """
         if code == FINAL_STARTUP_FAILURE:
             return GiveUp("it can't start")
-        if now - self._started_at >= self._settings.stable_after:
+        if code == OUT_OF_MEMORY and not system_was_ready:
+            return GiveUp("the machine has not enough memory for it")
+        if system_was_ready and now - self._started_at >= self._settings.stable_after:
             self._deaths_in_a_row = 0
         self._deaths_in_a_row += 1
         if not system_was_ready and self._deaths_in_a_row >= self._settings.max_startup_deaths:
@@ -69,6 +76,8 @@ class RestartPolicy:
 
 def describe(code: int) -> str:
     """An exit status in words; a negative one is the signal that killed the process."""
+    if code == OUT_OF_MEMORY:
+        return "for lack of memory"
     if code >= 0:
         return f"with exit status {code}"
     try:

@@ -28,6 +28,7 @@ def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
         cache,
         # Those that start after it find less free; together they keep to the share.
         kv_memory_fraction=cache.kv_memory_fraction / (count * ranks),
+        kv_memory_gib=cache.kv_memory_gib / (count * ranks),
         host_kv_gib=cache.host_kv_gib / (count * ranks),
     )
     if record.record_dir is not None and count > 1:

@@ -18,13 +18,13 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
+from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.rolling import ROLL, Rolling
-from penstock.supervisor.runtime_dir import RuntimeDir
 
 log = logs.get(__name__)
 
@@ -58,6 +58,8 @@ class System:
     config: ServeConfig
     options: SystemOptions
     was_ready: bool = False
+    interrupted: bool = False
+    """Whether Ctrl-C came before it was ready."""
     _listener: socket.socket | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _preparing: asyncio.subprocess.Process | None = None
@@ -103,6 +105,8 @@ class System:
             log.warning("stopping at once", signal=signal.Signals(signum).name)
             for child in (*self._front, *self._engines, *self._workers):
                 child.kill()
+        elif signum == signal.SIGINT and not self.was_ready:
+            self.interrupted = True
         self._ask_to_stop(signal.Signals(signum).name)
 
     def _on_roll(self) -> None:
@@ -126,6 +130,8 @@ class System:
         arguments = ["prepare", model.model]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
+        said = self.config.log
+        arguments += ["--log-level", said.log_level, "--log-format", said.log_format]
         failure = runtime.path / "prepare.failure"
         process = await start(
             ChildSpec("prepare", tuple(arguments)), failure, stdout=asyncio.subprocess.PIPE
@@ -244,14 +250,17 @@ async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) ->
             background.result()
 
 
-def run_system(config: ServeConfig, options: SystemOptions) -> None:
-    """Serves until it is told to stop. Raises StartupError; the report pipe hears of that too."""
+def run_system(config: ServeConfig, options: SystemOptions) -> bool:
+    """Serves until it is told to stop. False: Ctrl-C came before it was ready. Raises StartupError;
+    the report pipe hears of that too."""
 
-    async def main() -> None:
-        await System(config, options).run()
+    async def main() -> bool:
+        system = System(config, options)
+        await system.run()
+        return not system.interrupted
 
     try:
-        asyncio.run(main())
+        return asyncio.run(main())
     except Exception as error:
         if options.report is not None:
             known = isinstance(error, PenstockError)

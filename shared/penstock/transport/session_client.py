@@ -28,6 +28,8 @@ Incoming = TypeVar("Incoming")
 
 FIRST_RETRY = 0.05
 LAST_RETRY = 1.0
+LAST_REFUSED_RETRY = 10.0
+"""Where the engine core answers and can't be used, which seldom mends itself."""
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 
@@ -58,7 +60,7 @@ class SessionClient(Inbound[Incoming]):
         super().__init__(decoder, settings)
         self._hello = hello
         self._redial_at = 0.0
-        self._retry = FIRST_RETRY
+        self._retry = self._refused_retry = FIRST_RETRY
         self._numbering: Numbering | None = None
         self._opened = False
         self._last = False
@@ -113,8 +115,18 @@ class SessionClient(Inbound[Incoming]):
             self._hang_up()
             self._redial_at = self._now + self._retry
             self._retry = min(self._retry * 2, LAST_RETRY)
+            self._refused_retry = FIRST_RETRY
             if was_open:
                 self._ended.append(Ended(b"", reason))
+
+    def refuse(self, reason: str) -> None:
+        """As `end`, for an engine core that answered with what can't be used: each time in a row it
+        is dialled later."""
+        with self.lock:
+            delay = self._refused_retry
+            self.end(reason)
+            self._redial_at = self._now + delay
+            self._refused_retry = min(delay * 2, LAST_REFUSED_RETRY)
 
     def close(self) -> None:
         """Says goodbye and closes the socket for good."""

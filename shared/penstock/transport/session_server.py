@@ -15,6 +15,7 @@ from penstock.transport.events import Ended, Event, Opened, Received
 from penstock.transport.inbound import DRAIN_LIMIT, Inbound, Taken
 from penstock.transport.numbering import Numbering
 from penstock.transport.wire import (
+    LEAVING,
     MAX_FRAMES,
     NO_BOOT,
     BadFrame,
@@ -29,7 +30,6 @@ Incoming = TypeVar("Incoming")
 
 SESSION_ID_BYTES = 16
 
-LEAVING = "the engine core is leaving"
 FAREWELL = 1.0
 FAREWELL_PACE = 0.005
 

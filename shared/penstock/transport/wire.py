@@ -40,6 +40,10 @@ class FrameKind(enum.IntEnum):
     BYE = 2
 
 
+LEAVING = "the engine core is leaving"
+"""Why a session ends that ends in order."""
+
+
 class BadFrame(Exception):
     """A frame that no sound peer sends: the session is over."""
 

@@ -16,6 +16,7 @@ from penstock.model_config import (
     PreparedModel,
     WeightFiles,
 )
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, SlotResult, WorkerHello
@@ -35,7 +36,7 @@ LONGEST = 16
 
 def pooling_facts(**scheduler: Any) -> EngineFacts:
     model = PreparedModel(
-        format_version=2,
+        format_version=FORMAT_VERSION,
         name="vectors",
         source="vectors",
         config=EncoderConfig(

@@ -222,6 +222,19 @@ async def test_defaults_of_the_checkpoint(
     assert (spoken.temperature, spoken.top_p, spoken.top_k) == (0, 0.8, 0)
 
 
+async def test_length_and_repetition_of_the_generation_config(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(
+        generation=GenerationDefaults(repetition_penalty=1.1, max_new_tokens=7)
+    )
+    await http.post(URL, json=body())
+    await http.post(URL, json=body(max_tokens=9, repetition_penalty=1.0))
+    await http.post("/v1/completions", json={"model": MODEL, "prompt": "a"})
+    found = [(p.max_tokens, p.repetition_penalty) for _, p, _ in engine.submitted]
+    assert found == [(7, 1.1), (9, 1.0), (7, 1.1)]
+
+
 async def test_openai_defaults(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
     await http.post(URL, json=body())
     params = engine.submitted[0][1]

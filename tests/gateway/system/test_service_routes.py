@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from penstock.errors import EngineUnavailable, Overloaded
-from penstock.model_config import PoolingConfig
+from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.version import __version__
 from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
 
@@ -75,6 +75,27 @@ async def test_version(http: httpx.AsyncClient) -> None:
     assert (await http.get("/version")).json() == {"version": __version__}
 
 
+async def test_models_show_what_silent_requests_get(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(generation=GenerationDefaults(temperature=0.2, max_new_tokens=9))
+    card = (await http.get(f"/v1/models/{MODEL}")).json()
+    assert card["default_sampling_params"] == {"temperature": 0.2, "max_tokens": 9}
+
+
+async def test_a_model_goes_by_all_its_names(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.welcome = welcome(other_names=("b", "org/c"))
+    names = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
+    assert names == [MODEL, "b", "org/c"]
+    for name in names:
+        assert (await http.get(f"/v1/models/{name}")).json()["id"] == name
+        reply = await http.post("/v1/chat/completions", json={"model": name, **QUESTION})
+        assert (reply.status_code, reply.json()["model"]) == (200, MODEL)
+    assert (await http.get("/v1/models/d")).status_code == 404
+
+
 async def test_models(http: httpx.AsyncClient) -> None:
     model = {
         "id": MODEL,
@@ -83,6 +104,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "owned_by": "penstock",
         "max_model_len": CONTEXT,
         "tasks": ["generate"],
+        "default_sampling_params": {},
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash

@@ -90,6 +90,11 @@ def test_blocks() -> None:
     sizes = {"block_bytes": 1000, "fraction": 0.4}
     assert memory.kv_blocks(**sizes, free=100_000, wanted=None, useful=1000) == 40
     assert memory.kv_blocks(**sizes, free=100_000, wanted=None, useful=7) == 7
+    bound = {**sizes, "free": 100_000, "useful": 1000, "longest": 3}
+    assert memory.kv_blocks(**bound, wanted=None, most=9500) == 9
+    assert memory.kv_blocks(**bound, wanted=None, most=2500) == 3, "one sequence always fits"
+    assert memory.kv_blocks(**bound, wanted=None, most=10**9) == 40
+    assert memory.kv_blocks(**bound, wanted=50, most=2500) == 50, "what was asked for is given"
     assert memory.kv_blocks(**sizes, free=100_000, wanted=90, useful=7) == 90
     with pytest.raises(StartupError, match="num_kv_blocks is 101"):
         memory.kv_blocks(**sizes, free=100_000, wanted=101, useful=7)

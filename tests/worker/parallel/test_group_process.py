@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
@@ -34,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
 def setup(tmp_path_factory: pytest.TempPathFactory, files: WeightFiles) -> Setup:
     folder = tmp_path_factory.mktemp("model")
     prepared = PreparedModel(
-        format_version=2,
+        format_version=FORMAT_VERSION,
         name="tiny",
         source="test",
         config=TINY,

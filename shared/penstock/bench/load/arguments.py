@@ -13,16 +13,37 @@ Parsed = TypeVar("Parsed")
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:
-    """A flag for each field of LoadOptions."""
+    """A flag for each field of LoadOptions. Where `bench latency` and `bench throughput`, or vLLM's
+    benchmark, call the same otherwise, both names are taken."""
     default = LoadOptions()
     add = parser.add_argument
     add("--url", default=default.url, help="the server (default: %(default)s)")
     add("--model", help="model to name; default: the server's first")
     add("--endpoint", choices=["completions", "chat"], default=default.endpoint)
-    add("--concurrency", type=int, default=default.concurrency, help="streams of the closed loop")
-    add("--rate", type=float, help="open loop: requests per second, whatever becomes of them")
+    add(
+        "--concurrency",
+        "--max-concurrency",
+        dest="concurrency",
+        type=int,
+        default=default.concurrency,
+        help="streams of the closed loop",
+    )
+    add(
+        "--rate",
+        "--request-rate",
+        dest="rate",
+        type=float,
+        help="open loop: requests per second, whatever becomes of them",
+    )
     add("--arrivals", choices=["poisson", "constant"], default=default.arrivals)
-    add("--requests", type=int, default=default.requests, help="how many in all")
+    add(
+        "--requests",
+        "--num-prompts",
+        dest="requests",
+        type=int,
+        default=default.requests,
+        help="how many in all",
+    )
     add("--duration", type=float, help="send no new request after so many seconds")
     add("--max-time", type=float, help="end everything after so many seconds")
     add("--timeout", type=float, default=default.timeout, help="seconds for one request")
@@ -35,14 +56,18 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     add("--warmup", type=int, default=default.warmup, help="requests before, not counted")
     add("--warmup-time", type=float, help="seconds that the warm-up may take")
     add(
+        "--input-len",
         "--input-tokens",
+        dest="input_tokens",
         type=_length,
         default=default.input_tokens,
         metavar="LENGTH",
         help="128, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA:MAX (default: %(default)s)",
     )
     add(
+        "--output-len",
         "--output-tokens",
+        dest="output_tokens",
         type=_length,
         default=default.output_tokens,
         metavar="LENGTH",
@@ -81,7 +106,14 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         help="ask for continuous_usage_stats: exact token counts of each chunk, some server cost",
     )
     add("--temperature", type=float, default=default.temperature)
-    add("--seed", type=int, default=default.seed, help="of prompts, lengths and arrivals")
+    add(
+        "--seed",
+        "--bench-seed",
+        dest="seed",
+        type=int,
+        default=default.seed,
+        help="of prompts, lengths and arrivals",
+    )
     add(
         "--extra-body",
         type=_json_object,

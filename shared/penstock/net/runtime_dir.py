@@ -58,9 +58,11 @@ class RuntimeDir:
         return f"ipc://{self.path / name}.sock"
 
     def remove(self) -> None:
-        """Deletes the folder with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Deletes the folder with all that is in it. Idempotent."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
 
 
 def remove_abandoned(base: Path) -> None:

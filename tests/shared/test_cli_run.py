@@ -1,0 +1,83 @@
+"""`penstock run`: how long an answer may be, against a server of a few lines."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.cli.run import LONGEST
+
+CONTEXT = 8192
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Counts 100 tokens in any prompt, and ends every answer at its length."""
+
+    def do_GET(self) -> None:
+        self._answer({"data": [{"id": "m"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append((self.path, body))  # type: ignore[attr-defined]
+        if self.path == "/tokenize":
+            self._answer({"count": 100, "max_model_len": self.server.context})  # type: ignore[attr-defined]
+            return
+        delta = {"delta": {"content": "one"}, "text": "one", "finish_reason": "length"}
+        usage = {"prompt_tokens": 100, "completion_tokens": body.get("max_tokens", 7)}
+        self._answer({"choices": [delta], "usage": usage}, stream=True)
+
+    def _answer(self, value: object, *, stream: bool = False) -> None:
+        text = json.dumps(value)
+        raw = (f"data: {text}\n\ndata: [DONE]\n\n" if stream else text).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.asked, server.context = [], CONTEXT  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run(server: Any, *arguments: str) -> int | None:
+    """max_tokens of the request."""
+    assert main(["run", "--url", f"http://127.0.0.1:{server.server_port}", *arguments]) == 0
+    return server.asked[-1][1].get("max_tokens")
+
+
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_an_answer_has_an_end_where_nobody_says_one(server, capsys, raw) -> None:
+    assert run(server, *raw, "Hello") == LONGEST
+    told = capsys.readouterr()
+    assert told.out == "one\n"
+    assert f"cut off after {LONGEST} tokens; --max-tokens N allows more" in told.err
+    server.context = 300
+    assert run(server, *raw, "Hello") == 200, "no more than the context leaves"
+
+
+def test_what_is_said_holds(server, capsys) -> None:
+    assert run(server, "Hello", "--max-tokens", "5") == 5
+    assert run(server, "Hello", "--max-tokens", "-1") is None
+    assert run(server, "Hello", "--raw", "--max-tokens", "-1") == CONTEXT - 100
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bad_number_is_refused(server, capsys) -> None:
+    assert main(["run", "--url", "http://127.0.0.1:9", "Hello", "--max-tokens", "-2"]) == 2
+    assert "max_tokens must be a whole number" in capsys.readouterr().err
