@@ -15,7 +15,7 @@ from deploy.local import answers, free_port
 from loadtest.peers.cells import Cell
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
 from penstock.bench.load.options import EndControl
-from penstock.bench.load.run import run
+from penstock.bench.load.run import run as run_load
 from penstock.bench.load.statistics import Summary
 from penstock.bench.load.target import TargetError
 from penstock.machine import usable_cores, usable_memory, version_of
@@ -70,7 +70,7 @@ class RunningServer(PeerProcess):
     def run(self, work: Cell, turn: int) -> Summary:
         options = work.options(self.url, self.server.end_control)
         try:
-            return run(options, progress=False).summary
+            return run_load(options, progress=False).summary
         except TargetError as error:
             raise PeerFailed(str(error)) from error
 
