@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,20 +21,6 @@ BLOCK = 16
 CHUNK = 256
 
 
-class Computer(Protocol):
-    """One way to compute a model."""
-
-    def negative_log_likelihood(self, tokens: list[int]) -> float:
-        """Mean over all tokens but the first, in nats."""
-
-    def greedy(self, prompts: list[list[int]], wanted: int, end: set[int]) -> list[list[int]]:
-        """Each prompt's answer, up to `wanted` tokens or an end token, which isn't in it."""
-
-
-def perplexity(computer: Computer, tokens: list[int]) -> float:
-    return float(np.exp(computer.negative_log_likelihood(tokens)))
-
-
 def surprise(logits: Tensor, following: list[int]) -> float:
     """Sum of -log p of the following tokens, in float64. logits: [n, vocab]."""
     logprobs = torch.log_softmax(logits.double(), -1)
@@ -43,47 +29,38 @@ def surprise(logits: Tensor, following: list[int]) -> float:
 
 @dataclass(frozen=True)
 class Penstock:
-    """folder: of a prepared model.  The others: as the flags of these names have them; backend:
-    --attention-backend."""
+    """By the CPU kernels. folder: of a prepared model.  The others: as the flags of these names
+    have them."""
 
     folder: Path
     dtype: str
-    backend: str = "cpu"
     threads: int = 2
     kv_cache_dtype: str = "auto"
-    quantization: str = "none"
 
     def negative_log_likelihood(self, tokens: list[int]) -> float:
+        """Mean over all tokens but the first, in nats."""
         forward = self._forward(len(tokens))
-        table = np.arange(-(-len(tokens) // BLOCK))
         total = 0.0
         for start in range(0, len(tokens) - 1, CHUNK):
-            chunk = tokens[start : min(start + CHUNK, len(tokens) - 1)]
-            end = start + len(chunk)
-            batch = Batch(
-                np.array(chunk),
-                [table[: -(-end // BLOCK)]],
-                np.array([start]),
-                np.array([len(chunk)]),
-            )
-            logits = forward.logits(batch, np.arange(len(chunk)))
+            end = min(start + CHUNK, len(tokens) - 1)
+            logits = forward.logits(_batch(tokens[start:end], start), np.arange(end - start))
             total += surprise(logits, tokens[start + 1 : end + 1])
         return total / (len(tokens) - 1)
 
     def greedy(self, prompts: list[list[int]], wanted: int, end: set[int]) -> list[list[int]]:
-        """One at a time: the bits would be the same all at once."""
-        longest = max(map(len, prompts)) + wanted
-        forward = self._forward(longest)
+        """Each prompt's answer, up to `wanted` tokens or an end token, which isn't in it.
+
+        One at a time: the bits would be the same all at once.
+        """
+        forward = self._forward(max(map(len, prompts)) + wanted)
         return [self._answer(forward, prompt, wanted, end) for prompt in prompts]
 
     def _answer(self, forward: Forward, prompt: list[int], wanted: int, end: set[int]) -> list[int]:
-        table = np.arange(-(-(len(prompt) + wanted) // BLOCK))
         answer: list[int] = []
         given, start = prompt, 0
         while len(answer) < wanted:
-            used = table[: -(-(start + len(given)) // BLOCK)]
-            batch = Batch(np.array(given), [used], np.array([start]), np.array([len(given)]))
-            token = int(forward.logits(batch, np.array([len(given) - 1]))[0].argmax())
+            last = np.array([len(given) - 1])
+            token = int(forward.logits(_batch(given, start), last)[0].argmax())
             if token in end:
                 break
             answer.append(token)
@@ -97,7 +74,7 @@ class Penstock:
             version=1,
             model_dir=str(self.folder),
             dtype=self.dtype,
-            attention_backend=self.backend,
+            attention_backend="cpu",
             threads=self.threads,
             block_size=BLOCK,
             num_kv_blocks=blocks,
@@ -106,16 +83,21 @@ class Penstock:
             max_num_batched_tokens=CHUNK,
             max_model_len=tokens,
             kv_cache_dtype=self.kv_cache_dtype,
-            quantization=self.quantization,
         )
         recipe = choose(load_manifest(self.folder), setup, self.threads)
         with torch.inference_mode():
             return recipe.build()(blocks)
 
 
+def _batch(tokens: list[int], start: int) -> Batch:
+    """One sequence, in the blocks from 0 on, of which `start` tokens are computed."""
+    blocks = -(-(start + len(tokens)) // BLOCK)
+    return Batch(np.array(tokens), [np.arange(blocks)], np.array([start]), np.array([len(tokens)]))
+
+
 @dataclass(frozen=True)
 class Transformers:
-    """model: a transformers model for causal language modelling."""
+    """The same by a transformers model for causal language modelling."""
 
     model: Any
 
@@ -149,3 +131,11 @@ def from_gguf(file: Path) -> Transformers:
         str(file.parent), gguf_file=file.name, dtype=torch.float32
     )
     return Transformers(model.eval())
+
+
+Computer = Penstock | Transformers
+"""One way to compute a model."""
+
+
+def perplexity(computer: Computer, tokens: list[int]) -> float:
+    return float(np.exp(computer.negative_log_likelihood(tokens)))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from loadtest.report.files import say
 from penstock.prepare import load_manifest
@@ -70,32 +71,26 @@ def recipe_for(folder: Path, extent: Extent, threads: int) -> Recipe:
     return choose(load_manifest(folder), setup, threads)
 
 
-def measure(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> Iterator[None]:
-    """Adds what this number of threads gives, and yields after each curve."""
+def measure(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> None:
+    """Adds what this number of threads gives. Memory is measured with the first number only."""
     make = recipe.build()
     curves.kv_bytes = recipe.block_bytes / BLOCK
     name = f"{threads} thread{'s' if threads > 1 else ''}"
     if not curves.memory_context:
         # Two pools over the same weights: memory is given when it is written, and kept.
-        curves.memory_context.extend(_memory_of_one(make(extent.blocks), extent))
+        curves.memory_context = _growth(make(extent.blocks), extent, _one_request(extent))
         gc.collect()
-        yield
     forward = make(extent.blocks)
-    requests = _memory_of_many(forward, extent)  # which fills the pool as well
-    if not curves.memory_requests:
-        curves.memory_requests.extend(requests)
-    yield
-    points = curves.batch.setdefault(f"{name}, context {extent.base}", [])
-    for batch in extent.batches:
-        points.append([batch, _step_ms(forward, batch, extent.base, extent.seconds)])
-        say(f"{name}, batch {batch}: {points[-1][1]:.2f} ms a step")
-    yield
+    requests = _growth(forward, extent, _many_requests(extent))  # which fills the pool as well
+    curves.memory_requests = curves.memory_requests or requests
+    curves.batch[f"{name}, context {extent.base}"] = [
+        [batch, _step_ms(forward, batch, extent.base, extent.seconds)] for batch in extent.batches
+    ]
     for streams in (1, extent.streams):
-        points = curves.context.setdefault(f"{name}, batch {streams}", [])
-        for context in extent.contexts:
-            points.append([context, _step_ms(forward, streams, context, extent.seconds)])
-            say(f"{name}, batch {streams}, context {context}: {points[-1][1]:.2f} ms a step")
-        yield
+        curves.context[f"{name}, batch {streams}"] = [
+            [context, _step_ms(forward, streams, context, extent.seconds)]
+            for context in extent.contexts
+        ]
 
 
 def _sequences(count: int, start: int, rows: int, first_block: int = 0) -> Batch:
@@ -120,41 +115,35 @@ def _step_ms(forward: Forward, batch: int, context: int, seconds: float) -> floa
         begun = time.perf_counter()
         forward.logits(work, rows)
         times.append(time.perf_counter() - begun)
-    return 1e3 * statistics.median(times)
+    median = 1e3 * statistics.median(times)
+    say(f"batch {batch}, context {context}: {median:.2f} ms a step")
+    return median
 
 
-def _memory_of_one(forward: Forward, extent: Extent) -> list[list[float]]:
-    """[tokens of one request, MiB that it took], by a prefill in chunks."""
-    points: list[list[float]] = []
-    grown, done = _growth(forward, extent), 0
-    for context in extent.contexts:
-        while done < context:
-            rows = min(CHUNK, context - done)
-            forward.logits(_sequences(1, done, rows), np.array([rows - 1]))
-            done += rows
-        points.append([context, grown()])
-        say(f"one request of {context} tokens: {points[-1][1]:.1f} MiB")
-    return points
+Prefills = Iterable[tuple[int, list[Batch]]]
+"""A number, and the batches that lead up to it from the one before."""
 
 
-def _memory_of_many(forward: Forward, extent: Extent) -> list[list[float]]:
-    """[requests of extent.base tokens, MiB that they took]. Writes the whole pool in the end."""
-    points: list[list[float]] = []
+def _one_request(extent: Extent) -> Prefills:
+    """By the tokens of one request, computed in chunks."""
+    for start, context in pairwise((0, *extent.contexts)):
+        chunks = range(start, context, CHUNK)
+        yield context, [_sequences(1, done, min(CHUNK, context - done)) for done in chunks]
+
+
+def _many_requests(extent: Extent) -> Prefills:
+    """By requests of extent.base tokens. Writes the whole pool in the end."""
     blocks, at_once = -(-extent.base // BLOCK), max(CHUNK // extent.base, 1)
-    grown, done = _growth(forward, extent), 0
-    for requests in (*extent.batches, extent.blocks // blocks):
-        while done < requests:
-            count = min(at_once, requests - done)
-            batch = _sequences(count, 0, extent.base, first_block=done * blocks)
-            forward.logits(batch, np.arange(1, count + 1) * extent.base - 1)
-            done += count
-        points.append([requests, grown()])
-        say(f"{requests} requests of {extent.base} tokens: {points[-1][1]:.1f} MiB")
-    return points
+    for start, requests in pairwise((0, *extent.batches, extent.blocks // blocks)):
+        batches = [
+            _sequences(min(at_once, requests - done), 0, extent.base, done * blocks)
+            for done in range(start, requests, at_once)
+        ]
+        yield requests, batches
 
 
-def _growth(forward: Forward, extent: Extent) -> Callable[[], float]:
-    """A function that says how many MiB this process has grown by, resident, since now.
+def _growth(forward: Forward, extent: Extent, prefills: Prefills) -> list[list[float]]:
+    """[number, MiB that this process has grown by, resident].
 
     A step with as many rows as any comes first, so that the scratch memory doesn't count: copies
     of one sequence, which all write the same to the pool's last block.
@@ -164,10 +153,10 @@ def _growth(forward: Forward, extent: Extent) -> Callable[[], float]:
     tables = [np.array([extent.blocks - 1])] * copies
     starts, counts = np.zeros(copies, dtype=np.int64), np.full(copies, BLOCK)
     forward.logits(Batch(tokens, tables, starts, counts), np.arange(copies) * BLOCK)
-    before = _resident()
-    return lambda: (_resident() - before) / 2**20
-
-
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    process, points = psutil.Process(), []
+    before = process.memory_info().rss
+    for number, batches in prefills:
+        for batch in batches:
+            forward.logits(batch, np.cumsum(batch.counts) - 1)
+        points.append([number, (process.memory_info().rss - before) / 2**20])
+    return points

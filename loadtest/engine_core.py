@@ -3,7 +3,7 @@
 Time to plan a step and to apply its result with many requests running, for pools of several sizes;
 messages and bytes that a step sends to the worker; memory of the pool.  Every step is a decode of
 all running requests, as in steady state.  Answers are made up outside the timed part.  Results go
-to results/engine_core.json, .md and .png.
+to results/engine_core.json and .md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,12 @@ if __name__ == "__main__":
 
 import msgspec
 
-from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import percentile
 from loadtest.report.files import Report, parser, say
-from penstock.bench.load.report import markdown_table
-from penstock.config.settings import (
-    CacheSettings,
-    EngineConfig,
-    ModelSettings,
-    SchedulerSettings,
-)
+from loadtest.report.table import table
+from penstock.config.settings import EngineConfig
+from penstock.config.tree import replace_settings
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
@@ -57,18 +51,22 @@ HOLDERS = 200
 HELD = 4
 
 
-@dataclass
-class Steps:
-    """What each step cost."""
-
-    plans: list[float]
-    """Milliseconds of core.step."""
-    applies: list[float]
-    """Milliseconds of core.worker_received."""
-    messages: list[int]
-    """To the worker."""
-    sizes: list[int]
-    """Bytes of these messages."""
+STEPS = {
+    "KV blocks": "{blocks:,}",
+    "plan p50, ms": "{plan_ms:.3f}",
+    "apply p50, ms": "{apply_ms:.3f}",
+    "both p50, ms": "{both_ms:.3f}",
+    "both p99, ms": "{both_p99_ms:.3f}",
+    "messages a step": "{messages:.1f}",
+    "bytes a step": "{bytes:,.0f}",
+}
+POOL = {
+    "KV blocks": "{blocks:,}",
+    "hit, us": "{hit_us:.2f}",
+    "free, us": "{free_us:.2f}",
+    "take, us": "{evict_us:.2f}",
+    "memory, bytes": "{bytes_per_block:.2f}",
+}
 
 
 def main() -> None:
@@ -82,25 +80,55 @@ def main() -> None:
     report = Report("engine_core", PROGRAM, flags)
     rows: list[dict[str, Any]] = []
     for blocks in flags.blocks:
-        steps = measure(blocks, flags.running, flags.steps)
-        rows.append({"blocks": blocks, **step_figures(steps), **pool_figures(blocks)})
+        steps = step_figures(blocks, flags.running, flags.steps)
+        rows.append({"blocks": blocks, **steps, **pool_figures(blocks)})
         say(json.dumps(rows[-1]))
     report.finish(
         {"running": flags.running, "rows": rows},
         lambda facts: f"{machine_line(facts)}\n\n{tables(flags.running, rows)}",
-        draw=lambda path: draw(rows, path),
     )
 
 
-def step_figures(steps: Steps) -> dict[str, float]:
-    both = [a + b for a, b in zip(steps.plans, steps.applies, strict=True)]
+def step_figures(blocks: int, running: int, steps: int) -> dict[str, float]:
+    """Milliseconds of core.step and core.worker_received, and what a step sends to the worker.
+
+    A small pool holds only short outputs, so several rounds, each with a new core, may be needed.
+    """
+    output = min(steps + 2, blocks // running * BLOCK_SIZE - PROMPT_TOKENS)
+    if output < 6:
+        raise SystemExit(f"{blocks} blocks are too few for {running} requests")
+    plan_ms: list[float] = []
+    apply_ms: list[float] = []
+    messages: list[int] = []
+    sizes: list[int] = []
+    while len(plan_ms) < steps:
+        core = started_core(blocks, running, output)
+        waiting = deque(plans_of(core.step(0.0)))
+        gc.collect()
+        gc.freeze()
+        for number in range(output - 4):
+            result = answer(waiting.popleft())
+            before = time.perf_counter()
+            core.worker_received(WORKER, result, 0.0)
+            between = time.perf_counter()
+            effects = core.step(0.0)
+            after = time.perf_counter()
+            plans = plans_of(effects)
+            waiting += plans
+            if number:  # The first is the prompts'.
+                apply_ms.append(1000 * (between - before))
+                plan_ms.append(1000 * (after - between))
+                messages.append(len(plans))
+                sizes.append(sum(len(msgspec.msgpack.encode(plan)) for plan in plans))
+        gc.unfreeze()
+    both = [a + b for a, b in zip(plan_ms, apply_ms, strict=True)]
     return {
-        "plan_ms": statistics.median(steps.plans),
-        "apply_ms": statistics.median(steps.applies),
+        "plan_ms": statistics.median(plan_ms),
+        "apply_ms": statistics.median(apply_ms),
         "both_ms": statistics.median(both),
         "both_p99_ms": percentile(both, 0.99),
-        "messages": statistics.mean(steps.messages),
-        "bytes": statistics.mean(steps.sizes),
+        "messages": statistics.mean(messages),
+        "bytes": statistics.mean(sizes),
     }
 
 
@@ -137,92 +165,29 @@ def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
 
 
 def tables(running: int, rows: list[dict[str, Any]]) -> str:
-    steps = [
-        [
-            f"{r['blocks']:,}",
-            *(f"{r[k]:.3f}" for k in ("plan_ms", "apply_ms", "both_ms", "both_p99_ms")),
-            f"{r['messages']:.1f}",
-            f"{r['bytes']:,.0f}",
-        ]
-        for r in rows
-    ]
-    costs = ("hit_us", "free_us", "evict_us", "bytes_per_block")
-    pools = [[f"{r['blocks']:,}", *(f"{r[k]:.2f}" for k in costs)] for r in rows]
-    headings = ["KV blocks", "plan p50, ms", "apply p50, ms", "both p50, ms", "both p99, ms"]
     return (
-        f"{running} running requests, decode steps:\n\n"
-        + markdown_table([*headings, "messages a step", "bytes a step"], steps)
-        + "\nThe pool's own operations, a block each:\n\n"
-        + markdown_table(["KV blocks", "hit, us", "free, us", "take, us", "memory, bytes"], pools)
+        f"{running} running requests, decode steps:\n\n{table(STEPS, rows)}\n"
+        f"The pool's own operations, a block each:\n\n{table(POOL, rows)}"
     )
-
-
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    sizes = [row["blocks"] for row in rows]
-    curves = (
-        ("a step", "ms", {"plan": "plan_ms", "apply": "apply_ms", "both": "both_ms"}),
-        ("a block of the pool", "us", {"hit": "hit_us", "free": "free_us", "take": "evict_us"}),
-    )
-    with chart(path, columns=2, size=(10, 3.6)) as panels:
-        for axes, (title, unit, names) in zip(panels, curves, strict=True):
-            for label, name in names.items():
-                axes.plot(sizes, [row[name] for row in rows], marker="o", label=label)
-            axes.set(xscale="log", xlabel="KV blocks", ylabel=unit, title=title, ylim=(0, None))
-            axes.legend()
-
-
-def measure(blocks: int, running: int, steps: int) -> Steps:
-    """A small pool holds only short outputs, so several rounds, each with a new core, may be
-    needed."""
-    output = min(steps + 2, blocks // running * BLOCK_SIZE - PROMPT_TOKENS)
-    if output < 6:
-        raise SystemExit(f"{blocks} blocks are too few for {running} requests")
-    found = Steps([], [], [], [])
-    while len(found.plans) < steps:
-        core = started_core(blocks, running, output)
-        waiting = deque(plans_of(core.step(0.0)))
-        gc.collect()
-        gc.freeze()
-        for number in range(output - 4):
-            result = answer(waiting.popleft())
-            before = time.perf_counter()
-            core.worker_received(WORKER, result, 0.0)
-            between = time.perf_counter()
-            effects = core.step(0.0)
-            after = time.perf_counter()
-            plans = plans_of(effects)
-            waiting += plans
-            if number:  # The first is the prompts'.
-                found.applies.append(1000 * (between - before))
-                found.plans.append(1000 * (after - between))
-                found.messages.append(len(plans))
-                found.sizes.append(sum(len(msgspec.msgpack.encode(plan)) for plan in plans))
-        gc.unfreeze()
-    return found
 
 
 def started_core(blocks: int, running: int, output: int) -> EngineCore:
+    """With a worker, and `running` requests for `output` tokens each."""
     core = EngineCore(facts(running))
     core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "benchmark", 0), 0.0)
     core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
-    core.worker_received(
-        WORKER,
-        Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0),
-        0.0,
-    )
+    ready = Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0)
+    core.worker_received(WORKER, ready, 0.0)
     for number in range(running):
-        core.frontend_received(
-            FRONTEND,
-            Submit(
-                number,
-                f"request-{number}",
-                list(range(3 + number, 3 + number + PROMPT_TOKENS)),
-                [OpenSequence(0)],
-                TokenSampling(seed=number, temperature=0.0),
-                Stopping(max_tokens=output),
-            ),
-            0.0,
+        submit = Submit(
+            number,
+            f"request-{number}",
+            list(range(3 + number, 3 + number + PROMPT_TOKENS)),
+            [OpenSequence(0)],
+            TokenSampling(seed=number, temperature=0.0),
+            Stopping(max_tokens=output),
         )
+        core.frontend_received(FRONTEND, submit, 0.0)
     return core
 
 
@@ -236,15 +201,15 @@ def answer(plan: Plan) -> Result:
 
 
 def facts(running: int) -> EngineFacts:
-    scheduler = SchedulerSettings(
-        max_num_seqs=running,
-        max_num_batched_tokens=max(2048, running * PROMPT_TOKENS),
-        max_waiting_requests=1_000_000,
-        max_waiting_tokens=1_000_000_000,
-    )
-    cache = CacheSettings(kv_block_size=BLOCK_SIZE)
-    model = ModelSettings(max_model_len=8192)
-    return simulated_facts(EngineConfig(model=model, cache=cache, scheduler=scheduler))
+    settings = {
+        "max_num_seqs": running,
+        "max_num_batched_tokens": max(2048, running * PROMPT_TOKENS),
+        "max_waiting_requests": 1_000_000,
+        "max_waiting_tokens": 1_000_000_000,
+        "kv_block_size": BLOCK_SIZE,
+        "max_model_len": 8192,
+    }
+    return simulated_facts(replace_settings(EngineConfig(), settings))
 
 
 if __name__ == "__main__":

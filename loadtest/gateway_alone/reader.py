@@ -26,6 +26,7 @@ from testing.board import Board
 from testing.null_engine import WORD_BYTES
 
 _CONTENT = re.compile(rb'"content":"([^"]+)"')
+PATIENCE = 300.0
 OPENING = 32
 """Connections that are being made at once."""
 
@@ -38,27 +39,25 @@ class Stream(asyncio.Protocol):
         self._group = number // reader.group
         self._rest = b""
         self._tokens = 0
-        self.sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._body = json.dumps(
-            {
-                "messages": [{"role": "user", "content": "Tell me a story."}],
-                "max_tokens": reader.tokens,
-                "temperature": 0,
-                "seed": number,
-                "stream": True,
-            }
-        ).encode()
+        body = {
+            "messages": [{"role": "user", "content": "Tell me a story."}],
+            "max_tokens": reader.tokens,
+            "temperature": 0,
+            "seed": number,
+            "stream": True,
+        }
+        self._body = json.dumps(body).encode()
 
     def connection_made(self, transport: Any) -> None:
-        head = f"POST {self._reader.path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(self._body)}"
-        transport.write(head.encode() + b"\r\n\r\n" + self._body)
+        length = b"content-length: %d\r\n\r\n" % len(self._body)
+        transport.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + length + self._body)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
         reader = self._reader
         if not self._rest and data.startswith(b"HTTP/1.1 ") and data[9:12] != b"200":
-            reader.end(RuntimeError(data.decode(errors="replace")))
+            reader.fail(data.decode(errors="replace"))
         data = self._rest + data
         cut = data.rfind(b"\n\n") + 2
         if cut < 2:
@@ -71,7 +70,6 @@ class Stream(asyncio.Protocol):
                 turn = self._tokens * reader.groups + self._group
                 reader.latencies.append(now - reader.times[turn])
                 self._tokens += 1
-                reader.received += 1
         reader.note(now)
         if self._tokens == reader.tokens:
             self._transport.close()
@@ -87,52 +85,46 @@ class Reader:
         self.board, self.times = board, board.times
         self.streams, self.tokens, self.group = flags.streams, flags.tokens, flags.group
         self.groups = -(-self.streams // self.group)
-        self.path: str = flags.path
-        self.latencies = array("d")
-        self.events = self.received = 0
-        self.first = self.last = self._cpu = self.cpu = 0.0
+        self.latencies = array("d")  # seconds, of each token
+        self.events = 0
+        self._first = self._last = self._cpu = 0.0
         self._open = self.streams
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def note(self, now: float) -> None:
         """Some tokens came."""
-        if not self.first:
-            self.first, self._cpu = now, time.process_time()
-        self.last = now
-        self.board.received = self.received
+        if not self._first:
+            self._first, self._cpu = now, time.process_time()
+        self._last = now
+        self.board.received = len(self.latencies)
 
     def lost(self, tokens: int) -> None:
         """A connection has ended."""
         self._open -= 1
         if tokens != self.tokens:
-            self.end(RuntimeError(f"a stream ended with {tokens} of {self.tokens} tokens"))
-        elif not self._open:
-            self.cpu = time.process_time() - self._cpu
-            self.end(None)
-
-    def end(self, error: Exception | None) -> None:
-        if self._over.done():
-            return
-        if error is None:
+            self.fail(f"a stream ended with {tokens} of {self.tokens} tokens")
+        elif not self._open and not self._over.done():
             self._over.set_result(None)
-        else:
-            self._over.set_exception(error)
 
-    async def run(self, port: int) -> None:
+    def fail(self, reason: str) -> None:
+        if not self._over.done():
+            self._over.set_exception(RuntimeError(reason))
+
+    async def run(self, port: int) -> dict[str, Any]:
+        """What there is to tell when all streams have ended."""
         loop = asyncio.get_running_loop()
         for number in range(self.streams):
             await loop.create_connection(lambda n=number: Stream(self, n), "127.0.0.1", port)
             while number - self.board.submitted > OPENING and not self._over.done():
                 await asyncio.sleep(0.001)
         await self._over
-
-    def figures(self) -> dict[str, Any]:
+        cpu = time.process_time() - self._cpu
         latencies = distribution(self.latencies, 1000)
         return {
-            "tokens": self.received,
+            "tokens": len(self.latencies),
             "events": self.events,
-            "seconds": self.last - self.first,
-            "client_cpu_seconds": self.cpu,
+            "seconds": self._last - self._first,
+            "client_cpu_seconds": cpu,
             **{f"{name}_ms": latencies[name] for name in ("p50", "p90", "p99", "max")},
         }
 
@@ -140,21 +132,17 @@ class Reader:
 async def read(flags: argparse.Namespace) -> dict[str, Any]:
     reader = Reader(Board(flags.board), flags)
     try:
-        await asyncio.wait_for(reader.run(flags.port), flags.timeout)
+        return await asyncio.wait_for(reader.run(flags.port), PATIENCE)
     finally:
         reader.board.ended = True
-    return reader.figures()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("port", type=int)
     parser.add_argument("board", type=Path)
-    parser.add_argument("--streams", type=int, required=True)
-    parser.add_argument("--tokens", type=int, required=True)
-    parser.add_argument("--group", type=int, default=256)
-    parser.add_argument("--path", default="/v1/chat/completions")
-    parser.add_argument("--timeout", type=float, default=300.0)
+    for name in ("--streams", "--tokens", "--group"):
+        parser.add_argument(name, type=int, required=True)
     flags = parser.parse_args()
     raise_file_limit()
     json.dump(uvloop.run(read(flags)), sys.stdout)

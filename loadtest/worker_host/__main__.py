@@ -13,12 +13,11 @@ With --against REVISION, processes of both versions take turns.
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from typing import Any
 
 from loadtest.report.facts import ROOT
 from loadtest.report.figures import distribution
-from loadtest.report.files import Report, parser
+from loadtest.report.files import Report, parser, say
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.report import draw, report
 from penstock.machine import version_of
@@ -53,16 +52,16 @@ def main() -> None:
         {"rows": rows},
         lambda facts: report(facts, rows),
         draw=lambda path: draw(rows, path),
-        versions=versions_used(),
+        versions={name: version_of(name) for name in ("torch", "triton", "numpy")},
     )
 
 
 def check_out(revision: str, folder: Path) -> Path:
     """The packages as they were then."""
-    command = ["git", "-C", str(ROOT), "archive", revision, *PACKAGES]
-    packed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+    packed = folder / "packages.tar"
+    command = ["git", "-C", str(ROOT), "archive", "--output", str(packed), revision, *PACKAGES]
+    subprocess.run(command, check=True, timeout=60)
+    shutil.unpack_archive(packed, folder, filter="data")
     return folder
 
 
@@ -72,7 +71,7 @@ def measure(versions: dict[str, Path], steps: int, rounds: int) -> list[dict[str
     for turn in range(rounds):
         for case in cases():
             for version, root in versions.items():
-                print(f"round {turn + 1}: {case.name}, {version}", file=sys.stderr, flush=True)
+                say(f"round {turn + 1}: {case.name}, {version}")
                 found.setdefault((case.name, version), []).append(turn_of(case, root, steps))
     return [
         {**figures(turns), "case": case, "version": version}
@@ -94,8 +93,7 @@ def turn_of(case: Case, root: Path, steps: int) -> dict[str, Any]:
         text=True,
         timeout=60 * MINUTES,
     )
-    turn: dict[str, Any] = json.loads(done.stdout)
-    return turn
+    return dict(json.loads(done.stdout))
 
 
 def figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,19 +105,13 @@ def figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
         "p50": total["p50"],
         "p99": total["p99"],
         "parts": {part: micro(turn["parts"][part] for turn in turns) for part in first["parts"]},
-        "kernels": first["kernels"],
-        "operations": first["operations"],
+        **{name: first[name] for name in ("kernels", "operations", "replays")},
         "launches": sum(first["kernels"].values()) + sum(first["operations"].values()),
-        "replays": first["replays"],
     }
 
 
 def micro(turns: Iterable[list[float]]) -> dict[str, float]:
     return distribution((seconds for turn in turns for seconds in turn), 1e6)
-
-
-def versions_used() -> dict[str, str | None]:
-    return {name: version_of(name) for name in ("torch", "triton", "numpy")}
 
 
 if __name__ == "__main__":

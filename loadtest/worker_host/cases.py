@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,7 +17,6 @@ BATCHES = (1, 8, 64, 256)
 KINDS = ("greedy", "sampled", "adjusted")
 ENDING = 8
 """Sequences that end at each step, and as many that come, where the case has it."""
-IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
@@ -46,48 +45,39 @@ def sampling(kind: str, seed: int) -> TokenSampling:
     return TokenSampling(seed, temperature=0.7, top_p=0.9, logprobs=5, adjustments=adjusted)
 
 
-@dataclass
-class Plans:
-    """Plans of a case without end, encoded: each slot computes one token in each.  A sequence comes
-    with all but its last token's keys and values in the cache, so that every step is a decode."""
+def blocks_of(case: Case) -> int:
+    """KV blocks that its plans need."""
+    return (case.sequences + 1) * (2 * CONTEXT // BLOCK)
 
-    case: Case
-    _random: random.Random = field(default_factory=lambda: random.Random(0))
-    _computed: dict[int, int] = field(default_factory=dict)
-    _blocks: dict[int, list[int]] = field(default_factory=dict)
-    _free: deque[int] = field(default_factory=deque)
 
-    @property
-    def blocks(self) -> int:
-        return (self.case.sequences + 1) * (2 * CONTEXT // BLOCK)
+def plans(case: Case) -> Iterator[bytes]:
+    """Encoded plans, in each of which every slot computes one token.  A sequence comes with all but
+    its last token's keys and values in the cache, so that every step is a decode."""
+    rng, encode = random.Random(0), msgspec.msgpack.Encoder().encode
+    free = deque(rng.sample(range(blocks_of(case)), blocks_of(case)))
+    blocks: dict[int, list[int]] = {}
+    computed: dict[int, int] = {}
 
-    def __iter__(self) -> Iterator[bytes]:
-        case, encode = self.case, msgspec.msgpack.Encoder().encode
-        self._free.extend(self._random.sample(range(self.blocks), self.blocks))
-        slots = list(range(case.sequences))
-        for step in range(1, CONTEXT):
-            gone = [slots[(step * case.ending + n) % len(slots)] for n in range(case.ending)]
-            fresh = slots if step == 1 else gone
-            released = [] if step == 1 else gone
-            for slot in released:
-                self._free.extend(self._blocks[slot])
-            admitted = [self._admitted(slot) for slot in fresh]
-            works = [self._work(slot, grow=slot not in fresh) for slot in slots]
-            yield encode(Plan(step, step - 1, released, admitted, works))
+    def admit(slot: int) -> NewSequence:
+        length = CONTEXT + rng.randrange(BLOCK)
+        tokens = rng.choices(range(VOCAB), k=length)
+        blocks[slot] = [free.popleft() for _ in range(-(-length // BLOCK))]
+        computed[slot] = length - 1
+        held = list(blocks[slot])
+        return NewSequence(slot, tokens, length, 0, sampling(case.kind, slot), held)
 
-    def _admitted(self, slot: int) -> NewSequence:
-        length = CONTEXT + self._random.randrange(BLOCK)
-        tokens = self._random.choices(range(VOCAB), k=length)
-        self._blocks[slot] = [self._free.popleft() for _ in range(-(-length // BLOCK))]
-        self._computed[slot] = length - 1
-        held = list(self._blocks[slot])
-        return NewSequence(slot, tokens, length, 0, sampling(self.case.kind, slot), held)
-
-    def _work(self, slot: int, grow: bool) -> SlotWork:
-        start = self._computed[slot]
-        self._computed[slot] += 1
-        new = []
-        if grow and start >= len(self._blocks[slot]) * BLOCK:
-            new = [self._free.popleft()]
-            self._blocks[slot] += new
+    def work(slot: int) -> SlotWork:
+        start = computed[slot]
+        computed[slot] += 1
+        new = [free.popleft()] if start >= len(blocks[slot]) * BLOCK else []
+        blocks[slot] += new
         return SlotWork(slot, start, 1, new)
+
+    slots = list(range(case.sequences))
+    yield encode(Plan(1, 0, [], [admit(slot) for slot in slots], [work(slot) for slot in slots]))
+    for step in range(2, CONTEXT):
+        ending = [slots[(step * case.ending + n) % len(slots)] for n in range(case.ending)]
+        for slot in ending:
+            free.extend(blocks[slot])
+        admitted = [admit(slot) for slot in ending]
+        yield encode(Plan(step, step - 1, ending, admitted, [work(slot) for slot in slots]))

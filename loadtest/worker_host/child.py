@@ -6,43 +6,37 @@ are in PYTHONPATH.
 
 from __future__ import annotations
 
-import gc
 import json
 import queue
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import torch
 
-from loadtest.worker_host.cases import BLOCK, CONTEXT, VOCAB, Case, Plans
-from loadtest.worker_host.parts import PARTS, Clock
-from loadtest.worker_host.stand_ins import (
-    HIDDEN,
-    Launches,
-    NoCopies,
-    StandInModel,
-    StandInQueue,
-    StandInRecording,
-)
+from loadtest.worker_host.cases import BLOCK, CONTEXT, VOCAB, Case, blocks_of, plans
+from loadtest.worker_host.stand_ins import HIDDEN, Launches, StandInModel, StandInQueue
 from penstock.model_config import ModelConfig
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
+from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import HostStep
-from penstock_worker.forward.graphs import Buckets, DecodeGraphs
+from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.sampler import device as sampling
-from penstock_worker.sampler.device import DeviceSampler
+from penstock_worker.machine.gc_tuning import keep
+from penstock_worker.sampler.device import DeviceSampler, DeviceSamples
 from penstock_worker.steps import generate, launch
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.in_flight import StepsInFlight
@@ -52,24 +46,54 @@ WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 
-try:
-    from penstock_worker.forward.decode_inputs import DecodeInputs
-except ImportError:
-    DecodeInputs = None
-try:
-    from penstock_worker.machine.gc_tuning import keep
-except ImportError:
-    keep = gc.collect
-LAYOUT = ((DecodeGraphs, "_padded"), (HostStep, "on_device"), (DecodeInputs, "write"))
-"""In this version of the worker, and in those before it."""
+WATCHED = (
+    (Slots, "apply", "slots"),
+    (generate, "prepare_inputs", "gather"),
+    (HostStep, "on_device", "layout"),
+    (DecodeInputs, "write", "layout"),
+    (Uploads, "send", "upload"),
+    (Uploads, "fill", "upload"),
+    (Launches, "replay", "replay"),
+    (DeviceSampler, "launch", "sampler"),
+    (StepRunner, "begin", "begin, rest"),
+    (DeviceSamples, "sampled", "collect"),
+    (launch.Launch, "settle", "settle"),
+    (StepRunner, "_settle", "result, rest"),
+)
+"""What of the worker is which part. A part's time is without those inside of it."""
+PARTS = ("plan decode", *dict.fromkeys(part for *_, part in WATCHED), "encode")
 
 
-@dataclass
-class Session:
-    """What StepsInFlight needs of a session."""
+class Clock:
+    """seconds: by part, since the last `take`."""
 
-    inbox: queue.SimpleQueue[Heard]
-    activity: Activity
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._inside: list[float] = []
+
+    def call(self, part: str, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        begun = time.thread_time()
+        self._inside.append(0.0)
+        try:
+            return function(*arguments, **more)
+        finally:
+            spent = time.thread_time() - begun
+            self.seconds[part] += spent - self._inside.pop()
+            if self._inside:
+                self._inside[-1] += spent
+
+    def take(self) -> dict[str, float]:
+        taken, self.seconds = self.seconds, dict.fromkeys(PARTS, 0.0)
+        return taken
+
+    def watch(self, owner: Any, name: str, part: str) -> None:
+        """What `owner` calls `name` is of this part."""
+        inner = getattr(owner, name)
+
+        def timed(*arguments: Any, **more: Any) -> Any:
+            return self.call(part, inner, *arguments, **more)
+
+        setattr(owner, name, timed)
 
 
 class Worker:
@@ -79,15 +103,16 @@ class Worker:
         self.runner = make_runner(case, launches)
         self.sent = b""
         self._clock = clock
-        self._session = Session(queue.SimpleQueue(), Activity())
-        self._steps = StepsInFlight(self._session, self._tell)
+        self._inbox: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        session: Any = SimpleNamespace(inbox=self._inbox, activity=Activity())
+        self._steps = StepsInFlight(session, self._tell)
         self._decode = msgspec.msgpack.Decoder(ToWorker).decode
         self._encode = msgspec.msgpack.Encoder().encode
 
     def step(self, encoded: bytes) -> None:
         """A plan comes; the result of the one before the last leaves."""
         plan = self._clock.call("plan decode", self._decode, encoded)
-        self._session.inbox.put(Heard(0, plan))
+        self._inbox.put(Heard(0, plan))
         heard = self._steps.hear()
         if heard is None or not isinstance(heard.message, Plan):
             raise RuntimeError("a step was done though nobody had waited for it")
@@ -101,7 +126,7 @@ class Worker:
 
 
 def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
-    slots, blocks = case.sequences, Plans(case).blocks
+    slots, blocks = case.sequences, blocks_of(case)
     config = ModelConfig(
         architecture="llama",
         vocab_size=VOCAB,
@@ -127,53 +152,26 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
         forward,
         DeviceSampler(CPU, VOCAB, slots),
         Slots(bounds),
-        copies=NoCopies(),
+        copies=NO_COPIES,
         newest=forward.newest,
     )
     return StepRunner(queue, kind)
 
 
-def watch(clock: Clock) -> None:
-    """The same for any version of the worker."""
-    clock.watch(Slots, "apply", "slots")
-    clock.watch(generate, "prepare_inputs", "gather")
-    for owner, name in LAYOUT:
-        if owner is not None:
-            clock.watch(owner, name, "layout")
-    for name in ("send", "fill"):
-        clock.watch(Uploads, name, "upload")
-    clock.watch(DeviceSampler, "launch", "sampler")
-    clock.watch(StepRunner, "begin", "begin, rest")
-    clock.watch(StepRunner, "_settle", "result, rest")
-    clock.watch(sampling.DeviceSamples, "sampled", "collect")
-    clock.watch(launch.Launch, "settle", "settle")
-
-
-class TimedLaunches(Launches):
-    """Whose replays are a part."""
-
-    clock: Clock
-
-    def capture(self, work: Any) -> Any:
-        replay, clock = super().capture(work), self.clock
-        return StandInRecording(lambda: clock.call("replay", replay))
-
-
 def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:
-    launches = TimedLaunches()
-    launches.clock = clock
-    with launches.instead(), launches.sent():
+    launches = Launches()
+    with launches.instead():
         worker = Worker(case, clock, launches)
-        plans = iter(Plans(case))
-        for plan in islice(plans, WARM):
+        coming = plans(case)
+        for plan in islice(coming, WARM):
             worker.step(plan)
         with launches.counted():
-            for plan in islice(plans, COUNTED):
+            for plan in islice(coming, COUNTED):
                 worker.step(plan)
         keep()
         clock.take()
         totals, parts = [], []
-        for plan in islice(plans, steps):
+        for plan in islice(coming, steps):
             begun = time.thread_time()
             worker.step(plan)
             totals.append(time.thread_time() - begun)
@@ -191,7 +189,8 @@ def measure(case: Case, steps: int, clock: Clock) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     clock = Clock()
-    watch(clock)
+    for owner, name, part in WATCHED:
+        clock.watch(owner, name, part)
     for wanted in json.load(sys.stdin):
         print(json.dumps(measure(Case(**wanted), int(sys.argv[1]), clock)), flush=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.rowwise.rms_norm import rms_norm
+from penstock_worker.device.queue import HostQueue
+from penstock_worker.forward.captures import EagerRecording, Work
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.sampler.transfers import HostTransfers
@@ -31,7 +33,8 @@ HIDDEN = 64
 
 @dataclass
 class Launches:
-    """What was launched while `counted` was open; counting is slow."""
+    """What was launched while `counted` was open; counting is slow.  In place of Captures, it gives
+    graphs whose replay takes a replay's time."""
 
     kernels: dict[str, int] = field(default_factory=dict)  # how often each of Triton's
     operations: dict[str, int] = field(default_factory=dict)  # how often each of torch's
@@ -40,9 +43,11 @@ class Launches:
 
     @contextmanager
     def instead(self) -> Iterator[None]:
-        """Triton's launches come here.  Every token chosen is 1."""
+        """Triton's launches come here, and the sampler's copies to the device, which a CPU doesn't
+        make.  Every token chosen is 1."""
+        send = HostTransfers.send
 
-        def run(kernel: Any, *arguments: Any, **options: Any) -> None:
+        def launch(kernel: Any, *arguments: Any, **options: Any) -> None:
             self._add(self.kernels, kernel.__name__)
             until = time.perf_counter() + KERNEL_SECONDS
             names = kernel.arg_names[: len(arguments)]
@@ -50,19 +55,14 @@ class Launches:
                 arguments[names.index("tokens")].numpy().fill(1)
             _spin(until)
 
-        with mock.patch.object(JITFunction, "run", run):
-            yield
-
-    @contextmanager
-    def sent(self) -> Iterator[None]:
-        """The sampler's copies to the device, which a CPU doesn't make."""
-        inner = HostTransfers.send
-
-        def send(transfers: HostTransfers, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        def counted_send(transfers: HostTransfers, arrays: Sequence[np.ndarray]) -> list[Tensor]:
             self.operation("copy to the device")
-            return inner(transfers, arrays)
+            return send(transfers, arrays)
 
-        with mock.patch.object(HostTransfers, "send", send):
+        with (
+            mock.patch.object(JITFunction, "run", launch),
+            mock.patch.object(HostTransfers, "send", counted_send),
+        ):
             yield
 
     def operation(self, name: str) -> None:
@@ -81,33 +81,19 @@ class Launches:
         finally:
             self._counting = False
 
-    def capture(self, work: Callable[[], None]) -> StandInRecording:
-        """As Captures.capture."""
-        return StandInRecording(self._replay)
+    def capture(self, work: Work) -> EagerRecording:
+        return EagerRecording(self.replay)
 
     def renew(self) -> None:
-        """As Captures.renew."""
+        """Recordings have nothing in common."""
 
-    def _replay(self) -> None:
+    def replay(self) -> None:
         self.replays += self._counting
         _spin(time.perf_counter() + REPLAY_SECONDS)
 
     def _add(self, counts: dict[str, int], name: str) -> None:
         if self._counting:
             counts[name] = counts.get(name, 0) + 1
-
-
-@dataclass(frozen=True)
-class StandInRecording:
-    """A Recording; called, too, by revisions that know none."""
-
-    run: Callable[[], None]
-
-    def __call__(self) -> None:
-        self.run()
-
-    def drop(self) -> None:
-        """It holds nothing."""
 
 
 class _Operations(TorchDispatchMode):
@@ -153,44 +139,28 @@ class StandInModel:
         return self._out[: len(hidden)]
 
 
-class StandInQueue:
-    """A DeviceQueue whose work is done when somebody waits for it."""
+class StandInQueue(HostQueue):
+    """Whose work is done when somebody waits for it."""
 
     def __init__(self) -> None:
         self._marks = 0
         self.passed = 0
 
-    def mark(self) -> StandInMark:
+    def mark(self) -> Any:
         self._marks += 1
         return StandInMark(self, self._marks)
 
-    def numbers(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64)
 
-    def usable(self) -> bool:
-        return True
-
-    def reclaim(self) -> None:
-        pass
-
-
+@dataclass(frozen=True)
 class StandInMark:
-    def __init__(self, queue: StandInQueue, number: int) -> None:
-        self._queue = queue
-        self._number = number
+    queue: StandInQueue
+    number: int
 
     def done(self) -> bool:
-        return self._queue.passed >= self._number
+        return self.queue.passed >= self.number
 
     def wait(self) -> None:
-        self._queue.passed = max(self._queue.passed, self._number)
+        self.queue.passed = max(self.queue.passed, self.number)
 
     def seconds_since(self, earlier: StandInMark) -> float:
         return 0.001
-
-
-class NoCopies:
-    """Copies of KV blocks; there are none."""
-
-    def make(self, copies: list[object]) -> None:
-        pass

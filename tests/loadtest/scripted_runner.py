@@ -5,41 +5,40 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from loadtest.peers.library.runner import serve  # noqa: E402
+from loadtest.peers.library.runner import Answer, Run, serve  # noqa: E402
 
 BEHAVIOUR = sys.argv[3]
 SECONDS = 0.02
 
 
-class Scripted:
+def scripted(model: str, threads: int) -> Run:
     """Behaviours: good, short (a token too few), error, exits, hangs, noisy."""
+    if BEHAVIOUR == "unloadable":
+        raise OSError("no such model")
+    print("what the library prints is no answer")
+    return run
 
-    def __init__(self, model: str, threads: int) -> None:
-        if BEHAVIOUR == "unloadable":
-            raise OSError("no such model")
-        print("what the library prints is no answer")
 
-    def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
-        real = output_tokens > 4  # the warm-up asks for at most so many
-        if BEHAVIOUR == "noisy":
-            print("what the library prints is no answer", flush=True)
-        if BEHAVIOUR == "error" and real:
-            raise ValueError("it went wrong")
-        if BEHAVIOUR == "exits" and real:
-            sys.exit("gone")
-        if BEHAVIOUR == "hangs" and real:
-            time.sleep(100)
-        count = output_tokens - (BEHAVIOUR == "short" and real)
-        return {
-            "seconds": SECONDS,
-            "output_tokens": [count] * len(prompts),
-            "decode_s": SECONDS / 2 if len(prompts) == 1 else None,
-        }
+def run(prompts: list[list[int]], output_tokens: int) -> Answer:
+    real = output_tokens > 4  # the warm-up asks for at most so many
+    if BEHAVIOUR == "noisy":
+        print("what the library prints is no answer", flush=True)
+    if BEHAVIOUR == "error" and real:
+        raise ValueError("it went wrong")
+    if BEHAVIOUR == "exits" and real:
+        sys.exit("gone")
+    if BEHAVIOUR == "hangs" and real:
+        time.sleep(100)
+    count = output_tokens - (BEHAVIOUR == "short" and real)
+    return {
+        "seconds": SECONDS,
+        "output_tokens": [count] * len(prompts),
+        "decode_s": SECONDS / 2 if len(prompts) == 1 else None,
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Scripted, sys.argv[1], int(sys.argv[2])))
+    sys.exit(serve(scripted, sys.argv[1], int(sys.argv[2])))

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from loadtest.peers.cells import CELLS, Cell, Target
-from loadtest.peers.compare import main
-from loadtest.peers.measure import Comparison, Outcome, compare, medians, to_dict
-from loadtest.peers.presentation import draw_chart, to_markdown
-from loadtest.peers.running_server import RunningServer, ServerFailed
-from loadtest.peers.servers import Server, SetupError, make_server
+from loadtest.peers.compare import SERVERS
+from loadtest.peers.peer import PeerFailed
+from loadtest.peers.rounds import Measurement, Outcome, measure
+from loadtest.peers.server_report import draw_chart, medians, to_dict, to_markdown
+from loadtest.peers.servers import RunningServer, Server, SetupError, make_server
 from loadtest.report.facts import ROOT
 from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
@@ -39,9 +39,7 @@ FACTS = {
 def scripted(name: str, *flags: str) -> Server:
     return Server(
         name=name,
-        command=lambda port: [
-            *(sys.executable, "-m", "testing.scripted_server", "--port", str(port), *flags)
-        ],
+        command=[sys.executable, "-m", "testing.scripted_server", *flags],
         ready_path="/ready",
         version="1",
         environment={"PYTHONPATH": str(ROOT)},
@@ -66,12 +64,12 @@ def lives(pid: int) -> bool:
 
 def test_servers_take_turns_and_all_is_written(tmp_path: Path) -> None:
     servers = [scripted("quick"), scripted("slow", "--first-delay", "0.1")]
-    comparison = compare(servers, TINY, rounds=2, budget=100, logs=tmp_path, progress=False)
+    comparison = measure(servers, TINY, rounds=2, budget=100, logs=tmp_path)
     assert comparison.rounds_done == 2
     for outcome in comparison.outcomes:
         assert not outcome.failures
-        assert len(outcome.ready_s) == len(outcome.memory_bytes) == 2
-        assert all(size > 0 for size in outcome.memory_bytes)
+        assert outcome.ready_s
+        assert outcome.memory_bytes
         assert [len(runs) for runs in outcome.runs.values()] == [2, 2]
         assert [run.completed for run in outcome.runs["3 streams"]] == [6, 6]
     slow = medians(comparison.outcomes[1].runs["1 stream"])["ttft_p50_ms"]
@@ -88,33 +86,23 @@ def test_servers_take_turns_and_all_is_written(tmp_path: Path) -> None:
 
 def test_a_server_that_fails_is_named_and_the_others_run(tmp_path: Path) -> None:
     broken = dataclasses.replace(
-        scripted("broken"), command=lambda port: [sys.executable, "-c", "raise SystemExit('why')"]
+        scripted("broken"), command=[sys.executable, "-c", "raise SystemExit('why')"]
     )
-    comparison = compare(
-        [broken, scripted("good")], TINY[:1], rounds=1, budget=100, logs=tmp_path, progress=False
-    )
+    comparison = measure([broken, scripted("good")], TINY[:1], rounds=1, budget=100, logs=tmp_path)
     bad, good = comparison.outcomes
     assert "broken ended with 1:\nwhy" in bad.failures[0]
     assert good.runs["1 stream"][0].completed == 2
-    assert "broken failed in a round: broken ended with 1" in to_markdown(comparison, FACTS)
+    assert "- broken: broken ended with 1" in to_markdown(comparison, FACTS)
     draw_chart(comparison, tmp_path / "chart.png")
-
-
-def test_a_round_that_would_not_fit_is_not_begun(tmp_path: Path) -> None:
-    comparison = compare(
-        [scripted("one")], TINY[:1], rounds=5, budget=0.001, logs=tmp_path, progress=False
-    )
-    assert comparison.rounds_done == 1
-    assert "1 of 5 rounds" in comparison.notes[0]
 
 
 def test_not_ready_in_time_stops_the_server(tmp_path: Path) -> None:
     code = "import time; time.sleep(100)  # test_not_ready_in_time"
     server = dataclasses.replace(
-        scripted("sleeper"), command=lambda port: [sys.executable, "-c", code], start_timeout=0.7
+        scripted("sleeper"), command=[sys.executable, "-c", code], start_timeout=0.7
     )
     with (
-        pytest.raises(ServerFailed, match="not ready within"),
+        pytest.raises(PeerFailed, match="not ready within"),
         RunningServer(server, tmp_path / "log"),
     ):
         pass
@@ -133,24 +121,24 @@ def test_stopping_leaves_no_process(tmp_path: Path, own_session: bool) -> None:
         "child.stdout.read(1)\n"
         "print(child.pid, flush=True)\n"
         "handler = http.server.SimpleHTTPRequestHandler\n"
-        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), handler).serve_forever()\n"
+        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[2])), handler).serve_forever()\n"
     )
     server = dataclasses.replace(
         scripted("stubborn"),
-        command=lambda port: [sys.executable, "-c", code, str(port)],
+        command=[sys.executable, "-c", code],
         ready_path="/",
     )
-    with RunningServer(server, tmp_path / "log", stop_timeout=0.5) as running:
+    with RunningServer(server, tmp_path / "log") as running:
         child = int((tmp_path / "log").read_text().split()[0])
         assert lives(child)
         assert running.memory() > 5 * 2**20  # two interpreters
-        port = running.port
+        running.stop(grace=0.5)
     deadline = time.monotonic() + 60  # the signal takes a moment
     while lives(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
+        assert probe.connect_ex(("127.0.0.1", running.port)) != 0
 
 
 def test_what_was_cut_off_is_marked() -> None:
@@ -160,7 +148,7 @@ def test_what_was_cut_off_is_marked() -> None:
         RequestRecord(2, 4, 0.0, 0.0, 3.0, error=ErrorKind.CUT_OFF),
     ]
     outcome = Outcome(scripted("late"), {TINY[0].name: [summarise(records)]})
-    markdown = to_markdown(Comparison([outcome], TINY[:1], rounds_done=1), FACTS)
+    markdown = to_markdown(Measurement([outcome], TINY[:1], rounds_done=1), FACTS)
     row = next(line for line in markdown.splitlines() if line.startswith("| late") and ">" in line)
     assert "> 3,000" in row
     assert [cell.strip() for cell in row.split("|")][-4:-1] == ["1", "2", "0"]
@@ -192,12 +180,12 @@ def test_what_is_missing_is_said(
         make_server("vllm", Path("m.gguf"))
     with pytest.raises(SetupError, match="no server called"):
         make_server("other", Path("m.gguf"))
-    assert main(["--servers", "llamacpp", "--model", "m.gguf"]) == 2
+    assert SERVERS.main(["--servers", "llamacpp", "--model", "m.gguf"]) == 2
     assert "install.sh llamacpp" in capsys.readouterr().err
 
 
 def test_a_round_of_the_default_run_is_bounded() -> None:
-    """Each cell and warm-up at its limit, by all servers: the budget looks only between rounds."""
+    """Each cell and warm-up at its limit, by all servers."""
     longest = sum(
         cell.seconds + cell.warmup_seconds
         for cell in CELLS
@@ -212,7 +200,7 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
     servers = [scripted("first"), scripted("second")]
     stopped: list[int] = []
 
-    def look(_: Comparison) -> None:
+    def look(_: Measurement) -> None:
         found = [
             process
             for process in psutil.Process().children(recursive=True)
@@ -224,26 +212,16 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
             time.sleep(0.01)
         stopped.append(len(found))
 
-    comparison = compare(
-        servers,
-        TINY[:1],
-        rounds=2,
-        budget=100,
-        logs=tmp_path,
-        progress=False,
-        resident=True,
-        save=look,
-    )
-    assert [len(o.ready_s) for o in comparison.outcomes] == [1, 1]
+    comparison = measure(servers, TINY[:1], rounds=2, budget=100, logs=tmp_path, save=look)
     assert [len(o.runs["1 stream"]) for o in comparison.outcomes] == [2, 2]
-    assert not any(outcome.failed_requests() for outcome in comparison.outcomes)
-    assert stopped == [1, 2, 2, 2]
+    assert not any(run.failed for o in comparison.outcomes for run in o.runs["1 stream"])
+    assert stopped == [2, 2, 0]  # at the end all are gone
     assert not [p for p in psutil.Process().children() if "scripted_server" in str(p.cmdline())]
 
 
 def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) -> None:
-    server = dataclasses.replace(scripted("narrow"), max_streams=1)
-    comparison = compare([server], TINY, rounds=1, budget=100, logs=tmp_path, progress=False)
+    server = dataclasses.replace(scripted("narrow"), one_stream=True)
+    comparison = measure([server], TINY, rounds=1, budget=100, logs=tmp_path)
     assert list(comparison.outcomes[0].runs) == ["1 stream"]
     assert to_markdown(comparison, FACTS).count("| narrow") == 2
 
@@ -262,7 +240,7 @@ def test_targets_are_judged_from_the_medians() -> None:
         return Outcome(scripted(name), {cell.name: [summarise([record])]})
 
     outcomes = [took("penstock", 0.5, 1.0), took("vllm", 1.0, 4.0)]
-    rows = to_markdown(Comparison(outcomes, [cell], rounds_done=1), FACTS).splitlines()
+    rows = to_markdown(Measurement(outcomes, [cell], rounds_done=1), FACTS).splitlines()
     fast = next(row for row in rows if "≥ 3 × vllm" in row)
     late = next(row for row in rows if "≤ 0.25 × vllm" in row)
     assert "4.00 ×" in fast

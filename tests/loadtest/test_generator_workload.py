@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import random
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.generator import build_parser, main
+from penstock.bench.load.arguments import add_arguments
 from penstock.bench.load.options import Length, LoadOptions, OptionError
 from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.words import WORDS
 from penstock.bench.load.workload import Workload, arrival_times
+from penstock.cli.main import main
 
 
 def prompts(count: int, **options: Any) -> list[list[str]]:
@@ -93,9 +95,9 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_flags_make_the_default_options() -> None:
-    flags = vars(build_parser().parse_args([]))
-    for extra in ("output", "no_progress", "api_key_env"):
-        flags.pop(extra)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    flags = vars(parser.parse_args([]))
     assert LoadOptions(**flags) == LoadOptions()
 
 
@@ -109,5 +111,5 @@ def test_urls() -> None:
 
 
 def test_no_server_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--url", "http://127.0.0.1:1", "--no-progress"]) == 2
+    assert main(["bench", "serve", "--url", "http://127.0.0.1:1", "--no-progress"]) == 1
     assert "127.0.0.1:1/v1/models gave no model" in capsys.readouterr().err

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.peers.library import measure as measuring
-from loadtest.peers.library.child import Child, ChildFailed
-from loadtest.peers.library.measure import Measurement, Outcome, measure
-from loadtest.peers.library.report import draw_chart, ratio, to_markdown
+from loadtest.peers.library import child
+from loadtest.peers.library.report import best_peer, draw_chart, rate, to_dict, to_markdown
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
+from loadtest.peers.peer import PeerFailed
+from loadtest.peers.rounds import Measurement, Outcome, measure
 from loadtest.peers.servers import SetupError
 from loadtest.report.readme import README, section
 from loadtest.roofline.cost import ModelCost
@@ -37,7 +37,7 @@ FACTS = {
 
 def scripted(name: str, behaviour: str = "good", *, one_stream: bool = False) -> System:
     command = [sys.executable, str(RUNNER), "m.gguf", "1", behaviour]
-    return System(name, "1", command, one_stream=one_stream, start_timeout=100)
+    return System(name=name, version="1", command=command, one_stream=one_stream, start_timeout=100)
 
 
 def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
@@ -47,8 +47,6 @@ def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
         rounds=rounds,
         budget=1000,
         logs=tmp_path,
-        save=lambda _: None,
-        roofline=False,
     )
 
 
@@ -62,10 +60,10 @@ def test_all_take_turns_and_rates_are_those_of_the_runs(tmp_path: Path) -> None:
     for outcome in measurement.outcomes:
         assert outcome.failures == []
         assert [len(runs) for runs in outcome.runs.values()] == [2, 2, 2]
-        assert outcome.rate(DECODE) == pytest.approx(10 / 0.01)
-        assert outcome.rate(STREAMS) == pytest.approx(30 / 0.02)
-        assert outcome.rate(PREFILL) == pytest.approx(100 / 0.02)
-    document = json.loads(json.dumps(measurement.to_dict()))
+        assert rate(outcome, DECODE) == pytest.approx(10 / 0.01)
+        assert rate(outcome, STREAMS) == pytest.approx(30 / 0.02)
+        assert rate(outcome, PREFILL) == pytest.approx(100 / 0.02)
+    document = json.loads(json.dumps(to_dict(measurement)))
     assert len(document["systems"]["peer"]["work"]["streams"]["runs"]) == 2
     assert children() == []
 
@@ -84,7 +82,6 @@ def test_what_is_measured_is_saved_at_once(tmp_path: Path) -> None:
         budget=1000,
         logs=tmp_path,
         save=save,
-        roofline=False,
     )
     assert counts[:4] == [1, 2, 3, 4]
 
@@ -104,7 +101,7 @@ def test_a_system_that_fails_is_named_and_the_others_run(
     good, bad = measurement.outcomes
     assert reason in bad.failures[0]
     assert len(good.runs["prefill"]) == 2
-    row = next(r for r in to_markdown(measurement, FACTS, COST).splitlines() if "| decode" in r)
+    row = next(r for r in to_markdown(measurement, FACTS).splitlines() if "| decode" in r)
     assert "failed" in row
     assert children() == []
 
@@ -117,7 +114,7 @@ def test_a_wrong_number_of_tokens_is_no_result(tmp_path: Path) -> None:
 
 
 def test_what_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "RUN_TIMEOUT", 1.0)
+    monkeypatch.setattr(child, "RUN_TIMEOUT", 1.0)
     measurement = measured(tmp_path, scripted("peer", "hangs"))
     assert "did not answer in time" in measurement.outcomes[0].failures[0]
     assert children() == []
@@ -131,11 +128,9 @@ def test_the_slow_does_it_once_and_says_so(tmp_path: Path) -> None:
         rounds=3,
         budget=1000,
         logs=tmp_path,
-        save=lambda _: None,
-        roofline=False,
     )
     assert len(measurement.outcomes[0].runs["decode"]) == 1
-    assert "1,000 ¹" in to_markdown(measurement, FACTS, COST)
+    assert "1,000 ¹" in to_markdown(measurement, FACTS)
 
 
 def test_nothing_is_begun_after_the_budget(tmp_path: Path) -> None:
@@ -145,8 +140,6 @@ def test_nothing_is_begun_after_the_budget(tmp_path: Path) -> None:
         rounds=3,
         budget=0,
         logs=tmp_path,
-        save=lambda _: None,
-        roofline=False,
     )
     assert measurement.rounds_done == 0
     assert measurement.outcomes[0].runs == {}
@@ -159,14 +152,14 @@ def test_one_stream_systems_skip_batches(tmp_path: Path) -> None:
 
 
 def test_a_paused_runner_does_nothing_until_resumed(tmp_path: Path) -> None:
-    with Child(scripted("a"), tmp_path / "log") as child:
-        child.pause()
-        with pytest.raises(ChildFailed, match="in time"):
-            child.run([[1]], 3, timeout=0.5)
+    with scripted("a").process(tmp_path / "log") as paused:
+        paused.pause()
+        with pytest.raises(PeerFailed, match="in time"):
+            paused.call([[1]], 3, timeout=0.5)
         assert [p.status() for p in children()] == [psutil.STATUS_STOPPED]
-        child.resume()
+        paused.resume()
         time.sleep(0.05)
-        child.pause()  # stopping a paused one must work as well
+        paused.pause()  # stopping a paused one must work as well
     assert children() == []
 
 
@@ -193,9 +186,9 @@ def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> No
     assert (PREFILL.limit(COST, unknown), STREAMS.limit(COST, unknown)) == (None, None)
     assert DECODE.limit(COST, unknown) == DECODE.limit(COST, LIMITS)
     outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [1, 1], None)]})
-    measurement = Measurement([outcome], [PREFILL], rounds_done=1, limits=[unknown])
-    assert "not measured" in to_markdown(measurement, FACTS, COST)
-    draw_chart(measurement, COST, tmp_path / "chart.png")
+    measurement = Measurement([outcome], [PREFILL], rounds_done=1, cost=COST, limits=[unknown])
+    assert "not measured" in to_markdown(measurement, FACTS)
+    draw_chart(measurement, tmp_path / "chart.png")
 
 
 def test_ratio_and_verdict() -> None:
@@ -203,20 +196,20 @@ def test_ratio_and_verdict() -> None:
         return Outcome(scripted(name), {"decode": [Run(1.0, [11], seconds)]})
 
     outcomes = [rated("penstock", 1.0), rated("a", 4.0), rated("b", 2.5)]
-    measurement = Measurement(outcomes, [DECODE], rounds_done=1, limits=[LIMITS])
-    assert ratio(measurement, DECODE) == pytest.approx(2.5)
-    text = to_markdown(measurement, FACTS, COST)
+    measurement = Measurement(outcomes, [DECODE], rounds_done=1, cost=COST, limits=[LIMITS])
+    assert best_peer(measurement, DECODE) == ("b", pytest.approx(2.5))
+    text = to_markdown(measurement, FACTS)
     assert "2.50 × b" in text
     row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert row.rstrip(" |").endswith("yes")
     outcomes[0].runs["decode"] = [Run(1.0, [11], 2.0)]
-    row = next(r for r in to_markdown(measurement, FACTS, COST).splitlines() if "≥ 2 ×" in r)
+    row = next(r for r in to_markdown(measurement, FACTS).splitlines() if "≥ 2 ×" in r)
     assert row.rstrip(" |").endswith("**no**")
 
 
 def test_the_chart_is_drawn_whatever_is_missing(tmp_path: Path) -> None:
-    measurement = Measurement([Outcome(scripted("penstock"))], [DECODE], limits=[LIMITS])
-    draw_chart(measurement, COST, tmp_path / "chart.png")
+    measurement = Measurement([Outcome(scripted("penstock"))], [DECODE], cost=COST, limits=[LIMITS])
+    draw_chart(measurement, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -15,104 +15,90 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 Answer = dict[str, Any]
+Run = Callable[[list[list[int]], int], Answer]
+"""Prompts and how many tokens each gets, greedily, whatever end tokens come. Times nothing but the
+library's own call."""
 
 
-class Engine(Protocol):
-    """A loaded model."""
-
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
-        """Greedy, never ended by an end token. Times nothing but the library's own call."""
-
-
-class LlamaCpp:
+def llamacpp(model: str, threads: int) -> Run:
     """By llama-cpp-python: one sequence at a time."""
+    from llama_cpp import Llama
 
-    def __init__(self, model: str, threads: int) -> None:
-        from llama_cpp import Llama
+    llama = Llama(model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
 
-        self._llama = Llama(
-            model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False
-        )
-
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
         arrivals: list[float] = []
         began = time.perf_counter()
         for ids in prompts:
-            for count, _ in enumerate(self._llama.generate(ids, temp=0.0), start=1):
+            for count, _ in enumerate(llama.generate(ids, temp=0.0), start=1):
                 arrivals.append(time.perf_counter())
                 if count == output_tokens:
                     break
+        seconds = time.perf_counter() - began
         counts = [len(arrivals) // len(prompts)] * len(prompts)
-        return _answer(began, counts, arrivals[-1] - arrivals[0])
+        return _answer(seconds, counts, arrivals[-1] - arrivals[0])
+
+    return run
 
 
-class OpenVINO:
+def openvino(model: str, threads: int) -> Run:
     """OpenVINO GenAI: its continuous batching on the GGUF file."""
+    import numpy as np
+    from openvino import Tensor
+    from openvino_genai import GenerationConfig, LLMPipeline, SchedulerConfig, TokenizedInputs
 
-    def __init__(self, model: str, threads: int) -> None:
-        from openvino_genai import LLMPipeline, SchedulerConfig
+    pipeline = LLMPipeline(
+        model, "CPU", scheduler_config=SchedulerConfig(), INFERENCE_NUM_THREADS=threads
+    )
+    config = GenerationConfig()
+    config.ignore_eos = True
+    config.do_sample = False
 
-        self._pipeline = LLMPipeline(
-            model, "CPU", scheduler_config=SchedulerConfig(), INFERENCE_NUM_THREADS=threads
-        )
-
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
-        import numpy as np
-        from openvino import Tensor
-        from openvino_genai import GenerationConfig, TokenizedInputs
-
-        config = GenerationConfig()
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
         config.max_new_tokens = output_tokens
-        config.ignore_eos = True
-        config.do_sample = False
         ids = np.array(prompts, dtype=np.int64)
         given = TokenizedInputs(Tensor(ids), Tensor(np.ones_like(ids)))
         began = time.perf_counter()
-        result = self._pipeline.generate(given, config)
-        ended = time.perf_counter()
+        result = pipeline.generate(given, config)
+        seconds = time.perf_counter() - began
         # Microseconds of each token after the first.
         decode = sum(result.perf_metrics.raw_metrics.m_durations) / 1e6
-        return _answer(began, [len(tokens) for tokens in result.tokens], decode, ended)
+        return _answer(seconds, [len(tokens) for tokens in result.tokens], decode)
+
+    return run
 
 
-class Penstock:
+def penstock(model: str, threads: int) -> Run:
     """One engine with its own processes, reached through LLM; and through AsyncLLM where the time
     of the first token is wanted."""
+    from penstock import LLM, AsyncLLM, SamplingParams
+    from penstock.config.settings import EngineConfig
+    from penstock.config.tree import replace_settings
+    from penstock.llm.launched_engine import LaunchedEngine
 
-    def __init__(self, model: str, threads: int) -> None:
-        from penstock import LLM
-        from penstock.config.settings import EngineConfig
-        from penstock.config.tree import replace_settings
-        from penstock.llm.launched_engine import LaunchedEngine
+    settings = {"model": model, "threads": threads, "max_model_len": 2048}
+    engine = LaunchedEngine(replace_settings(EngineConfig(), settings))
+    engine.wait_ready(120)
+    llm = LLM(engine_endpoint=engine.endpoint)
 
-        settings = {"model": model, "threads": threads, "max_model_len": 2048}
-        self._engine = LaunchedEngine(replace_settings(EngineConfig(), settings))
-        self._engine.wait_ready(120)
-        self._llm = LLM(engine_endpoint=self._engine.endpoint)
-
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
-        from penstock import SamplingParams
-
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
         params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
         if len(prompts) == 1:
-            return asyncio.run(self._stream(prompts[0], params))
+            return asyncio.run(stream(prompts[0], params))
         given = [{"prompt_token_ids": ids} for ids in prompts]
         began = time.perf_counter()
-        outputs = self._llm.generate(given, params, use_tqdm=False)
-        ended = time.perf_counter()
-        return _answer(began, _token_counts(outputs), None, ended)
+        outputs = llm.generate(given, params, use_tqdm=False)
+        return _answer(time.perf_counter() - began, _token_counts(outputs))
 
-    async def _stream(self, ids: list[int], params: Any) -> Answer:
-        from penstock import AsyncLLM
-
+    async def stream(ids: list[int], params: Any) -> Answer:
         count = first_count = 0
         first = now = 0.0
-        async with AsyncLLM(engine_endpoint=self._engine.endpoint) as llm:
+        async with AsyncLLM(engine_endpoint=engine.endpoint) as one:
             began = time.perf_counter()
-            async for output in llm.generate({"prompt_token_ids": ids}, params):
+            async for output in one.generate({"prompt_token_ids": ids}, params):
                 now = time.perf_counter()
                 count = len(output.outputs[0].token_ids)
                 if not first_count:
@@ -120,102 +106,89 @@ class Penstock:
         decode = None
         if count > first_count:  # the first may come with its successor
             decode = (now - first) * (count - 1) / (count - first_count)
-        return _answer(began, [count], decode, now)
+        return _answer(now - began, [count], decode)
+
+    return run
 
 
-class Transformers:
+def transformers(model: str, threads: int) -> Run:
     """generate() on one batch, in bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria
 
-    def __init__(self, model: str, threads: int) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
+    torch.set_num_threads(threads)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+    loaded.generation_config.eos_token_id = None
 
-        torch.set_num_threads(threads)
-        self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-        self._model.eval()
+    class Watch(StoppingCriteria):
+        """Called after each token; stops nothing."""
 
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
-        import torch
-        from transformers import GenerationConfig, StoppingCriteria
+        def __init__(self) -> None:
+            self.arrivals: list[float] = []
 
-        arrivals: list[float] = []
+        def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+            self.arrivals.append(time.perf_counter())
+            return torch.zeros(len(input_ids), dtype=torch.bool)
 
-        class Watch(StoppingCriteria):
-            """Called after each token; stops nothing."""
-
-            def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-                arrivals.append(time.perf_counter())
-                return torch.zeros(len(input_ids), dtype=torch.bool)
-
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
         ids = torch.tensor(prompts)
         config = GenerationConfig(
             max_new_tokens=output_tokens, do_sample=False, eos_token_id=None, pad_token_id=0
         )
-        self._model.generation_config.eos_token_id = None
+        watch = Watch()
         began = time.perf_counter()
-        result = self._model.generate(
+        result = loaded.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             generation_config=config,
-            stopping_criteria=[Watch()],
+            stopping_criteria=[watch],
         )
-        ended = time.perf_counter()
+        seconds = time.perf_counter() - began
         counts = [result.shape[1] - ids.shape[1]] * len(prompts)
-        return _answer(began, counts, arrivals[-1] - arrivals[0], ended)
+        return _answer(seconds, counts, watch.arrivals[-1] - watch.arrivals[0])
+
+    return run
 
 
-class VLLM:
+def vllm(model: str, threads: int) -> Run:
     """vLLM on the CPU, in bfloat16."""
+    from vllm import LLM, SamplingParams
 
-    def __init__(self, model: str, threads: int) -> None:
-        from vllm import LLM
+    llm = LLM(
+        model,
+        dtype="bfloat16",
+        max_model_len=2048,
+        max_num_seqs=256,
+        disable_log_stats=False,  # which is what keeps the time of the first token
+    )
 
-        self._llm = LLM(
-            model,
-            dtype="bfloat16",
-            max_model_len=2048,
-            max_num_seqs=256,
-            disable_log_stats=False,  # which is what keeps the time of the first token
-        )
-
-    def run(self, prompts: list[list[int]], output_tokens: int) -> Answer:
-        from vllm import SamplingParams
-
-        params = SamplingParams(
-            temperature=0.0, max_tokens=output_tokens, ignore_eos=True, detokenize=True
-        )
+    def run(prompts: list[list[int]], output_tokens: int) -> Answer:
+        params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
         given = [{"prompt_token_ids": ids} for ids in prompts]
         began = time.perf_counter()
-        outputs = self._llm.generate(given, params, use_tqdm=False)
-        ended = time.perf_counter()
+        outputs = llm.generate(given, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
         metrics = outputs[0].metrics
         decode = metrics.last_token_ts - metrics.first_token_ts
-        return _answer(began, _token_counts(outputs), decode, ended)
+        return _answer(seconds, _token_counts(outputs), decode)
+
+    return run
 
 
 def _token_counts(outputs: list[Any]) -> list[int]:
     return [len(output.outputs[0].token_ids) for output in outputs]
 
 
-def _answer(
-    began: float, counts: list[int], decode: float | None, ended: float | None = None
-) -> Answer:
+def _answer(seconds: float, counts: list[int], decode: float | None = None) -> Answer:
     """decode: seconds from the first token to the last; told where there is one prompt only."""
-    seconds = (time.perf_counter() if ended is None else ended) - began
     only = len(counts) == 1
     return {"seconds": seconds, "output_tokens": counts, "decode_s": decode if only else None}
 
 
-LIBRARIES: dict[str, Callable[[str, int], Engine]] = {
-    "llamacpp": LlamaCpp,
-    "openvino": OpenVINO,
-    "penstock": Penstock,
-    "transformers": Transformers,
-    "vllm": VLLM,
-}
+LIBRARIES = {each.__name__: each for each in (llamacpp, openvino, penstock, transformers, vllm)}
 
 
-def serve(load: Callable[[str, int], Engine], model: str, threads: int) -> int:
+def serve(load: Callable[[str, int], Run], model: str, threads: int) -> int:
     """Until the end of the input. Exit status: 0; 1 where the model can't be loaded."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -224,7 +197,7 @@ def serve(load: Callable[[str, int], Engine], model: str, threads: int) -> int:
         answers.write(json.dumps(value) + "\n")
 
     try:
-        engine = load(model, threads)
+        run = load(model, threads)
     except Exception as error:
         traceback.print_exc()
         answer({"error": f"can't load: {type(error).__name__}: {error}"})
@@ -233,7 +206,7 @@ def serve(load: Callable[[str, int], Engine], model: str, threads: int) -> int:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            answer(engine.run(asked["prompts"], asked["output_tokens"]))
+            answer(run(asked["prompts"], asked["output_tokens"]))
         except Exception as error:
             traceback.print_exc()
             answer({"error": f"{type(error).__name__}: {error}"})

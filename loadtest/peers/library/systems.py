@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.peers.library.work import Work
+from loadtest.peers.library.child import Child
+from loadtest.peers.peer import Peer
 from loadtest.peers.servers import (
     SetupError,
     bf16_folder,
@@ -22,19 +23,9 @@ _RUNNER = Path(__file__).with_name("runner.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
-@dataclass(frozen=True)
-class System:
-    name: str
-    version: str
-    command: list[str]  # the whole command line of its runner
-    note: str = ""
-    one_stream: bool = False  # it decodes one sequence at a time
-    pausable: bool = True  # its processes bear being stopped while another system computes
-    environment: dict[str, str] = field(default_factory=dict)  # beside this process's
-    start_timeout: float = 300.0
-
-    def does(self, work: Work) -> bool:
-        return not self.one_stream or work.streams == 1 or work.figure == "prefill"
+class System(Peer):
+    def process(self, log: Path) -> Child:
+        return Child(self, log)
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,7 @@ def make_system(name: str, model: Path) -> System:
         return System(
             name=name,
             version=f"penstock {version_of('penstock') or 'unknown'}",
-            command=_command(sys.executable, name, model),
+            command=_command([sys.executable], name, model),
             note="the GGUF file; LLM over its own engine core and worker processes",
             # Its processes would take a stop for the others' death; while idle they don't compute.
             pausable=False,
@@ -82,13 +73,14 @@ def make_system(name: str, model: Path) -> System:
     return System(
         name=name,
         version=version_in(home, recipe.distribution),
-        command=_command(python, name, bf16_folder(model) if recipe.bf16 else model),
+        # Without the folders of this repository: PYTHONPATH may name them.
+        command=_command([str(python), "-E"], name, bf16_folder(model) if recipe.bf16 else model),
         note=recipe.note,
         one_stream=recipe.one_stream,
         environment=environment | (_OFFLINE if recipe.bf16 else {}),
     )
 
 
-def _command(python: Path | str, library: str, model: Path) -> list[str]:
+def _command(python: list[str], library: str, model: Path) -> list[str]:
     threads = max(int(usable_cores()), 1)
-    return [str(python), str(_RUNNER), library, str(model), str(threads)]
+    return [*python, str(_RUNNER), library, str(model), str(threads)]

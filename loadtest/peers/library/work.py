@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
+from loadtest.peers.peer import Workload
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
 
@@ -27,7 +28,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Workload):
     """`streams` prompts in one call."""
 
     name: str
@@ -46,8 +47,14 @@ class Work:
         count = self.streams if streams is None else streams
         return [rng.choices(_TOKEN_IDS, k=self.input_tokens) for _ in range(count)]
 
+    @property
+    def at_once(self) -> bool:
+        return self.streams > 1 and self.figure != "prefill"
+
+    def too_slow(self, run: Run) -> bool:
+        return run.seconds > self.patience
+
     def fault(self, run: Run) -> str | None:
-        """What is wrong with the run; None for a good one."""
         if run.output_tokens != [self.output_tokens] * self.streams:
             counts = sorted(set(run.output_tokens))
             return (
@@ -80,9 +87,6 @@ class Work:
     def _counted(self) -> int:
         counted = self.input_tokens if self.figure == "prefill" else self.output_tokens
         return self.streams * counted
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 WORK = (
