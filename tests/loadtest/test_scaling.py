@@ -14,6 +14,7 @@ from loadtest.report.readme import README, section
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_small_points_of_the_real_model(tmp_path: Path) -> None:
     try:
         importlib.import_module("penstock_kernels.cpu.library").load()
