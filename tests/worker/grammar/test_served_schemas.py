@@ -124,6 +124,34 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [{"kind": "x", "b": 1}, {"kind": "y", "c": 1}, {"kind": "z"}],
         [{"kind": "x"}, {"kind": "y", "b": 1}],
     ),
+    "ifs on a property that may be absent": (
+        OPEN
+        | {
+            "properties": {"kind": {"type": "string"}, "b": {}, "c": {}},
+            "allOf": [
+                {"if": {"properties": {"kind": {"const": "x"}}}, "then": {"required": ["b"]}},
+                {"if": {"properties": {"kind": {"const": "y"}}}, "then": {"required": ["c"]}},
+            ],
+        },
+        [{"kind": "x", "b": 1}, {"kind": "y", "c": 1}, {"kind": "z"}, {"b": 1, "c": 1}],
+        [{"kind": "x"}, {"kind": "y", "b": 1}, {}, {"b": 1}],
+    ),
+    "ifs that may hold together": (
+        ABC
+        | {
+            "allOf": [
+                {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+                {"if": {"required": ["b"]}, "then": {"required": ["c"]}},
+            ]
+        },
+        [{}, {"c": 1}, {"b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}],
+        [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],
+    ),
+    "true is not 1": (
+        {"oneOf": [{"enum": [1, "a"]}, {"enum": [True, "a"]}]},
+        [1, True],
+        ["a", False, 0],
+    ),
     "a property that needs another": (
         ABC | {"dependentRequired": {"a": ["b"], "b": ["c"]}},
         [{"a": 1, "b": 1, "c": 1}, {"b": 1, "c": 1}, {"c": 1}, {}],
@@ -297,6 +325,31 @@ def test_what_is_refused_says_where_and_why(words: str) -> None:
         Served(REFUSED[words])
     assert words in str(refused.value)
     assert "coerce_one_of" not in str(refused.value)
+
+
+def test_many_conditions_on_one_property_are_one_choice() -> None:
+    """Each by itself would double the ways to go on."""
+    kinds = [f"k{at}" for at in range(40)]
+    served = Served(
+        OPEN
+        | {
+            "properties": {"kind": {"enum": kinds}} | {f"p{at}": {} for at in range(40)},
+            "required": ["kind"],
+            "allOf": [
+                {"if": kind_is(kind), "then": {"required": [f"p{at}"]}}
+                for at, kind in enumerate(kinds)
+            ],
+        }
+    )
+    assert served.admits({"kind": "k17", "p17": 1})
+    assert not served.admits({"kind": "k17", "p18": 1})
+
+
+def test_optional_properties_are_counted_wherever_they_are_listed() -> None:
+    """The library would give up in the middle of an output."""
+    halves = [{"properties": {f"{half}{at}": {} for at in range(130)}} for half in "ab"]
+    with pytest.raises(GrammarError, match="260 optional properties; at most 240"):
+        Served({"type": "object", "allOf": halves})
 
 
 def test_a_name_in_other_letters_is_no_other_name() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Schema = dict[str, Any] | bool
@@ -74,29 +74,21 @@ def inner(node: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def any_of(options: list[Schema]) -> Schema:
-    """At least one of them."""
-    options = [option for option in options if option is not False]
-    if not options:
-        return False
-    if any(option is True or option == {} for option in options):
-        return True
-    return options[0] if len(options) == 1 else {"anyOf": options}
+def together(node: dict[str, Any], definitions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The node, and all schemas that hold wherever it does.
 
-
-def all_of(parts: list[Schema]) -> Schema:
-    """All of them."""
-    parts = [part for part in parts if part is not True and part != {}]
-    if not parts:
-        return True
-    if any(part is False for part in parts):
-        return False
-    return parts[0] if len(parts) == 1 else {"allOf": parts}
-
-
-def part_of_object(**keywords: Any) -> dict[str, Any]:
-    """An object of which more is said elsewhere: it says of itself that it is open."""
-    return {"type": "object", **keywords, "additionalProperties": True}
+    definitions: by name, what references refer to.
+    """
+    seen: set[int] = set()
+    stack: list[Any] = [node]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            stack += each.get("allOf", ())
+            if "$ref" in each:
+                stack.append(definitions.get(each["$ref"].rpartition("/")[2]))
 
 
 def changed(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:

@@ -10,14 +10,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import (
-    TYPES,
-    Schema,
-    all_of,
-    any_of,
-    part_of_object,
-)
+from penstock_worker.grammar_text.schemas.keywords import TYPES, Schema
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
 from penstock_worker.grammar_text.schemas.other_texts import all_but
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of

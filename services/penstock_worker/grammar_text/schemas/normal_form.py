@@ -41,6 +41,7 @@ def normalised(raw: dict[str, Any], draft: int) -> dict[str, Any]:
             node[name] = int(value)
     _items(node, draft)
     _not_not(node, draft)
+    _conditionals(node, draft)
     if node.get("format") not in FORMATS:
         node.pop("format", None)
     if node.get("uniqueItems") is False:
@@ -96,6 +97,32 @@ def _not_not(node: dict[str, Any], draft: int) -> None:
     if [name for name in once if keywords.is_constraint(name, draft)] == ["not"]:
         del node["not"]
         node["allOf"] = [*node.get("allOf", ()), once["not"]]
+
+
+CONDITIONALS = "conditionals"
+_CONDITIONAL = ("if", "then", "else")
+
+
+def _conditionals(node: dict[str, Any], draft: int) -> None:
+    """All conditions of a schema and of the parts of its allOf, by place, to be seen together."""
+    found: dict[str, dict[str, Any]] = {}
+    own = {name: node.pop(name) for name in _CONDITIONAL if name in node}
+    if "if" in own:
+        found[""] = own
+    rest = []
+    for at, part in enumerate(node.get("allOf", ())):
+        if isinstance(part, dict) and "if" in part:
+            said = {name for name in part if keywords.is_constraint(name, draft)}
+            if said <= set(_CONDITIONAL):
+                found[f"/allOf/{at}"] = {name: part[name] for name in said}
+                continue
+        rest.append(part)
+    if found:
+        node[CONDITIONALS] = found
+    if rest:
+        node["allOf"] = rest
+    else:
+        node.pop("allOf", None)
 
 
 def _references(node: dict[str, Any]) -> None:

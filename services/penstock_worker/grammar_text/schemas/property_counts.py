@@ -11,8 +11,9 @@ from itertools import combinations
 from math import comb
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import Schema, any_of, part_of_object
+from penstock_worker.grammar_text.schemas.keywords import Schema
 
 MAX_WAYS = 64
 

@@ -12,8 +12,9 @@ from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features import FEATURES, Context
 from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.negation import Negation
-from penstock_worker.grammar_text.schemas.normal_form import normalised
+from penstock_worker.grammar_text.schemas.normal_form import CONDITIONALS, normalised
 from penstock_worker.grammar_text.schemas.references import References
+from penstock_worker.grammar_text.schemas.values import same
 
 _DEFINITIONS = "#/$defs/"
 
@@ -90,6 +91,12 @@ class _Rewriter:
             return [self._schema(each, base, f"{place}/{at}") for at, each in enumerate(value)]
         if name in keywords.MAPS:
             return {key: self._schema(each, base, f"{place}/{key}") for key, each in value.items()}
+        if name == CONDITIONALS:
+            at = place.removesuffix(f"/{name}")
+            return [
+                {key: self._schema(each, base, f"{at}{part}/{key}") for key, each in said.items()}
+                for part, said in value.items()
+            ]
         if name == "dependencies":
             return {
                 key: each if isinstance(each, list) else self._schema(each, base, f"{place}/{key}")
@@ -139,7 +146,7 @@ _ABOUT_REST = (
 def _independent(said: dict[str, Any], *nodes: dict[str, Any]) -> bool:
     """Whether its keywords can stand beside the others."""
     for node in nodes:
-        if any(node[name] != said[name] for name in said.keys() & node.keys()):
+        if not all(same(node[name], said[name]) for name in said.keys() & node.keys()):
             return False
         if any(said.keys() & group and node.keys() & group for group in _ABOUT_REST):
             return False

@@ -9,7 +9,7 @@ from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import changed, inner
+from penstock_worker.grammar_text.schemas.keywords import changed, inner, together
 from penstock_worker.grammar_text.schemas.property_counts import counted
 from penstock_worker.grammar_text.schemas.rewriter import rewritten
 
@@ -50,7 +50,7 @@ def _served(
         raise GrammarError("no output can follow this schema: it is false, or comes to that")
     try:
         made = changed(closed({} if made is True else made), counted)
-        made = changed(made, _checked)
+        _check_optional(made)
     except Unservable as error:
         raise GrammarError(str(error)) from None
     options: dict[str, Any] = {"whitespace_pattern": whitespace(made)}
@@ -59,16 +59,27 @@ def _served(
     return made | {"x-guidance": options}
 
 
-def _checked(node: dict[str, Any]) -> dict[str, Any]:
-    """Raises Unservable for an object with too many optional properties."""
-    properties, required = node.get("properties", {}), node.get("required", ())
-    count = len(properties.keys() - set(required))
-    if count > MAX_OPTIONAL:
-        raise Unservable(
-            f"an object has {count} optional properties; at most {MAX_OPTIONAL} are allowed (any "
-            "number may be required)"
-        )
-    return node
+def _check_optional(schema: dict[str, Any]) -> None:
+    """Raises Unservable for an object with too many optional properties, listed in one place or
+    several."""
+    definitions = schema.get("$defs", {})
+
+    def has_too_many(node: dict[str, Any]) -> bool:
+        optional: set[str] = set()
+        required: set[str] = set()
+        for part in together(node, definitions):
+            optional |= {
+                name for name, each in part.get("properties", {}).items() if each is not False
+            }
+            required |= set(part.get("required", ()))
+        if len(optional - required) > MAX_OPTIONAL:
+            raise Unservable(
+                f"an object has {len(optional - required)} optional properties; at most "
+                f"{MAX_OPTIONAL} are allowed (any number may be required)"
+            )
+        return False
+
+    _any(schema, has_too_many)
 
 
 def _without_formats(schema: Any) -> Any:

@@ -18,6 +18,11 @@ def identity(value: Any) -> Any:
     return ("object", frozenset((name, identity(each)) for name, each in value.items()))
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether they are equal. To Python True is 1."""
+    return bool(identity(one) == identity(other))
+
+
 def type_of(value: Any) -> str:
     """One of keywords.TYPES."""
     if value is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
-from penstock_worker.grammar_text.schemas.keywords import Schema, any_of
+from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.values import same
 
 MAX_ITEMS = 16
 
@@ -19,7 +21,7 @@ class Contains(Feature):
         if "contains" not in node or "array" not in context.kinds(within):
             return []
         wanted, least, most = node["contains"], node.get("minContains", 1), node.get("maxContains")
-        if wanted is True or wanted == {} or wanted == node.get("items"):
+        if wanted is True or wanted == {} or same(wanted, node.get("items")):
             options: list[Schema] = [_of_length(least, most)]
             if "prefixItems" in node and wanted not in (True, {}):
                 raise Unservable("contains is not supported beside prefixItems of other schemas")

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
-from penstock_worker.grammar_text.schemas.keywords import Schema, all_of, any_of, part_of_object
+from penstock_worker.grammar_text.schemas.keywords import Schema
 
 MAX_NAMES = 8
 """Properties that need something: each doubles the ways to go on."""

@@ -67,9 +67,7 @@ _OF_FEATURES = frozenset(
     [
         "not",
         "oneOf",
-        "if",
-        "then",
-        "else",
+        "conditionals",
         "dependencies",
         "dependentRequired",
         "dependentSchemas",

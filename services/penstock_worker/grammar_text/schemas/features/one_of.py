@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import all_of, any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
-from penstock_worker.grammar_text.schemas.keywords import Schema, all_of, any_of
+from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
+from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
-from penstock_worker.grammar_text.schemas.keywords import Schema, any_of
+from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 MAX_VALUES = 4
