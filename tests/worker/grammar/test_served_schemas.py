@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
@@ -91,6 +92,20 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         {"type": ["string", "number", "boolean"], "not": {"enum": ["a", "ab", "", 3, -1, True]}},
         ["b", "aa", "abc", "\n", 2, 3.5, -7, False],
         ["a", "ab", "", 3, -1, True, 3.0],
+    ),
+    "not a long value": (
+        {"type": "string", "not": {"enum": ["a" * 120, '日本 🙂\\"', "x"]}},
+        ["a" * 119, "a" * 121, "a" * 119 + "b", "日本", "日本 🙂", "", "xx", "\n"],
+        ["a" * 120, '日本 🙂\\"', "x"],
+    ),
+    "beside a reference, as draft 7 has it": (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"n": {"type": "integer"}},
+            "oneOf": [{"$ref": "#/definitions/n", "maximum": 3}, {"type": "null"}],
+        },
+        [1, 9, None],
+        ["a"],
     ),
     "not both properties": (
         ABC | {"not": {"required": ["a", "b"]}},
@@ -359,6 +374,29 @@ def test_a_name_in_other_letters_is_no_other_name() -> None:
     assert not Served({"type": "object"} | schema).accepts('{"\\u0061": 1}')
     ruled_out = OPEN | {"properties": {"a": {}, "b": {}}, "not": {"required": ["a"]}}
     assert not Served(ruled_out).accepts('{"\\u0061": 1}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fit", "unfit"),
+    [
+        ('^[^"]*$', ["", "a\\b", "\n", "é🙂"], ['"', 'a"b']),
+        (r"^[^\\]$", ['"', "a"], ["\\"]),
+        (r'^[^\\"/]+$', ["ab"], ['a"', "a\\", "a/"]),
+        (r"^[^]a]$", ["b", '"'], ["]", "a"]),
+        (r"^\[[^ -~]\]$", ["[é]", "[\n]"], ['["]', "[\\]"]),
+        ("^[^a-z][^b]$", ['"a', "1\\"], ["aa", "1b"]),
+    ],
+)
+def test_a_class_admits_what_it_excludes_in_no_disguise(
+    pattern: str, fit: list[str], unfit: list[str]
+) -> None:
+    """The library takes an escaped quotation mark for a member of `[^"]`."""
+    text = Served({"type": "string", "pattern": pattern})
+    name = Served({"patternProperties": {pattern: {}}, "additionalProperties": False})
+    for value in (*fit, *unfit):
+        assert bool(re.search(pattern, value)) == (value in fit)
+        assert text.admits(value) == (value in fit), value
+        assert name.admits({value: 1}) == (value in fit), value
 
 
 @pytest.mark.parametrize("kind", ["oneOf", "anyOf"])

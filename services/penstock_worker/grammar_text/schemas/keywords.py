@@ -19,7 +19,7 @@ SINGLE = (
 )
 
 _SINCE = {
-    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("contains", "propertyNames"), 6),
     **dict.fromkeys(("if", "then", "else"), 7),
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 8),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$recursiveRef"), 8),
@@ -28,7 +28,7 @@ _SINCE = {
 """8 is 2019-09, 9 is 2020-12."""
 _ALWAYS = frozenset(
     (
-        *("$ref", "type", "enum", "anyOf", "allOf", "oneOf", "not", "dependencies"),
+        *("$ref", "type", "const", "enum", "anyOf", "allOf", "oneOf", "not", "dependencies"),
         *("properties", "required", "additionalProperties", "patternProperties"),
         *("minProperties", "maxProperties"),
         *("items", "additionalItems", "minItems", "maxItems", "uniqueItems"),
@@ -36,6 +36,7 @@ _ALWAYS = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     )
 )
+"""`const` is of draft 6; nobody who writes it in an older one means that anything will do."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 

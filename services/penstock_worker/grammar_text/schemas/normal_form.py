@@ -34,6 +34,8 @@ def normalised(raw: dict[str, Any], draft: int) -> dict[str, Any]:
     Raises Unservable.
     """
     node = {name: raw[name] for name in raw if keywords.is_constraint(name, draft)}
+    if draft <= 7 and "$ref" in node:  # Until then nothing counts beside it.
+        node = {"$ref": node["$ref"]}
     _exclusive_bounds(node)
     for name, value in node.items():
         _check(name, value)

@@ -6,17 +6,29 @@ from collections.abc import Iterable
 
 from penstock_worker.grammar_text.schemas.errors import Unservable
 
-MAX_CHARACTERS = 8192
-"""Of the texts together."""
+MAX_CHARACTERS = 16_384
+"""Of the expression."""
 _ANY = "(?s:.)"
 
 
 def all_but(texts: Iterable[str]) -> str:
-    """In the dialect of `pattern`, anchored. Raises Unservable where they are too long."""
-    texts = list(texts)
-    if sum(map(len, texts)) > MAX_CHARACTERS or any(len(text) > 200 for text in texts):
-        raise Unservable("the values that are ruled out are too long")
-    return f"^(?:{_all_but(texts)})$"
+    """In the dialect of `pattern`, anchored. Raises Unservable where it would be too long.
+
+    A text is another where it ends within one of them, or goes on as none of them does.
+    """
+    whole = set(texts)
+    following: dict[str, set[str]] = {"": set()}
+    for text in whole:
+        for end, character in enumerate(text):
+            following.setdefault(text[:end], set()).add(character)
+            following.setdefault(text[: end + 1], set())
+    options, size = [], 0
+    for begin, characters in following.items():
+        options.append(literal(begin) + _going_on(sorted(characters), begin not in whole))
+        size += len(options[-1])
+        if size > MAX_CHARACTERS:
+            raise Unservable("the values that are ruled out are too long")
+    return f"^(?:{'|'.join(options)})$"
 
 
 def literal(text: str) -> str:
@@ -24,18 +36,10 @@ def literal(text: str) -> str:
     return "".join(map(_character, text))
 
 
-def _all_but(texts: list[str]) -> str:
-    by_first: dict[str, list[str]] = {}
-    for text in texts:
-        if text:
-            by_first.setdefault(text[0], []).append(text[1:])
-    options = [] if "" in texts else [""]
-    if by_first:
-        options.append(f"[^{''.join(map(_character, by_first))}]{_ANY}*")
-    else:
-        options.append(f"{_ANY}+")
-    options += [f"{_character(first)}(?:{_all_but(rest)})" for first, rest in by_first.items()]
-    return "|".join(options)
+def _going_on(characters: list[str], may_end: bool) -> str:
+    """Nothing, if it may end, or anything that begins with another character."""
+    first = f"[^{''.join(map(_character, characters))}]" if characters else _ANY
+    return f"(?:{first}{_ANY}*)?" if may_end else f"{first}{_ANY}*"
 
 
 def _character(character: str) -> str:

@@ -10,6 +10,7 @@ from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.schemas.depth import whitespace
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.keywords import changed, inner, together
+from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
 from penstock_worker.grammar_text.schemas.property_counts import counted
 from penstock_worker.grammar_text.schemas.rewriter import rewritten
 
@@ -50,6 +51,7 @@ def _served(
         raise GrammarError("no output can follow this schema: it is false, or comes to that")
     try:
         made = changed(closed({} if made is True else made), counted)
+        made = changed(made, with_careful_patterns)
         _check_optional(made)
     except Unservable as error:
         raise GrammarError(str(error)) from None
