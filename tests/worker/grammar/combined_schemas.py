@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 NAMES = ("a", "b", "c", "d")
-VALUES: tuple[Any, ...] = (None, True, False, 0, 1, 2, 2.5, -3, "", "x", "xy", "\"", [], ["x"], {})
+VALUES: tuple[Any, ...] = (None, True, False, 0, 1, 2, 2.5, -3, "", "x", "xy", '"', [], ["x"], {})
 
 
 def leaves() -> st.SearchStrategy[Any]:

@@ -82,6 +82,11 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [{"a": 1}, {"b": 1, "c": 2}],
         [{"a": 1, "b": 1}, {"c": 1}],
     ),
+    "one of two properties, of whatever": (
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1, "b": 1}, {}, 1, None, []],
+    ),
     "one of three": (
         ABC | {"oneOf": [{"required": [name]} for name in "abc"]},
         [{"a": 1}, {"b": 1}, {"c": 1}],
@@ -358,6 +363,16 @@ def test_many_conditions_on_one_property_are_one_choice() -> None:
     )
     assert served.admits({"kind": "k17", "p17": 1})
     assert not served.admits({"kind": "k17", "p18": 1})
+
+
+def test_many_branches_are_told_apart() -> None:
+    branches = [
+        {"properties": {"kind": {"const": at}, f"p{at}": {}}, "required": ["kind", f"p{at}"]}
+        for at in range(250)
+    ]
+    served = Served({"oneOf": branches})
+    assert served.admits({"kind": 17, "p17": 1})
+    assert not served.admits({"kind": 17, "p18": 1})
 
 
 def test_optional_properties_are_counted_wherever_they_are_listed() -> None:

@@ -37,6 +37,15 @@ _ALWAYS = frozenset(
     )
 )
 """`const` is of draft 6; nobody who writes it in an older one means that anything will do."""
+ABOUT = {
+    **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
+    **dict.fromkeys(("patternProperties", "minProperties", "maxProperties"), "object"),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), "array"),
+    **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), "number"),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), "number"),
+}
+"""The type that a keyword speaks of. To documents of other types it says nothing."""
 _DRAFTS = {"04": 4, "06": 6, "07": 7, "2019-09": 8, "2020-12": 9}
 NEWEST = 9
 

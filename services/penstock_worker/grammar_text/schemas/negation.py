@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.keywords import TYPES, Schema
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, TYPES, Schema
 from penstock_worker.grammar_text.schemas.kinds import kinds_of
 from penstock_worker.grammar_text.schemas.other_texts import all_but
 from penstock_worker.grammar_text.schemas.values import identity, listed, type_of
@@ -27,13 +27,6 @@ _HANDLED = frozenset(
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties"),
     )
 )
-_OF_TYPE = {
-    **dict.fromkeys(("multipleOf",), "number"),
-    **dict.fromkeys(("pattern", "format"), "string"),
-    **dict.fromkeys(("items", "additionalItems", "prefixItems"), "array"),
-    **dict.fromkeys(("additionalProperties", "patternProperties", "maxProperties"), "object"),
-}
-"""Of what can't be negated: the type that it speaks of."""
 
 
 class Negation:
@@ -66,8 +59,7 @@ class Negation:
         if "oneOf" in schema:
             raise Unservable("what fails 'oneOf' can't be described")
         for name in schema.keys() - _HANDLED:
-            kind = _OF_TYPE.get(name)
-            if kind in kinds and not _says_nothing(name, schema[name]) and not lax:
+            if ABOUT.get(name) in kinds and not _says_nothing(name, schema[name]) and not lax:
                 raise Unservable(f"what fails {name!r} can't be described")
         return any_of(options)
 

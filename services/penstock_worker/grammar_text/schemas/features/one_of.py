@@ -7,7 +7,7 @@ from typing import Any
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
 from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
-from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, Schema
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
 
@@ -19,6 +19,12 @@ class OneOf(Feature):
         constants = _constants(branches)
         if constants is not None:
             return [{"enum": constants} if constants else False]
+        kinds = _kinds(branches, within, context)
+        if kinds < context.kinds(within):
+            if not kinds:
+                return [False]
+            typed = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
+            return [typed, *self.instead(node | typed, context)]
         overlapping = _overlaps(branches, within, context)
         if context.leave_one_of and any(overlapping):
             return [{"oneOf": branches}]
@@ -70,9 +76,55 @@ def _constants(branches: list[Any]) -> list[Any] | None:
     return [value for count, value in found.values() if count == 1]
 
 
+def _kinds(branches: list[Any], within: dict[str, Any], context: Context) -> frozenset[str]:
+    """The types of which a document can follow one branch only. Two that say nothing of a type
+    both admit all of it."""
+    return frozenset(
+        kind
+        for kind in context.kinds(within)
+        if sum(_says_nothing(context.resolved(branch), kind) for branch in branches) < 2
+    )
+
+
+def _says_nothing(branch: Any, kind: str) -> bool:
+    if not isinstance(branch, dict):
+        return branch is True
+    return all(ABOUT.get(name, kind) != kind for name in branch)
+
+
+def _discriminated(branches: list[Any], within: dict[str, Any], context: Context) -> bool:
+    """Whether each has values of its own for a required property."""
+    if context.kinds(within) != {"object"}:
+        within = {}
+    objects = [context.resolved(branch) for branch in branches]
+    if not all(isinstance(each, dict) for each in objects):
+        return False
+    if not within and any(context.kinds(each) != {"object"} for each in objects):
+        return False
+    first = objects[0].get("properties", {})
+    return any(_tells_apart(name, objects, within) for name in first)
+
+
+def _tells_apart(name: str, objects: list[dict[str, Any]], within: dict[str, Any]) -> bool:
+    seen: set[Any] = set()
+    for each in objects:
+        if name not in (*each.get("required", ()), *within.get("required", ())):
+            return False
+        values = listed(each.get("properties", {}).get(name))
+        if values is None:
+            return False
+        known = set(map(identity, values))
+        if known & seen:
+            return False
+        seen |= known
+    return True
+
+
 def _overlaps(branches: list[Any], within: dict[str, Any], context: Context) -> list[list[int]]:
     """For each branch those that may hold with it."""
     found: list[list[int]] = [[] for _ in branches]
+    if _discriminated(branches, within, context):
+        return found
     for at, branch in enumerate(branches):
         for other in range(at + 1, len(branches)):
             one, two = branch, branches[other]
