@@ -151,6 +151,8 @@ def _may_be_closed(node: dict[str, Any], definitions: dict[str, Any]) -> bool:
     properties = node.get("properties")
     if not isinstance(properties, dict):
         return False
+    if properties and all(each is False for each in properties.values()):
+        return False  # It says what is not to be there.
     if "additionalProperties" in node or "patternProperties" in node:
         return False
     least = node.get("minProperties", 0)

@@ -268,6 +268,25 @@ SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [[1, 2, 3, 4]],
         [[1, 2, 4, 3]],
     ),
+    "only a property that can't be": (
+        {"type": "object", "properties": {"a": {"not": {}}}},
+        [{"b": 1}, {}],
+        [{"a": 1}],
+    ),
+    "an id beside a reference, as draft 7 has it": (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$id": "http://example.com/base/",
+            "definitions": {
+                "near": {"$id": "name.json", "type": "string"},
+                "far": {"$id": "http://example.com/other/name.json", "type": "number"},
+            },
+            "items": {"$id": "http://example.com/other/", "$ref": "name.json"},
+            "type": "array",
+        },
+        [["a"]],
+        [[1]],
+    ),
     "an optional property that can't be": (
         OPEN | {"properties": {"a": False, "b": {}}},
         [{"b": 1}, {"x": 1}],
@@ -335,6 +354,11 @@ REFUSED = {
     "a schema must be an object or a boolean": {"properties": {"a": 5}},
     "$ref is '#/nope', which the schema itself doesn't hold": {"$ref": "#/nope"},
     "refers to itself": {"not": {"$ref": "#"}},
+    "unevaluatedProperties is supported only where nothing else": {
+        "if": {"required": ["a"]},
+        "then": {"properties": {"a": {}}},
+        "unevaluatedProperties": False,
+    },
     "$dynamicRef is not supported": {"$dynamicRef": "#x"},
 }
 

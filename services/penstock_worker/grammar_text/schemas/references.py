@@ -16,6 +16,7 @@ class References:
 
     def __init__(self, document: Any, draft: int) -> None:
         self._id = "id" if draft <= 4 else "$id"
+        self._alone = draft <= 7  # Until then nothing counts beside a $ref, no id either.
         self._by_uri: dict[str, Any] = {"": document}
         self._bases: dict[int, str] = {}
         self._index(document)
@@ -36,7 +37,7 @@ class References:
 
     def _within(self, node: dict[str, Any], base: str) -> str:
         name = node.get(self._id)
-        if not isinstance(name, str):
+        if not isinstance(name, str) or (self._alone and "$ref" in node):
             return base
         if name.startswith("#"):  # Until draft 7, a name for the place.
             self._by_uri.setdefault(base + name, node)

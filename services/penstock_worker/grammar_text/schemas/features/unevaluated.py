@@ -9,7 +9,17 @@ from penstock_worker.grammar_text.schemas.features.interface import Context, Fea
 from penstock_worker.grammar_text.schemas.keywords import Schema
 
 _COMBINING = frozenset(
-    ["allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependencies", "dependentSchemas", "contains"]
+    [
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "conditionals",
+        "$ref",
+        "dependencies",
+        "dependentSchemas",
+        "contains",
+    ]
 )
 
 
@@ -26,9 +36,7 @@ class Unevaluated(Feature):
             if rest is True or rest == {} or plain in node:
                 continue
             if _COMBINING & node.keys():
-                raise Unservable(
-                    f"{keyword} is supported only without {', '.join(sorted(_COMBINING))}"
-                )
+                raise Unservable(f"{keyword} is supported only where nothing else evaluates any")
             parts: dict[str, Any] = {plain: rest}
             for name in known:
                 if name in node:
