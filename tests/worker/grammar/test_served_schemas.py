@@ -339,7 +339,7 @@ REFUSED = {
         "properties": {f"a{at}": {} for at in range(30)},
         "minProperties": 3,
     },
-    "could be told from one another": {
+    "names that the schema doesn't list might repeat: at most 1 can be asked for": {
         "type": "object",
         "additionalProperties": {"type": "integer"},
         "minProperties": 2,
@@ -358,6 +358,12 @@ REFUSED = {
         "if": {"required": ["a"]},
         "then": {"properties": {"a": {}}},
         "unevaluatedProperties": False,
+    },
+    "at /allOf/1/items: this not": {
+        "allOf": [
+            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            {"items": {"type": "string", "not": {"pattern": "a"}}},
+        ]
     },
     "$dynamicRef is not supported": {"$dynamicRef": "#x"},
 }

@@ -111,20 +111,17 @@ def _conditionals(node: dict[str, Any], draft: int) -> None:
     own = {name: node.pop(name) for name in _CONDITIONAL if name in node}
     if "if" in own:
         found[""] = own
-    rest = []
-    for at, part in enumerate(node.get("allOf", ())):
+    rest = list(node.get("allOf", ()))
+    for at, part in enumerate(rest):
         if isinstance(part, dict) and "if" in part:
-            said = {name for name in part if keywords.is_constraint(name, draft)}
-            if said <= set(_CONDITIONAL):
+            said = [name for name in part if keywords.is_constraint(name, draft)]
+            if set(said) <= set(_CONDITIONAL):
                 found[f"/allOf/{at}"] = {name: part[name] for name in said}
-                continue
-        rest.append(part)
+                rest[at] = True
     if found:
         node[CONDITIONALS] = found
-    if rest:
+    if "allOf" in node:
         node["allOf"] = rest
-    else:
-        node.pop("allOf", None)
 
 
 def _references(node: dict[str, Any]) -> None:

@@ -31,8 +31,8 @@ def counted(node: dict[str, Any]) -> dict[str, Any]:
         return node
     if not closed and least - len(required) > 1 + len(optional):
         raise Unservable(
-            f"minProperties is {least}, with names that aren't listed: at most "
-            f"{len(required) + len(optional) + 1} could be told from one another"
+            f"minProperties is {least}, and names that the schema doesn't list might repeat: at "
+            f"most {len(required) + len(optional) + 1} can be asked for here"
         )
     if not optional or (least == 0 and most is None):
         return node

@@ -131,8 +131,12 @@ def _conjoined(made: dict[str, Any], context: Context) -> Schema:
                 out |= said
             elif said:
                 more.append(said)
+    if "allOf" in out:
+        out["allOf"] = [part for part in out["allOf"] if part is not True]
     if more:
-        out["allOf"] = [*out.get("allOf", made.get("allOf", ())), *more]
+        out["allOf"] = [*out.get("allOf", ()), *more]
+    if not out.get("allOf", True):
+        del out["allOf"]
     return out
 
 
