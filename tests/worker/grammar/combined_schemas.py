@@ -11,19 +11,20 @@ NAMES = ("a", "b", "c", "d")
 VALUES: tuple[Any, ...] = (None, True, False, 0, 1, 2, 2.5, -3, "", "x", "xy", '"', [], ["x"], {})
 
 
-def leaves() -> st.SearchStrategy[Any]:
-    """Of one value."""
+def leaves(*, opposite: bool = False) -> st.SearchStrategy[Any]:
+    """Of one value. opposite: only such whose opposite can be said in full."""
     scalars = [value for value in VALUES if not isinstance(value, list | dict)]
+    values = [value for value in VALUES if not (opposite and value == ["x"])]
+    types = ["null", "boolean", "number", "string", "array", "object"]
+    if not opposite:
+        types.append("integer")
     return st.one_of(
         st.sampled_from([True, {}]),
         st.sampled_from(scalars).map(lambda value: {"const": value}),
-        st.lists(st.sampled_from(VALUES), min_size=1, max_size=3).map(lambda each: {"enum": each}),
-        st.lists(
-            st.sampled_from(["null", "boolean", "number", "integer", "string", "array", "object"]),
-            min_size=1,
-            max_size=2,
-            unique=True,
-        ).map(lambda types: {"type": types}),
+        st.lists(st.sampled_from(values), min_size=1, max_size=3).map(lambda each: {"enum": each}),
+        st.lists(st.sampled_from(types), min_size=1, max_size=2, unique=True).map(
+            lambda each: {"type": each}
+        ),
         st.sampled_from(
             [
                 {"minimum": 1},
@@ -42,7 +43,9 @@ def leaves() -> st.SearchStrategy[Any]:
 def conditions() -> st.SearchStrategy[Any]:
     """Schemas about an object's properties."""
     names = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True)
-    properties = st.dictionaries(st.sampled_from(NAMES), leaves(), min_size=1, max_size=2)
+    properties = st.dictionaries(
+        st.sampled_from(NAMES), leaves(opposite=True), min_size=1, max_size=2
+    )
     plain = st.one_of(
         names.map(lambda each: {"required": each}),
         properties.map(lambda each: {"properties": each}),
@@ -105,3 +108,29 @@ def documents() -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(order), st.sampled_from(VALUES), max_size=5).map(
         lambda made: {name: made[name] for name in order if name in made}
     )
+
+
+@st.composite
+def array_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    """Of arrays of at most three items."""
+    made: dict[str, Any] = {"type": "array", "items": draw(leaves()), "maxItems": 3}
+    if draw(st.booleans()):
+        made["prefixItems"] = draw(st.lists(leaves(), min_size=1, max_size=2))
+    said = st.one_of(
+        leaves().map(lambda each: {"contains": each}),
+        st.just({"uniqueItems": True}),
+        st.sampled_from([{"minItems": 1}, {"minItems": 2}, {"maxItems": 1}, {"maxItems": 2}]),
+    )
+    several = st.lists(said, min_size=2, max_size=2)
+    combined = st.one_of(
+        said,
+        said.map(lambda each: {"not": each}),
+        several.map(lambda each: {"oneOf": each}),
+        several.map(lambda each: {"if": each[0], "then": each[1]}),
+        several.map(lambda each: {"allOf": each}),
+    )
+    return made | draw(combined)
+
+
+def arrays() -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(VALUES), max_size=4)

@@ -110,6 +110,7 @@ class Negation:
     def _properties(self, schema: dict[str, Any], within: Any, lax: bool) -> Iterator[Schema]:
         properties, required = schema.get("properties", {}), schema.get("required", ())
         known = within.get("properties", {}) if isinstance(within, dict) else {}
+        there = within.get("required", ()) if isinstance(within, dict) else ()
         for name in dict.fromkeys((*required, *properties)):
             try:
                 other = self.of(properties.get(name, True), known.get(name, True))
@@ -117,9 +118,11 @@ class Negation:
                 if not lax:
                     raise
                 other = False
+            if other is False and (name not in required or name in there):
+                continue
             if name in required:
                 yield part_of_object(properties={name: other})
-            elif other is not False:
+            else:
                 yield part_of_object(properties={name: other}, required=[name])
         if schema.get("minProperties") == 1:
             yield {"const": {}}

@@ -59,7 +59,8 @@ def _known(within: dict[str, Any], branch: Any) -> dict[str, Any]:
     if not isinstance(branch, dict):
         return within
     properties = within.get("properties", {}) | branch.get("properties", {})
-    return within | branch | {"properties": properties}
+    required = [*within.get("required", ()), *branch.get("required", ())]
+    return within | branch | {"properties": properties, "required": required}
 
 
 def _constants(branches: list[Any]) -> list[Any] | None:
