@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from penstock_worker.grammar_text.closed_objects import closed
 from penstock_worker.grammar_text.errors import GrammarError
 
 MAX_TAGS = 512
 TEXT = r"TEXT: /(.|\n)*/"
 
 
-def to_grammar(tag: Any, special: Mapping[str, int]) -> str:
-    """llguidance's text for it. special: ids of special tokens by text. Raises GrammarError."""
-    writer = _Writer(special)
+def to_grammar(tag: Any, special: Mapping[str, int], schema_text: Callable[[Any], str]) -> str:
+    """llguidance's text for it.  special: ids of special tokens by text.  schema_text: of a JSON
+    schema, how the library is given it.  Raises GrammarError."""
+    writer = _Writer(special, schema_text)
     try:
         root = writer.format(_format_of(tag))
     except RecursionError:
@@ -54,7 +54,8 @@ def _format_of(tag: Any) -> Any:
 class _Writer:
     """rules: of the Lark grammar so far.  grammars: others that it refers to."""
 
-    def __init__(self, special: Mapping[str, int]) -> None:
+    def __init__(self, special: Mapping[str, int], schema_text: Callable[[Any], str]) -> None:
+        self._schema_text = schema_text
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []
         self._special = special
@@ -74,9 +75,7 @@ class _Writer:
                     _refuse(kind, "needs json_schema, an object")
                 if node.get("style") not in (None, "json"):
                     _refuse(kind, "has a style that is not supported; allowed: json")
-                schema = {} if schema is True else closed(schema)
-                text = json.dumps(schema, ensure_ascii=False)
-                return self._rule(f"%json {text}")
+                return self._rule(f"%json {self._schema_text(schema)}")
             case "regex":
                 return self._rule(f"%regex_ {_get(node, 'pattern', str, kind)}")
             case "grammar":

@@ -1,0 +1,82 @@
+"""What a feature is: keywords that llguidance doesn't know, and what it is told instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock_worker.grammar_text.schemas.disjointness import Disjointness
+from penstock_worker.grammar_text.schemas.keywords import TYPES, Schema
+from penstock_worker.grammar_text.schemas.kinds import kinds_of
+from penstock_worker.grammar_text.schemas.negation import Negation
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a feature may ask."""
+
+    definitions: Mapping[str, Any]
+    """By reference; what has been rewritten, or is when it is asked for."""
+    negation: Negation
+    disjointness: Disjointness
+    leave_one_of: bool = False
+    """Whether a `oneOf` whose branches may overlap is left to llguidance, which knows what is said
+    around it."""
+
+    def kinds(self, node: Any) -> frozenset[str]:
+        """The types that its documents may have."""
+        return kinds_of(node, self.definitions)
+
+    def resolved(self, schema: Any) -> Any:
+        """What a schema that only refers to another refers to."""
+        for _ in range(8):
+            if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
+                break
+            if schema["$ref"] not in self.definitions:
+                break
+            schema = self.definitions[schema["$ref"]]
+        return schema
+
+    def or_of_other_type(self, kind: str, node: Any, options: list[Schema]) -> list[Schema]:
+        """The options, and documents that aren't of that type, where the node may have any."""
+        others = [each for each in TYPES if each in self.kinds(node) and each != kind]
+        return [*options, {"type": others}] if others else options
+
+
+class Feature:
+    """Of some keywords."""
+
+    keywords: ClassVar[tuple[str, ...]]
+
+    def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
+        """Schemas that hold together exactly where the node's keywords do, given the node's others.
+
+        node: one with at least one of the keywords; all schemas inside of it have been rewritten.
+        Raises Unservable.
+        """
+        raise NotImplementedError
+
+
+def plain(node: dict[str, Any]) -> dict[str, Any]:
+    """What the node says in keywords that llguidance knows."""
+    return {name: value for name, value in node.items() if name not in _OF_FEATURES}
+
+
+_OF_FEATURES = frozenset(
+    [
+        "not",
+        "oneOf",
+        "conditionals",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "propertyNames",
+        "contains",
+        "minContains",
+        "maxContains",
+        "uniqueItems",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+    ]
+)

@@ -1,0 +1,137 @@
+"""`oneOf`: any of its branches, where no two can hold at once; else each without the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_worker.grammar_text.schemas.combining import all_of, any_of
+from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.keywords import ABOUT, Schema
+from penstock_worker.grammar_text.schemas.values import identity, listed
+
+
+class OneOf(Feature):
+    keywords = ("oneOf",)
+
+    def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
+        branches, within = node["oneOf"], plain(node)
+        constants = _constants(branches)
+        if constants is not None:
+            return [{"enum": constants} if constants else False]
+        kinds = _kinds(branches, within, context)
+        if kinds < context.kinds(within):
+            if not kinds:
+                return [False]
+            typed = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
+            return [typed, *self.instead(node | typed, context)]
+        overlapping = _overlaps(branches, within, context)
+        if context.leave_one_of and any(overlapping):
+            return [{"oneOf": branches}]
+        options = []
+        for at, branch in enumerate(branches):
+            rivals = overlapping[at]
+            options.append(all_of([branch, *(self._without(r, at, node, context) for r in rivals)]))
+        return [any_of(options)]
+
+    # Where the opposite of a rival can't be said in full, it will do that a property is missing
+    # which the rival requires: fewer documents, all of them valid.
+    def _without(self, rival: int, at: int, node: dict[str, Any], context: Context) -> Schema:
+        branches, within = node["oneOf"], plain(node)
+        kinds = context.kinds(all_of([within, branches[rival], branches[at]]))
+        known, objects = _known(within, context.resolved(branches[at])), kinds <= {"object"}
+        try:
+            return context.negation.of(branches[rival], known)
+        except Unservable as error:
+            reason = error
+        ruled_out = context.negation.of(branches[rival], known, lax=True) if objects else False
+        if ruled_out is False:
+            first, second = sorted((rival, at))
+            raise Unservable(
+                f"branches {first} and {second} of oneOf may both hold, and {reason}; use anyOf, "
+                "or let them differ in their types or in a required property's constant"
+            )
+        return ruled_out
+
+
+def _known(within: dict[str, Any], branch: Any) -> dict[str, Any]:
+    """What is known of a document that both admit."""
+    if not isinstance(branch, dict):
+        return within
+    properties = within.get("properties", {}) | branch.get("properties", {})
+    required = [*within.get("required", ()), *branch.get("required", ())]
+    return within | branch | {"properties": properties, "required": required}
+
+
+def _constants(branches: list[Any]) -> list[Any] | None:
+    """The values that are in one branch only, where all branches list values."""
+    found: dict[Any, tuple[int, Any]] = {}
+    for branch in branches:
+        if not isinstance(branch, dict) or branch.keys() - {"const", "enum", "type"}:
+            return None
+        values = listed(branch)
+        if values is None:
+            return None
+        for key, value in {identity(value): value for value in values}.items():
+            found[key] = (found[key][0] + 1 if key in found else 1, value)
+    return [value for count, value in found.values() if count == 1]
+
+
+def _kinds(branches: list[Any], within: dict[str, Any], context: Context) -> frozenset[str]:
+    """The types of which a document can follow one branch only. Two that say nothing of a type
+    both admit all of it."""
+    return frozenset(
+        kind
+        for kind in context.kinds(within)
+        if sum(_says_nothing(context.resolved(branch), kind) for branch in branches) < 2
+    )
+
+
+def _says_nothing(branch: Any, kind: str) -> bool:
+    if not isinstance(branch, dict):
+        return branch is True
+    return all(ABOUT.get(name, kind) != kind for name in branch)
+
+
+def _discriminated(branches: list[Any], within: dict[str, Any], context: Context) -> bool:
+    """Whether each has values of its own for a required property."""
+    if context.kinds(within) != {"object"}:
+        within = {}
+    objects = [context.resolved(branch) for branch in branches]
+    if not all(isinstance(each, dict) for each in objects):
+        return False
+    if not within and any(context.kinds(each) != {"object"} for each in objects):
+        return False
+    first = objects[0].get("properties", {})
+    return any(_tells_apart(name, objects, within) for name in first)
+
+
+def _tells_apart(name: str, objects: list[dict[str, Any]], within: dict[str, Any]) -> bool:
+    seen: set[Any] = set()
+    for each in objects:
+        if name not in (*each.get("required", ()), *within.get("required", ())):
+            return False
+        values = listed(each.get("properties", {}).get(name))
+        if values is None:
+            return False
+        known = set(map(identity, values))
+        if known & seen:
+            return False
+        seen |= known
+    return True
+
+
+def _overlaps(branches: list[Any], within: dict[str, Any], context: Context) -> list[list[int]]:
+    """For each branch those that may hold with it."""
+    found: list[list[int]] = [[] for _ in branches]
+    if _discriminated(branches, within, context):
+        return found
+    for at, branch in enumerate(branches):
+        for other in range(at + 1, len(branches)):
+            one, two = branch, branches[other]
+            if within:
+                one = all_of([within, one])
+            if not context.disjointness.holds(one, two):
+                found[at].append(other)
+                found[other].append(at)
+    return found

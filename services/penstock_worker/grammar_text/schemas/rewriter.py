@@ -1,0 +1,213 @@
+"""The walk through a schema: each schema in it becomes one that says nothing by negation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.schemas import keywords
+from penstock_worker.grammar_text.schemas.disjointness import Disjointness
+from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.features import FEATURES, Context
+from penstock_worker.grammar_text.schemas.keywords import Schema
+from penstock_worker.grammar_text.schemas.negation import Negation
+from penstock_worker.grammar_text.schemas.normal_form import CONDITIONALS, normalised
+from penstock_worker.grammar_text.schemas.references import References
+from penstock_worker.grammar_text.schemas.values import same
+
+_DEFINITIONS = "#/$defs/"
+
+
+def rewritten(
+    document: Any, impossible: Callable[[Any], bool], *, leave_one_of: bool = False
+) -> Schema:
+    """What admits the same documents, or some of them, in keywords that llguidance serves exactly.
+
+    impossible: whether llguidance says of a rewritten schema that it has no document.
+    leave_one_of: a `oneOf` whose branches may overlap stays as it is.
+    Raises GrammarError, which says where, and RecursionError.
+    """
+    if not isinstance(document, dict):
+        return _whole(document)
+    return _Rewriter(document, impossible, leave_one_of).whole(document)
+
+
+def _whole(document: Any) -> bool:
+    if not isinstance(document, bool):
+        raise GrammarError(f"a schema must be an object or a boolean, not {_name(document)}")
+    return document
+
+
+class _Rewriter:
+    def __init__(
+        self, document: dict[str, Any], impossible: Callable[[Any], bool], leave_one_of: bool
+    ) -> None:
+        self._draft = keywords.draft_of(document)
+        self._references = References(document, self._draft)
+        self._definitions = _Definitions(self._definition)
+        self._impossible = impossible
+        negation = Negation(self._definitions)
+        disjointness = Disjointness(self._definitions, self._is_impossible)
+        self._context = Context(self._definitions, negation, disjointness, leave_one_of)
+
+    def whole(self, document: dict[str, Any]) -> Schema:
+        made = self._schema(document, self._references.base(document, ""), "")
+        definitions = self._definitions.complete()
+        if isinstance(made, dict) and definitions:
+            made["$defs"] = definitions
+        return made
+
+    def _is_impossible(self, schema: dict[str, Any]) -> bool:
+        return self._impossible(schema | {"$defs": self._definitions.known()})
+
+    def _definition(self, reference: str, target: Any, base: str) -> Schema:
+        return self._schema(target, base, reference)
+
+    def _schema(self, raw: Any, base: str, place: str) -> Schema:
+        if isinstance(raw, bool):
+            return raw
+        if not isinstance(raw, dict):
+            raise GrammarError(
+                f"at {place or '/'}: a schema must be an object or a boolean, not {_name(raw)}"
+            )
+        base = self._references.base(raw, base)
+        try:
+            node = normalised(raw, self._draft)
+            made: dict[str, Any] = {}
+            for name, value in node.items():
+                made[name] = self._keyword(name, value, base, f"{place}/{name}")
+            return _conjoined(made, self._context)
+        except Unservable as error:
+            raise GrammarError(f"at {place or '/'}: {error}") from None
+
+    def _keyword(self, name: str, value: Any, base: str, place: str) -> Any:
+        if name == "$ref":
+            target, base = self._references.find(value, base)
+            return self._definitions.reference(target, base, str(value))
+        if name in keywords.SINGLE:
+            return self._schema(value, base, place)
+        if name in keywords.LISTS:
+            return [self._schema(each, base, f"{place}/{at}") for at, each in enumerate(value)]
+        if name in keywords.MAPS:
+            return {key: self._schema(each, base, f"{place}/{key}") for key, each in value.items()}
+        if name == CONDITIONALS:
+            at = place.removesuffix(f"/{name}")
+            return [
+                {key: self._schema(each, base, f"{at}{part}/{key}") for key, each in said.items()}
+                for part, said in value.items()
+            ]
+        if name == "dependencies":
+            return {
+                key: each if isinstance(each, list) else self._schema(each, base, f"{place}/{key}")
+                for key, each in value.items()
+            }
+        return value
+
+
+def _conjoined(made: dict[str, Any], context: Context) -> Schema:
+    """With what its features say instead of their keywords."""
+    if made.get("$ref") is False:
+        return False
+    out: dict[str, Any] = {}
+    more: list[dict[str, Any]] = []
+    done: set[str] = set()
+    for name, value in made.items():
+        if name in done or (value is True and name == "$ref"):
+            continue
+        feature = FEATURES.get(name)
+        if feature is None:
+            out[name] = value
+            continue
+        done |= set(feature.keywords)
+        for said in feature.instead(made, context):
+            if said is False:
+                return False
+            if not isinstance(said, dict):
+                continue
+            if said.keys() == {"anyOf"} and "anyOf" not in made and "anyOf" not in out:
+                out["anyOf"] = said["anyOf"]
+            elif _independent(said, made, out):
+                out |= said
+            elif said:
+                more.append(said)
+    if "allOf" in out:
+        out["allOf"] = [part for part in out["allOf"] if part is not True]
+    if more:
+        out["allOf"] = [*out.get("allOf", ()), *more]
+    if not out.get("allOf", True):
+        del out["allOf"]
+    return out
+
+
+_ABOUT_REST = (
+    frozenset(("properties", "patternProperties", "additionalProperties")),
+    frozenset(("prefixItems", "items")),
+)
+"""Keywords that mean something else with one another."""
+
+
+def _independent(said: dict[str, Any], *nodes: dict[str, Any]) -> bool:
+    """Whether its keywords can stand beside the others."""
+    for node in nodes:
+        if not all(same(node[name], said[name]) for name in said.keys() & node.keys()):
+            return False
+        if any(said.keys() & group and node.keys() & group for group in _ABOUT_REST):
+            return False
+    return True
+
+
+class _Definitions(Mapping[str, Any]):
+    """What references refer to, rewritten when it is asked for. One that is being rewritten isn't
+    there yet."""
+
+    def __init__(self, rewrite: Callable[[str, Any, str], Schema]) -> None:
+        self._rewrite = rewrite
+        self._names: dict[int, str] = {}
+        self._targets: dict[str, tuple[str, Any, str]] = {}
+        self._done: dict[str, Schema] = {}
+        self._begun: set[str] = set()
+
+    def reference(self, target: Any, base: str, text: str) -> Any:
+        """What `$ref` is to say; true or false where that is what it refers to."""
+        if isinstance(target, bool):
+            return target
+        name = self._names.get(id(target))
+        if name is None:
+            name = self._names[id(target)] = f"{_DEFINITIONS}{len(self._names)}"
+            self._targets[name] = (text, target, base)
+        return name
+
+    def complete(self) -> dict[str, Schema]:
+        while self._begun != self._targets.keys():
+            for name in list(self._targets):
+                self._ensure(name)
+        return self.known()
+
+    def known(self) -> dict[str, Schema]:
+        return {name.removeprefix(_DEFINITIONS): schema for name, schema in self._done.items()}
+
+    def _ensure(self, name: str) -> None:
+        if name not in self._begun:
+            self._begun.add(name)
+            self._done[name] = self._rewrite(*self._targets[name])
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._targets:
+            self._ensure(name)
+        return self._done[name]
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._targets:
+            self._ensure(str(name))
+        return name in self._done
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._done)
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+
+def _name(value: Any) -> str:
+    return {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a number")

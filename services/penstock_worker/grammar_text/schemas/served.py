@@ -1,0 +1,118 @@
+"""What llguidance is given for a schema: the schema rewritten, and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock_worker.grammar_text.closed_objects import closed
+from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.schemas.depth import whitespace
+from penstock_worker.grammar_text.schemas.errors import Unservable
+from penstock_worker.grammar_text.schemas.keywords import changed, inner, together
+from penstock_worker.grammar_text.schemas.patterns import with_careful_patterns
+from penstock_worker.grammar_text.schemas.property_counts import counted
+from penstock_worker.grammar_text.schemas.rewriter import rewritten
+
+MAX_OPTIONAL = 240
+"""Optional properties of one object. The library follows each in four ways at once, and gives up at
+compile.MAX_ITEMS_IN_ROW: in the middle of an output, were it not refused here."""
+
+SHORT_ESCAPES = 'nrbtf\\"'
+
+
+def served(document: Any, complaint: Callable[[Any], str]) -> dict[str, Any]:
+    """A schema for llguidance, with options for it in `x-guidance`.
+
+    complaint: what llguidance says is wrong with a schema; empty where it would serve it.
+    Raises GrammarError, which says where, and RecursionError.
+    """
+    try:
+        made = _served(document, complaint, leave_one_of=True)
+    except GrammarError:
+        pass
+    else:
+        if not _has_one_of(made) or _ONE_OF not in complaint(made):
+            return made
+    return _served(document, complaint, leave_one_of=False)
+
+
+_ONE_OF = "oneOf constraints are not supported"
+
+
+def _served(
+    document: Any, complaint: Callable[[Any], str], *, leave_one_of: bool
+) -> dict[str, Any]:
+    def impossible(schema: Any) -> bool:
+        return complaint(_without_formats(schema)).startswith("Unsatisfiable schema")
+
+    made = rewritten(document, impossible, leave_one_of=leave_one_of)
+    if made is False:
+        raise GrammarError("no output can follow this schema: it is false, or comes to that")
+    try:
+        made = changed(closed({} if made is True else made), counted)
+        made = changed(made, with_careful_patterns)
+        _check_optional(made)
+    except Unservable as error:
+        raise GrammarError(str(error)) from None
+    options: dict[str, Any] = {"whitespace_pattern": whitespace(made)}
+    if _names_may_be_escaped(made):
+        options["json_allowed_escapes"] = SHORT_ESCAPES
+    return made | {"x-guidance": options}
+
+
+def _check_optional(schema: dict[str, Any]) -> None:
+    """Raises Unservable for an object with too many optional properties, listed in one place or
+    several."""
+    definitions = schema.get("$defs", {})
+
+    def has_too_many(node: dict[str, Any]) -> bool:
+        optional: set[str] = set()
+        required: set[str] = set()
+        for part in together(node, definitions):
+            optional |= {
+                name for name, each in part.get("properties", {}).items() if each is not False
+            }
+            required |= set(part.get("required", ()))
+        if len(optional - required) > MAX_OPTIONAL:
+            raise Unservable(
+                f"an object has {len(optional - required)} optional properties; at most "
+                f"{MAX_OPTIONAL} are allowed (any number may be required)"
+            )
+        return False
+
+    _any(schema, has_too_many)
+
+
+def _without_formats(schema: Any) -> Any:
+    """A text of one format may be of another too, to whom formats are annotations."""
+    return changed(
+        schema, lambda node: {name: each for name, each in node.items() if name != "format"}
+    )
+
+
+def _has_one_of(schema: Any) -> bool:
+    return _any(schema, lambda node: "oneOf" in node)
+
+
+def _names_may_be_escaped(schema: Any) -> bool:
+    """Whether an object has names of its own and others too. There llguidance would take a listed
+    name that is written with escapes, `\\u0061`, for another."""
+    return _any(schema, _has_names_and_others)
+
+
+def _has_names_and_others(node: dict[str, Any]) -> bool:
+    named = node.get("properties") or node.get("patternProperties") or node.get("required")
+    return bool(named) and node.get("additionalProperties") is not False
+
+
+def _any(schema: Any, test: Callable[[dict[str, Any]], bool]) -> bool:
+    """Whether it holds for a schema within the schema."""
+    stack = [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if test(node):
+                return True
+            stack += [each for _, each in inner(node)]
+    return False

@@ -1,0 +1,89 @@
+"""Schemas that combine what llguidance doesn't know, against the jsonschema package: whatever the
+mask lets through is valid, and what is valid gets through."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock_worker.grammar_text.errors import GrammarError
+from tests.worker.grammar.byte_matcher import Served
+from tests.worker.grammar.combined_schemas import (
+    array_schemas,
+    arrays,
+    documents,
+    schemas,
+)
+
+EXAMPLES = int(os.environ.get("PENSTOCK_SCHEMAS", "60"))
+"""More where there is time."""
+PHASES = (Phase.explicit, Phase.generate)
+"""A schema that fails is short enough to be read, and finding a shorter one takes minutes."""
+seen: Counter[str] = Counter()
+
+
+def check(schema: dict[str, Any], several: list[Any], seed: int) -> None:
+    judge = jsonschema.Draft202012Validator(schema)
+    served, refusal = _serve(schema)
+    if served is None:
+        seen["refused"] += 1
+        assert not (_impossible(refusal) and any(map(judge.is_valid, several))), refusal
+        return
+    seen["served"] += 1
+    for document in several:
+        admitted = served.admits(document)
+        if judge.is_valid(document):
+            seen["valid"] += 1
+            assert admitted, document
+        else:
+            seen["invalid"] += 1
+            assert not admitted, document
+    for at in range(3):
+        text = served.walk(random.Random(seed + at))
+        if text is not None:
+            seen["walked"] += 1
+            judge.validate(json.loads(text))
+
+
+@settings(max_examples=EXAMPLES, phases=PHASES)
+@given(
+    schema=schemas(), several=st.lists(documents(), min_size=6, max_size=10), seed=st.integers(0)
+)
+def check_objects(schema: dict[str, Any], several: list[Any], seed: int) -> None:
+    check(schema, several, seed)
+
+
+@settings(max_examples=EXAMPLES, phases=PHASES)
+@given(
+    schema=array_schemas(), several=st.lists(arrays(), min_size=6, max_size=10), seed=st.integers(0)
+)
+def check_arrays(schema: dict[str, Any], several: list[Any], seed: int) -> None:
+    check(schema, several, seed)
+
+
+def _serve(schema: dict[str, Any]) -> tuple[Served | None, str]:
+    try:
+        return Served(schema), ""
+    except GrammarError as error:
+        return None, str(error)
+
+
+def _impossible(complaint: str) -> bool:
+    return complaint.startswith(("no output can follow", "Unsatisfiable"))
+
+
+@pytest.mark.parametrize(("check_all", "least"), [(check_objects, 0.6), (check_arrays, 0.4)])
+def test_the_mask_and_the_judge_agree(check_all: Callable[[], None], least: float) -> None:
+    seen.clear()
+    check_all()
+    assert seen["served"] > least * (seen["served"] + seen["refused"]), seen
+    assert min(seen["valid"], seen["invalid"], seen["walked"]) > EXAMPLES / 3, seen

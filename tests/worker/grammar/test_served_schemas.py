@@ -1,0 +1,457 @@
+"""Which documents each keyword leaves, for schemas by hand: jsonschema says so too."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from penstock_worker.grammar_text.errors import GrammarError
+from tests.worker.grammar.byte_matcher import Served
+
+OPEN = {"type": "object", "additionalProperties": True}
+ABC = OPEN | {"properties": {"a": {"type": "integer"}, "b": {}, "c": {}}}
+CIRCLE = {
+    "type": "object",
+    "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+    "required": ["kind", "radius"],
+}
+SQUARE = {
+    "type": "object",
+    "properties": {"kind": {"const": "square"}, "side": {"type": "number"}},
+    "required": ["kind", "side"],
+}
+KINDS = OPEN | {
+    "properties": {"kind": {"enum": ["x", "y", "z"]}, "b": {}, "c": {}},
+    "required": ["kind"],
+}
+
+
+def kind_is(name: str) -> dict[str, Any]:
+    return {"properties": {"kind": {"const": name}}, "required": ["kind"]}
+
+
+SERVED: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "an unknown format is an annotation": (
+        {"type": "string", "format": "html-selector"},
+        ["", "p > a"],
+        [1],
+    ),
+    "a discriminating constant": (
+        {"oneOf": [CIRCLE, SQUARE]},
+        [{"kind": "circle", "radius": 1}, {"kind": "square", "side": 2}],
+        [{"kind": "circle", "side": 1}, {"kind": "triangle"}],
+    ),
+    "the same behind references": (
+        {
+            "oneOf": [{"$ref": "#/$defs/c"}, {"$ref": "#/$defs/s"}],
+            "$defs": {"c": CIRCLE, "s": SQUARE},
+        },
+        [{"kind": "circle", "radius": 1}, {"kind": "square", "side": 2}],
+        [{"kind": "circle", "side": 1}],
+    ),
+    "disjoint types": (
+        {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        ["x", ["x"]],
+        [1, [1]],
+    ),
+    "disjoint ranges": (
+        {"type": "integer", "oneOf": [{"maximum": 2}, {"minimum": 5}]},
+        [1, 2, 5],
+        [3, 4],
+    ),
+    "disjoint patterns": (
+        {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]},
+        ["ax", "b"],
+        ["c"],
+    ),
+    "values of which some are in both": (
+        {"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]},
+        ["a", "c"],
+        ["b"],
+    ),
+    "a branch that another contains": (
+        {"oneOf": [{"type": "string"}, {"enum": ["a", 1]}, {"type": "null"}]},
+        ["b", 1, None],
+        ["a", 2],
+    ),
+    "one of two properties": (
+        ABC | {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1, "c": 2}],
+        [{"a": 1, "b": 1}, {"c": 1}],
+    ),
+    "one of two properties, of whatever": (
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1, "b": 1}, {}, 1, None, []],
+    ),
+    "one of three": (
+        ABC | {"oneOf": [{"required": [name]} for name in "abc"]},
+        [{"a": 1}, {"b": 1}, {"c": 1}],
+        [{"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}, {}],
+    ),
+    "not a type": ({"not": {"type": ["string", "array"]}}, [1, None, {}, True], ["", []]),
+    "not some values": (
+        {"type": ["string", "number", "boolean"], "not": {"enum": ["a", "ab", "", 3, -1, True]}},
+        ["b", "aa", "abc", "\n", 2, 3.5, -7, False],
+        ["a", "ab", "", 3, -1, True, 3.0],
+    ),
+    "not a long value": (
+        {"type": "string", "not": {"enum": ["a" * 120, '日本 🙂\\"', "x"]}},
+        ["a" * 119, "a" * 121, "a" * 119 + "b", "日本", "日本 🙂", "", "xx", "\n"],
+        ["a" * 120, '日本 🙂\\"', "x"],
+    ),
+    "beside a reference, as draft 7 has it": (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"n": {"type": "integer"}},
+            "oneOf": [{"$ref": "#/definitions/n", "maximum": 3}, {"type": "null"}],
+        },
+        [1, 9, None],
+        ["a"],
+    ),
+    "not both properties": (
+        ABC | {"not": {"required": ["a", "b"]}},
+        [{"a": 1, "c": 1}, {"b": 1}, {}],
+        [{"a": 1, "b": 1}],
+    ),
+    "not a property's value": (
+        KINDS | {"not": {"properties": {"kind": {"const": "x"}}}},
+        [{"kind": "y"}],
+        [{"kind": "x"}],
+    ),
+    "neither": (
+        ABC | {"not": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}},
+        [{"c": 1}, {}],
+        [{"a": 1}, {"b": 1, "c": 1}],
+    ),
+    "not not": ({"not": {"not": {"type": "string", "pattern": "^a"}}}, ["ab"], ["b", 1]),
+    "if on a constant": (
+        KINDS | {"if": kind_is("x"), "then": {"required": ["b"]}, "else": {"required": ["c"]}},
+        [{"kind": "x", "b": 1}, {"kind": "y", "c": 1}, {"kind": "x", "b": 1, "c": 1}],
+        [{"kind": "x", "c": 1}, {"kind": "z", "b": 1}],
+    ),
+    "several ifs": (
+        KINDS
+        | {
+            "allOf": [
+                {"if": kind_is("x"), "then": {"required": ["b"]}},
+                {"if": kind_is("y"), "then": {"required": ["c"]}},
+            ]
+        },
+        [{"kind": "x", "b": 1}, {"kind": "y", "c": 1}, {"kind": "z"}],
+        [{"kind": "x"}, {"kind": "y", "b": 1}],
+    ),
+    "ifs on a property that may be absent": (
+        OPEN
+        | {
+            "properties": {"kind": {"type": "string"}, "b": {}, "c": {}},
+            "allOf": [
+                {"if": {"properties": {"kind": {"const": "x"}}}, "then": {"required": ["b"]}},
+                {"if": {"properties": {"kind": {"const": "y"}}}, "then": {"required": ["c"]}},
+            ],
+        },
+        [{"kind": "x", "b": 1}, {"kind": "y", "c": 1}, {"kind": "z"}, {"b": 1, "c": 1}],
+        [{"kind": "x"}, {"kind": "y", "b": 1}, {}, {"b": 1}],
+    ),
+    "ifs that may hold together": (
+        ABC
+        | {
+            "allOf": [
+                {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+                {"if": {"required": ["b"]}, "then": {"required": ["c"]}},
+            ]
+        },
+        [{}, {"c": 1}, {"b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}],
+        [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],
+    ),
+    "true is not 1": (
+        {"oneOf": [{"enum": [1, "a"]}, {"enum": [True, "a"]}]},
+        [1, True],
+        ["a", False, 0],
+    ),
+    "a property that needs another": (
+        ABC | {"dependentRequired": {"a": ["b"], "b": ["c"]}},
+        [{"a": 1, "b": 1, "c": 1}, {"b": 1, "c": 1}, {"c": 1}, {}],
+        [{"a": 1}, {"a": 1, "b": 1}],
+    ),
+    "a property that needs a schema": (
+        ABC
+        | {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "dependencies": {"a": {"properties": {"b": {"type": "null"}}}, "c": ["a"]},
+        },
+        [{"a": 1, "b": None}, {"a": 1}, {"b": 5}],
+        [{"a": 1, "b": 5}, {"c": 1}],
+    ),
+    "names by pattern": (
+        {"type": "object", "propertyNames": {"pattern": "^x-"}, "additionalProperties": True},
+        [{"x-a": 1}, {}],
+        [{"a": 1}],
+    ),
+    "names from a list": (
+        {
+            "type": "object",
+            "propertyNames": {"enum": ["a", "b"]},
+            "additionalProperties": {"type": "integer"},
+        },
+        [{"a": 1}, {"b": 2}, {}],
+        [{"c": 1}, {"a": "x"}],
+    ),
+    "short names": (
+        OPEN | {"propertyNames": {"maxLength": 2}},
+        [{"ab": 1, "": 2}],
+        [{"abc": 1}],
+    ),
+    "at least two of three": (
+        ABC | {"minProperties": 2, "additionalProperties": False},
+        [{"a": 1, "b": 1}, {"a": 1, "c": 1}, {"b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}],
+        [{"a": 1}, {}],
+    ),
+    "at most one of three": (
+        ABC | {"maxProperties": 1, "additionalProperties": False},
+        [{"a": 1}, {"c": 1}, {}],
+        [{"a": 1, "b": 1}],
+    ),
+    "at least one, listed or not": (ABC | {"minProperties": 1}, [{"a": 1}, {"x": 1}], [{}]),
+    "at most two, listed or not": (
+        ABC | {"maxProperties": 2},
+        [{}, {"a": 1, "x": 1}, {"a": 1, "b": 1}, {"x": 1, "y": 1}],
+        [{"a": 1, "b": 1, "x": 1}, {"x": 1, "y": 1, "z": 1}],
+    ),
+    "contains": (
+        {"type": "array", "maxItems": 3, "contains": {"const": "x"}},
+        [["x"], [1, "x"], [1, 2, "x"], ["x", "x"]],
+        [[], [1], [1, 2, 3, "x"]],
+    ),
+    "unique values": (
+        {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+        [[], ["b"], ["c", "a"], ["b", "a", "c"]],
+        [["a", "a"], ["a", "b", "a"]],
+    ),
+    "nothing unevaluated": (
+        {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
+        [{"a": 1}, {}],
+        [{"b": 1}],
+    ),
+    "bounds that exclude, as in draft 4": (
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "type": "integer",
+            "minimum": 3,
+            "exclusiveMinimum": True,
+        },
+        [4],
+        [3],
+    ),
+    "references by pointer, anchor and id": (
+        {
+            "$id": "http://example.com/root.json",
+            "type": "array",
+            "prefixItems": [
+                {"$ref": "#/$defs/a~1b"},
+                {"$ref": "#word"},
+                {"$ref": "root.json#/$defs/c%25"},
+                {"$ref": "other.json"},
+            ],
+            "minItems": 4,
+            "maxItems": 4,
+            "$defs": {
+                "a/b": {"const": 1},
+                "w": {"$anchor": "word", "const": 2},
+                "c%": {"const": 3},
+                "o": {"$id": "other.json", "const": 4},
+            },
+        },
+        [[1, 2, 3, 4]],
+        [[1, 2, 4, 3]],
+    ),
+    "only a property that can't be": (
+        {"type": "object", "properties": {"a": {"not": {}}}},
+        [{"b": 1}, {}],
+        [{"a": 1}],
+    ),
+    "an id beside a reference, as draft 7 has it": (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$id": "http://example.com/base/",
+            "definitions": {
+                "near": {"$id": "name.json", "type": "string"},
+                "far": {"$id": "http://example.com/other/name.json", "type": "number"},
+            },
+            "items": {"$id": "http://example.com/other/", "$ref": "name.json"},
+            "type": "array",
+        },
+        [["a"]],
+        [[1]],
+    ),
+    "an optional property that can't be": (
+        OPEN | {"properties": {"a": False, "b": {}}},
+        [{"b": 1}, {"x": 1}],
+        [{"a": 1}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_a_keyword_leaves(name: str) -> None:
+    schema, fit, unfit = SERVED[name]
+    judge = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
+    served = Served(schema)
+    for document in fit:
+        assert judge.is_valid(document), document
+        assert served.admits(document), document
+    for document in unfit:
+        assert not judge.is_valid(document), document
+        assert not served.admits(document), document
+
+
+REFUSED = {
+    "no output can follow this schema": False,
+    "at /properties/a: this not is not supported: what fails 'pattern'": {
+        "properties": {"a": {"type": "string", "not": {"pattern": "x"}}}
+    },
+    "branches 0 and 1 of oneOf may both hold": {
+        "oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]
+    },
+    "branches 0 and 1 of oneOf may both hold, and what fails 'format'": {
+        "oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string"}]
+    },
+    "no output can follow this schema: it is false, or comes to that": {
+        "oneOf": [{"type": "string"}, {"type": "string"}]
+    },
+    "at #/$defs/a: this if is not supported": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"if": {"items": {"type": "string"}}, "then": {"minItems": 1}}},
+    },
+    "at most 8 are allowed": {
+        "type": "object",
+        "dependentRequired": {f"a{at}": ["b"] for at in range(9)},
+    },
+    "propertyNames with both a pattern and a length": {
+        "type": "object",
+        "propertyNames": {"pattern": "a", "maxLength": 3},
+    },
+    "too many ways to choose among 30": {
+        "type": "object",
+        "properties": {f"a{at}": {} for at in range(30)},
+        "minProperties": 3,
+    },
+    "names that the schema doesn't list might repeat: at most 1 can be asked for": {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+        "minProperties": 2,
+    },
+    "contains needs an array of at most 16 items": {"type": "array", "contains": {"const": 1}},
+    "uniqueItems needs at most one item": {
+        "type": "array",
+        "items": {"type": "string"},
+        "uniqueItems": True,
+    },
+    "at /items: required must be an array": {"type": "array", "items": {"required": True}},
+    "a schema must be an object or a boolean": {"properties": {"a": 5}},
+    "$ref is '#/nope', which the schema itself doesn't hold": {"$ref": "#/nope"},
+    "refers to itself": {"not": {"$ref": "#"}},
+    "unevaluatedProperties is supported only where nothing else": {
+        "if": {"required": ["a"]},
+        "then": {"properties": {"a": {}}},
+        "unevaluatedProperties": False,
+    },
+    "at /allOf/1/items: this not": {
+        "allOf": [
+            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            {"items": {"type": "string", "not": {"pattern": "a"}}},
+        ]
+    },
+    "$dynamicRef is not supported": {"$dynamicRef": "#x"},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_refused_says_where_and_why(words: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        Served(REFUSED[words])
+    assert words in str(refused.value)
+    assert "coerce_one_of" not in str(refused.value)
+
+
+def test_many_conditions_on_one_property_are_one_choice() -> None:
+    """Each by itself would double the ways to go on."""
+    kinds = [f"k{at}" for at in range(40)]
+    served = Served(
+        OPEN
+        | {
+            "properties": {"kind": {"enum": kinds}} | {f"p{at}": {} for at in range(40)},
+            "required": ["kind"],
+            "allOf": [
+                {"if": kind_is(kind), "then": {"required": [f"p{at}"]}}
+                for at, kind in enumerate(kinds)
+            ],
+        }
+    )
+    assert served.admits({"kind": "k17", "p17": 1})
+    assert not served.admits({"kind": "k17", "p18": 1})
+
+
+def test_many_branches_are_told_apart() -> None:
+    branches = [
+        {"properties": {"kind": {"const": at}, f"p{at}": {}}, "required": ["kind", f"p{at}"]}
+        for at in range(250)
+    ]
+    served = Served({"oneOf": branches})
+    assert served.admits({"kind": 17, "p17": 1})
+    assert not served.admits({"kind": 17, "p18": 1})
+
+
+def test_optional_properties_are_counted_wherever_they_are_listed() -> None:
+    """The library would give up in the middle of an output."""
+    halves = [{"properties": {f"{half}{at}": {} for at in range(130)}} for half in "ab"]
+    with pytest.raises(GrammarError, match="260 optional properties; at most 240"):
+        Served({"type": "object", "allOf": halves})
+
+
+def test_a_name_in_other_letters_is_no_other_name() -> None:
+    """`\\u0061` is a: a listed property must not come back as one of the others."""
+    schema = {"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}
+    assert Served({"type": "object"} | schema).accepts('{"a": "x", "b": 1}')
+    assert not Served({"type": "object"} | schema).accepts('{"\\u0061": 1}')
+    ruled_out = OPEN | {"properties": {"a": {}, "b": {}}, "not": {"required": ["a"]}}
+    assert not Served(ruled_out).accepts('{"\\u0061": 1}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fit", "unfit"),
+    [
+        ('^[^"]*$', ["", "a\\b", "\n", "é🙂"], ['"', 'a"b']),
+        (r"^[^\\]$", ['"', "a"], ["\\"]),
+        (r'^[^\\"/]+$', ["ab"], ['a"', "a\\", "a/"]),
+        (r"^[^]a]$", ["b", '"'], ["]", "a"]),
+        (r"^\[[^ -~]\]$", ["[é]", "[\n]"], ['["]', "[\\]"]),
+        ("^[^a-z][^b]$", ['"a', "1\\"], ["aa", "1b"]),
+    ],
+)
+def test_a_class_admits_what_it_excludes_in_no_disguise(
+    pattern: str, fit: list[str], unfit: list[str]
+) -> None:
+    """The library takes an escaped quotation mark for a member of `[^"]`."""
+    text = Served({"type": "string", "pattern": pattern})
+    name = Served({"patternProperties": {pattern: {}}, "additionalProperties": False})
+    for value in (*fit, *unfit):
+        assert bool(re.search(pattern, value)) == (value in fit)
+        assert text.admits(value) == (value in fit), value
+        assert name.admits({value: 1}) == (value in fit), value
+
+
+@pytest.mark.parametrize("kind", ["oneOf", "anyOf"])
+def test_alternatives_get_no_other_properties(kind: str) -> None:
+    served = Served({kind: [CIRCLE, SQUARE]})
+    assert served.admits({"kind": "circle", "radius": 1})
+    assert not served.admits({"kind": "circle", "radius": 1, "more": 1})
+
+
+def test_options_of_the_library_are_not_the_clients() -> None:
+    served = Served({"type": "integer", "x-guidance": {"lenient": True, "anything": 1}})
+    assert served.admits(1)
+    assert not served.admits("x")
