@@ -15,8 +15,9 @@ from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.errors import GrammarError
 
 PLACE = "/items/anyOf/"
-PATIENCE = 0.5
-"""Seconds of the processor for all of it: it is part of a trial, which may take four times that."""
+PATIENCE = 0.8
+"""Seconds of the processor for all of it, and for the whole schema before: together they are a
+trial, which may take more."""
 
 
 def located(definition: Grammar, complaint: str, compile: Callable[[Grammar], object]) -> str:
@@ -25,17 +26,31 @@ def located(definition: Grammar, complaint: str, compile: Callable[[Grammar], ob
     if definition.kind != "json_schema" or PLACE in complaint:
         return complaint
     schema = json.loads(definition.text)
-    alternatives = _alternatives(schema)
+    suspects = range(len(_alternatives(schema)))
     end = time.process_time() + PATIENCE
-    for place in range(len(alternatives)):
+    found = None
+    # The first of them that fails, by halves: all of it costs about as much as the whole schema.
+    while suspects:
         if time.process_time() > end:
+            return complaint
+        half = suspects[: (len(suspects) + 1) // 2]
+        error = _error(schema, half, compile)
+        if error is not None and len(half) == 1:
+            found = f"at {PLACE}{half[0]}: {error}"
             break
-        alone = Grammar("json_schema", json.dumps(_only(schema, place)))
-        try:
-            compile(alone)
-        except GrammarError as error:
-            return f"at {PLACE}{place}: {error}"
-    return complaint
+        suspects = half if error is not None else suspects[len(half) :]
+    return found or complaint
+
+
+def _error(
+    schema: dict[str, Any], kept: range, compile: Callable[[Grammar], object]
+) -> GrammarError | None:
+    """Why the schema can't be compiled with these of its alternatives alone; None: it can."""
+    try:
+        compile(Grammar("json_schema", json.dumps(_only(schema, kept))))
+    except GrammarError as error:
+        return error
+    return None
 
 
 def _alternatives(schema: Any) -> list[Any]:
@@ -44,8 +59,8 @@ def _alternatives(schema: Any) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _only(schema: dict[str, Any], place: int) -> dict[str, Any]:
-    """The schema with this alternative alone, at its place: references lead to it."""
+def _only(schema: dict[str, Any], kept: range) -> dict[str, Any]:
+    """The schema with these alternatives alone, at their places: references lead to them."""
     null = {"type": "null"}
-    kept = [each if at == place else null for at, each in enumerate(_alternatives(schema))]
-    return {**schema, "items": {**schema["items"], "anyOf": kept}}
+    left = [each if at in kept else null for at, each in enumerate(_alternatives(schema))]
+    return {**schema, "items": {**schema["items"], "anyOf": left}}
