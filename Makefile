@@ -5,6 +5,7 @@
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
 # make docs    the documentation as a site, in build/site
+# make wheel   dist/penstock-….whl with the CPU kernels compiled, for machines without a compiler
 # make setup   the shared first half of both: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
@@ -112,6 +113,10 @@ lint: setup
 # The site, in build/site; --strict fails for a link or anchor that leads nowhere.
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.PHONY: wheel
+wheel: setup
+	$(PIP) wheel --no-deps --wheel-dir dist .
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("kernels/penstock_kernels/cpu/csrc")
@@ -76,9 +77,17 @@ class BuildKernels(build_ext):
         )
 
 
+class PlatformWheel(bdist_wheel):
+    """The library is loaded by ctypes, so that a wheel fits every Python of its platform.  It holds
+    the code of each instruction set, and chooses when it is loaded."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     ext_modules=[
         Extension(LIBRARY, [str(SOURCES / name) for name in [*PLAIN, *X86]], language="c++")
     ],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
 )
