@@ -20,8 +20,9 @@ import httpx
 import pytest
 
 from deploy.local import Balancer, answers, free_port, haproxy
+from penstock.prepare import prepare
+from testing import processes
 from testing.serving import wait_until
-from testing.system import System, engine_and_worker
 from testing.words import text
 from tests.deploy.programs import certificate, needed
 
@@ -49,17 +50,19 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[System]:
+def engine(folder: Path) -> Iterator[str]:
+    """The endpoint of an engine core that has a worker."""
     needed("haproxy")
-    with engine_and_worker(folder, step_seconds=STEP) as system:
-        yield system
+    model = prepare(processes.MODEL)
+    with processes.engine(folder, model, ()), processes.worker(folder, model, STEP):
+        yield processes.front_end(folder)
 
 
 @dataclass
 class Pair:
     """Two gateways behind haproxy. One of them may be ended, and started again in its place."""
 
-    system: System
+    engine: str  # endpoint
     balancer: Balancer
     addresses: list[str]
     running: list[tuple[contextlib.ExitStack, int]]
@@ -67,8 +70,8 @@ class Pair:
     def start(self, number: int) -> None:
         stack = contextlib.ExitStack()
         flags = ("--shutdown-timeout", "30")
-        pid = stack.enter_context(self.system.gateway(self.addresses[number], flags=flags))
-        self.running[number] = stack, pid
+        started = processes.gateway(self.engine, flags, address=self.addresses[number])
+        self.running[number] = stack, stack.enter_context(started).pid
 
     def end(self, number: int, signum: int) -> None:
         """Returns when the process is gone."""
@@ -82,7 +85,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(engine: System, tmp_path: Path) -> Iterator[Pair]:
+def pair(engine: str, tmp_path: Path) -> Iterator[Pair]:
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with haproxy(addresses, tmp_path) as balancer:
         pair = Pair(engine, balancer, addresses, [(contextlib.ExitStack(), 0)] * 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import FOLDER
-from testing.serving import Server
+from testing.serving import Server, wait_until
 
 UNIT = FOLDER / "systemd" / "penstock.service"
 INSTALLED = "/opt/penstock/.venv/bin/penstock"
@@ -58,6 +58,7 @@ def test_its_command_serves_and_is_reloaded_and_stopped() -> None:
     with Server(*flags) as server:
         assert server.complete()
         os.kill(server.process.pid, signal.SIGUSR2)
+        wait_until(lambda: "gateways restarted" in server.stderr)
         assert server.complete()
         assert server.stop(signal.SIGTERM) == 0
 

@@ -93,7 +93,7 @@ def test_simulate_names_what_is_wrong(arguments: tuple[str, ...], words: str) ->
 
 
 def test_fit_cost_wants_measured_steps(tmp_path: Path) -> None:
-    recorded_walk(tmp_path, 3, 200)
+    recorded_walk(tmp_path, 3, 200, measured=False)
     done = run("fit-cost", tmp_path)
     assert done.returncode == 2
     assert "measured steps" in done.stderr
