@@ -34,8 +34,9 @@ STREAMS = 4
 TOKENS = 24
 
 
-def layout(tensor: int, pipeline: int) -> Any:
-    return pytest.param((tensor, pipeline), id=f"TP{tensor}-PP{pipeline}")
+def layout(tensor: int, pipeline: int, *, long: bool = False) -> Any:
+    marks = [pytest.mark.long] if long else []
+    return pytest.param((tensor, pipeline), id=f"TP{tensor}-PP{pipeline}", marks=marks)
 
 
 def answers(server: Server) -> list[str]:
@@ -99,7 +100,9 @@ def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading], str
 
 
 @pytest.mark.parametrize(
-    "ranks", [layout(2, 1), layout(3, 1), layout(1, 2), layout(2, 2)], indirect=True
+    "ranks",
+    [layout(2, 1), layout(3, 1, long=True), layout(1, 2), layout(2, 2)],
+    indirect=True,
 )
 def test_several_ranks_answer_as_one_worker_does(
     alone: tuple[list[str], list[Reading], str], ranks: Server, request: pytest.FixtureRequest
@@ -120,7 +123,9 @@ def test_chunks_of_a_prompt_follow_each_other_through_the_stages(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "victim"), [((2, 1), "worker 1"), ((2, 2), "worker 0")], indirect=["ranks"]
+    ("ranks", "victim"),
+    [pytest.param((2, 1), "worker 1", marks=pytest.mark.long), ((2, 2), "worker 0")],
+    indirect=["ranks"],
 )
 def test_a_killed_rank_breaks_no_stream(
     alone: tuple[list[str], list[Reading], str], ranks: Server, victim: str
