@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.http_client import HttpClient
-from testing.serving import PATIENCE, Server
+from testing.serving import PATIENCE, Server, wait_until
 from tests.gateway.certificates import make_certificate
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
@@ -29,10 +28,7 @@ def test_it_is_ready_answers_and_restarts_its_gateways(
     assert before
     gateway = server.child("gateway 0")
     server.process.send_signal(signal.SIGUSR2)
-    end = time.monotonic() + 2 * PATIENCE
-    while "gateways restarted" not in server.stderr:
-        assert time.monotonic() < end, server.stderr
-        time.sleep(0.05)
+    wait_until(lambda: "gateways restarted" in server.stderr, 2 * PATIENCE, lambda: server.stderr)
     assert server.child("gateway 0") != gateway
     after = list(client.events("/v1/completions", body))
     texts = [[event["choices"][0]["text"] for event in events] for events in (before, after)]

@@ -48,6 +48,7 @@ def _annotation(annotation: Any) -> Any:
     if origin is Annotated:
         return Annotated[_annotation(arguments[0]), *annotation.__metadata__]
     if origin is Union or origin is types.UnionType:
+        # `|` has no form for a number of types that is known here only.
         return Union[tuple(map(_annotation, arguments))]  # noqa: UP007
     if origin in (list, dict):
         return origin[tuple(map(_annotation, arguments))]

@@ -49,7 +49,7 @@ class _Rewriter:
         self._impossible = impossible
         negation = Negation(self._definitions)
         disjointness = Disjointness(self._definitions, self._is_impossible)
-        self._context = Context(self._definitions, negation, disjointness, leave_one_of)
+        self._context = Context(self._definitions, negation, disjointness, FEATURES, leave_one_of)
 
     def whole(self, document: dict[str, Any]) -> Schema:
         made = self._schema(document, self._references.base(document, ""), "")

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.normal_form import CONDITIONALS
 
@@ -27,7 +27,7 @@ class Conditionals(Feature):
     keywords = (CONDITIONALS,)
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
-        within = plain(node)
+        within = context.plain(node)
         all_said = [
             _Conditional(each["if"], each.get("then", True), each.get("else", True))
             for each in node[CONDITIONALS]

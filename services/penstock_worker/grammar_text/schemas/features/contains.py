@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.values import same
 
@@ -17,7 +17,7 @@ class Contains(Feature):
     keywords = ("contains", "minContains", "maxContains")
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
-        within = plain(node)
+        within = context.plain(node)
         if "contains" not in node or "array" not in context.kinds(within):
             return []
         wanted, least, most = node["contains"], node.get("minContains", 1), node.get("maxContains")

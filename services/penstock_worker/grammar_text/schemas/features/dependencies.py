@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of, part_of_object
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
 
 MAX_NAMES = 8
@@ -18,7 +18,7 @@ class Dependencies(Feature):
     keywords = ("dependencies", "dependentRequired", "dependentSchemas")
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
-        within = plain(node)
+        within = context.plain(node)
         if "object" not in context.kinds(within):
             return []
         required, properties = within.get("required", ()), within.get("properties", {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,9 +21,15 @@ class Context:
     """By reference; what has been rewritten, or is when it is asked for."""
     negation: Negation
     disjointness: Disjointness
+    of_features: Container[str]
+    """Keywords that features answer for, which llguidance doesn't know."""
     leave_one_of: bool = False
     """Whether a `oneOf` whose branches may overlap is left to llguidance, which knows what is said
     around it."""
+
+    def plain(self, node: dict[str, Any]) -> dict[str, Any]:
+        """What the node says in keywords that llguidance knows."""
+        return {name: value for name, value in node.items() if name not in self.of_features}
 
     def kinds(self, node: Any) -> frozenset[str]:
         """The types that its documents may have."""
@@ -44,39 +51,15 @@ class Context:
         return [*options, {"type": others}] if others else options
 
 
-class Feature:
+class Feature(ABC):
     """Of some keywords."""
 
     keywords: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
         """Schemas that hold together exactly where the node's keywords do, given the node's others.
 
         node: one with at least one of the keywords; all schemas inside of it have been rewritten.
         Raises Unservable.
         """
-        raise NotImplementedError
-
-
-def plain(node: dict[str, Any]) -> dict[str, Any]:
-    """What the node says in keywords that llguidance knows."""
-    return {name: value for name, value in node.items() if name not in _OF_FEATURES}
-
-
-_OF_FEATURES = frozenset(
-    [
-        "not",
-        "oneOf",
-        "conditionals",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "propertyNames",
-        "contains",
-        "minContains",
-        "maxContains",
-        "uniqueItems",
-        "unevaluatedProperties",
-        "unevaluatedItems",
-    ]
-)

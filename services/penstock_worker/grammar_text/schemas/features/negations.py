@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
 
 
@@ -14,6 +14,6 @@ class Negations(Feature):
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
         try:
-            return [context.negation.of(node["not"], plain(node))]
+            return [context.negation.of(node["not"], context.plain(node))]
         except Unservable as error:
             raise Unservable(f"this not is not supported: {error}") from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import all_of, any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import ABOUT, Schema
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
@@ -15,7 +15,7 @@ class OneOf(Feature):
     keywords = ("oneOf",)
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
-        branches, within = node["oneOf"], plain(node)
+        branches, within = node["oneOf"], context.plain(node)
         constants = _constants(branches)
         if constants is not None:
             return [{"enum": constants} if constants else False]
@@ -37,7 +37,7 @@ class OneOf(Feature):
     # Where the opposite of a rival can't be said in full, it will do that a property is missing
     # which the rival requires: fewer documents, all of them valid.
     def _without(self, rival: int, at: int, node: dict[str, Any], context: Context) -> Schema:
-        branches, within = node["oneOf"], plain(node)
+        branches, within = node["oneOf"], context.plain(node)
         kinds = context.kinds(all_of([within, branches[rival], branches[at]]))
         known, objects = _known(within, context.resolved(branches[at])), kinds <= {"object"}
         try:

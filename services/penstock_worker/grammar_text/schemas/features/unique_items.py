@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock_worker.grammar_text.schemas.combining import any_of
 from penstock_worker.grammar_text.schemas.errors import Unservable
-from penstock_worker.grammar_text.schemas.features.interface import Context, Feature, plain
+from penstock_worker.grammar_text.schemas.features.interface import Context, Feature
 from penstock_worker.grammar_text.schemas.keywords import Schema
 from penstock_worker.grammar_text.schemas.values import identity, listed
 
@@ -19,7 +19,7 @@ class UniqueItems(Feature):
     keywords = ("uniqueItems",)
 
     def instead(self, node: dict[str, Any], context: Context) -> list[Schema]:
-        within = plain(node)
+        within = context.plain(node)
         if "array" not in context.kinds(within) or node.get("maxItems", 2) <= 1:
             return []
         if "prefixItems" not in node and node.get("items") is False:
