@@ -33,9 +33,9 @@ def write_model(folder: Path, config: ModelConfig) -> Path:
 
 def hub_config(config: ModelConfig) -> dict[str, Any]:
     """config.json, under the names of transformers' configuration classes."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_scaling is not None:
-        scaling = config.rope_scaling
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.ropes[0].theta}
+    if config.ropes[0].scaling is not None:
+        scaling = config.ropes[0].scaling
         rope |= {
             "rope_type": scaling.kind,
             "factor": scaling.factor,
@@ -55,7 +55,7 @@ def hub_config(config: ModelConfig) -> dict[str, Any]:
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "max_position_embeddings": config.max_position,
-        "rms_norm_eps": config.rms_norm_eps,
+        "rms_norm_eps": config.norm.eps,
         "rope_parameters": rope,
         "tie_word_embeddings": config.tie_word_embeddings,
         "hidden_act": "silu",

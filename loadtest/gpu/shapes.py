@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from penstock.layer_spec import RopeScaling
+from testing.model_configs import llama_config, varied
 
-from penstock.model_config import ModelConfig, RopeScaling
-
-LLAMA_8B = ModelConfig(
+LLAMA_8B = llama_config(
     architecture="llama",
     vocab_size=128_256,
     hidden_size=4096,
@@ -20,7 +19,7 @@ LLAMA_8B = ModelConfig(
     rope_theta=500_000.0,
     rope_scaling=RopeScaling(kind="llama3", factor=8.0),
 )
-QWEN3_06B = ModelConfig(
+QWEN3_06B = llama_config(
     architecture="qwen3",
     vocab_size=151_936,
     hidden_size=1024,
@@ -35,7 +34,7 @@ QWEN3_06B = ModelConfig(
     tie_word_embeddings=True,
     qk_norm=True,
 )
-TINY_LLAMA = ModelConfig(
+TINY_LLAMA = llama_config(
     architecture="llama",
     vocab_size=320,
     hidden_size=128,
@@ -48,7 +47,7 @@ TINY_LLAMA = ModelConfig(
     rms_norm_eps=1e-5,
     rope_theta=10_000.0,
 )
-TINY_QWEN3 = msgspec.structs.replace(
+TINY_QWEN3 = varied(
     TINY_LLAMA, architecture="qwen3", rms_norm_eps=1e-6, tie_word_embeddings=True, qk_norm=True
 )
 MODELS = {

@@ -20,7 +20,6 @@ import torch
 
 from loadtest.worker_host.cases import BLOCK, CONTEXT, VOCAB, Case, blocks_of, plans
 from loadtest.worker_host.stand_ins import HIDDEN, Launches, StandInModel, StandInQueue
-from penstock.model_config import ModelConfig
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, ToWorker
 from penstock_kernels.triton.tiles import attention_choice
@@ -41,6 +40,7 @@ from penstock_worker.steps import generate, launch
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.in_flight import StepsInFlight
 from penstock_worker.steps.runner import StepRunner
+from testing.model_configs import llama_config
 
 WARM, COUNTED = 40, 16
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ class Worker:
 
 def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
     slots, blocks = case.sequences, blocks_of(case)
-    config = ModelConfig(
+    config = llama_config(
         architecture="llama",
         vocab_size=VOCAB,
         hidden_size=HIDDEN,

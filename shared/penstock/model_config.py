@@ -11,22 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UnsupportedModel
-
-
-class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """How rotary frequencies are stretched beyond the trained context.
-
-    `linear` divides all frequencies by `factor`.  `llama3` is the banded scheme of the Llama-3.1
-    release: wavelengths longer than original/low_freq_factor are divided by `factor`, shorter than
-    original/high_freq_factor are kept, those between are blended.
-    `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor).
-    """
-
-    kind: Literal["linear", "llama3", "precomputed"]
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
+from penstock.layer_spec import LayerSpec, NormSpec, RopeSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
@@ -42,15 +27,22 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     num_kv_heads: int
     head_dim: int
     max_position: int
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None = None
+    norm: NormSpec
+    """Of all layers, and behind the last."""
+    ropes: tuple[RopeSpec, ...]
+    """Which layers choose from."""
+    layers: tuple[LayerSpec, ...] = (LayerSpec(),)
+    """One for each layer, or one that holds for all."""
     tie_word_embeddings: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k before the rotary embedding (Qwen3)."""
+    embedding_multiplier: float = 1.0
+    logits_multiplier: float = 1.0
+    logits_soft_cap: float | None = None
+    """Logits x become soft_cap * tanh(x / soft_cap)."""
+    head_bias: bool = False
+
+    def layer(self, number: int) -> LayerSpec:
+        """What layer `number` is made of, counted from 0."""
+        return self.layers[number if len(self.layers) > 1 else 0]
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):

@@ -13,9 +13,10 @@ from penstock.config.settings import (
     ParallelSettings,
     SchedulerSettings,
 )
-from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
+from testing.model_configs import llama_config
 from tests.engine.fake_worker import EOS, VOCAB
 
 
@@ -36,7 +37,7 @@ def facts(
         format_version=FORMAT_VERSION,
         name="tiny",
         source="tiny",
-        config=ModelConfig(
+        config=llama_config(
             architecture="llama",
             vocab_size=VOCAB,
             hidden_size=8,

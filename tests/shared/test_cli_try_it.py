@@ -11,18 +11,18 @@ from penstock.cli.try_it import CHAT, CLASSIFICATION, COMPLETION, EMBEDDING, cur
 from penstock.config.settings import ModelSettings
 from penstock.model_config import (
     GenerationDefaults,
-    ModelConfig,
     PoolingConfig,
     PreparedModel,
     WeightFiles,
 )
+from testing.model_configs import llama_config
 
 VECTORS = PoolingConfig(mode="mean", normalize=True, size=8)
 CLASSES = PoolingConfig(mode="cls", normalize=False, size=8, labels=("good", "bad"))
 
 
 def model(*, template: bool = False, pooling: PoolingConfig | None = None) -> PreparedModel:
-    config = ModelConfig(
+    config = llama_config(
         architecture="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=1,
         num_heads=1, num_kv_heads=1, head_dim=8, max_position=64, rms_norm_eps=1e-5,
         rope_theta=1e4,

@@ -20,9 +20,11 @@ from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import ModelConfig, PreparedModel, RopeScaling
+from penstock.layer_spec import RopeScaling
+from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.gguf_pretokenizers import PRE_TOKENIZERS
+from testing.model_configs import llama_config
 from tests.shared.tiny_models import (
     CORPUS,
     add_byte_level_vocabulary,
@@ -63,7 +65,7 @@ def test_default_model(tmp_path: Path, smollm2_gguf: Path) -> None:
     assert manifest.source == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert manifest.weights.files == (str(smollm2_gguf),)
     assert manifest.weights.dtype == "Q4_1"
-    assert manifest.config == ModelConfig(
+    assert manifest.config == llama_config(
         architecture="llama",
         vocab_size=49_152,
         hidden_size=576,
@@ -260,15 +262,15 @@ def test_kinds_of_tokens(tmp_path: Path) -> None:
 Writer = gguf.GGUFWriter
 ADJUSTED: dict[str, tuple[Callable[[Writer], None], Callable[[PreparedModel], bool]]] = {
     "rope theta": (
-        lambda w: w.add_rope_freq_base(5e5), lambda m: m.config.rope_theta == 5e5),
-    "rope theta by default": (lambda w: None, lambda m: m.config.rope_theta == 10_000.0),
+        lambda w: w.add_rope_freq_base(5e5), lambda m: m.config.ropes[0].theta == 5e5),
+    "rope theta by default": (lambda w: None, lambda m: m.config.ropes[0].theta == 10_000.0),
     "linear scaling": (
         lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR),
                    w.add_rope_scaling_factor(4.0)),
-        lambda m: m.config.rope_scaling == RopeScaling(kind="linear", factor=4.0)),
+        lambda m: m.config.ropes[0].scaling == RopeScaling(kind="linear", factor=4.0)),
     "no scaling": (
         lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.NONE),
-        lambda m: m.config.rope_scaling is None),
+        lambda m: m.config.ropes[0].scaling is None),
     "BOS wanted": (lambda w: w.add_add_bos_token(True), lambda m: m.add_bos),
     "end of turn": (
         lambda w: w.add_eot_token_id(0), lambda m: m.generation.eos_token_ids == (2, 0)),
@@ -296,9 +298,9 @@ def test_settings(tmp_path: Path, case: str) -> None:
 def test_settings_that_tensors_tell(tmp_path: Path) -> None:
     tied, _ = _prepare(write_gguf(tmp_path / "tied.gguf"))
     assert tied.config.tie_word_embeddings
-    assert tied.config.rope_scaling is None
+    assert tied.config.ropes[0].scaling is None
     assert tied.config.vocab_size == byte_level_tokenizer().get_vocab_size()
-    assert not tied.config.qkv_bias
+    assert not tied.config.layers[0].attention.qkv_bias
     tensors = {
         "output.weight": np.zeros((tied.config.vocab_size, 24), np.float32),
         "rope_freqs.weight": np.ones(4, np.float32),
@@ -307,8 +309,8 @@ def test_settings_that_tensors_tell(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "more.gguf", tensors=tensors)
     config = _prepare(path)[0].config
     assert not config.tie_word_embeddings
-    assert config.rope_scaling == RopeScaling(kind="precomputed")
-    assert config.qkv_bias
+    assert config.ropes[0].scaling == RopeScaling(kind="precomputed")
+    assert config.layers[0].attention.qkv_bias
 
 
 @pytest.mark.parametrize(
@@ -318,8 +320,9 @@ def test_settings_that_tensors_tell(tmp_path: Path) -> None:
 def test_architectures(tmp_path: Path, architecture: str, qkv_bias: bool, qk_norm: bool) -> None:
     path = write_gguf(tmp_path / "m.gguf", architecture=architecture)
     config = _prepare(path)[0].config
-    assert (config.architecture, config.qkv_bias, config.qk_norm) == (
-        architecture, qkv_bias, qk_norm)  # fmt: skip
+    attention = config.layers[0].attention
+    assert (config.architecture, attention.qkv_bias) == (architecture, qkv_bias)
+    assert (attention.norm == "head") == qk_norm
 
 
 def test_head_dim_may_differ_from_the_share_of_a_head(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.layer_spec import RopeScaling
 from penstock.model_config import (
     EncoderConfig,
-    ModelConfig,
     PoolingConfig,
     PreparedModel,
-    RopeScaling,
 )
 from penstock.prepare import load_manifest, prepare
+from testing.model_configs import llama_config
 from tests.shared.tiny_models import (
     CHATML,
     LLAMA_CONFIG,
@@ -59,7 +59,7 @@ def test_everything_in_the_folder_is_found(tmp_path: Path) -> None:
     assert not manifest.add_bos
     assert (prepared / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert (prepared / "chat_template.jinja").read_text() == CHATML
-    assert manifest.config == ModelConfig(
+    assert manifest.config == llama_config(
         architecture="llama",
         vocab_size=700,
         hidden_size=24,
@@ -98,7 +98,7 @@ def test_configs_as_transformers_writes_them(tmp_path: Path, kind: str) -> None:
     folder = write_hub_folder(tmp_path / "m")
     theirs.save_pretrained(folder)
     config = _prepare(folder).config
-    assert config.architecture == {"Mistral": "llama"}.get(kind, kind.lower())
+    assert config.architecture == kind.lower()
     assert config.hidden_size == theirs.hidden_size
     assert config.intermediate_size == theirs.intermediate_size
     assert config.num_layers == theirs.num_hidden_layers
@@ -106,13 +106,13 @@ def test_configs_as_transformers_writes_them(tmp_path: Path, kind: str) -> None:
     assert config.num_kv_heads == theirs.num_key_value_heads
     assert config.head_dim == theirs.head_dim
     assert config.max_position == theirs.max_position_embeddings
-    assert config.rms_norm_eps == theirs.rms_norm_eps
-    assert config.rope_theta == 1234.0
-    assert config.rope_scaling is None
+    assert config.norm.eps == theirs.rms_norm_eps
+    assert config.ropes[0].theta == 1234.0
+    assert config.ropes[0].scaling is None
     assert config.tie_word_embeddings
-    assert config.qkv_bias == (kind == "Qwen2")
-    assert config.qk_norm == (kind == "Qwen3")
-    assert not config.output_bias
+    assert config.layers[0].attention.qkv_bias == (kind == "Qwen2")
+    assert (config.layers[0].attention.norm == "head") == (kind == "Qwen3")
+    assert not config.layers[0].attention.output_bias
 
 
 LLAMA3 = {
@@ -151,15 +151,15 @@ ROPE: dict[str, tuple[dict[str, Any], float, RopeScaling | None]] = {
 def test_rope_in_old_and_new_configs(tmp_path: Path, case: str) -> None:
     changes, theta, scaling = ROPE[case]
     config = _prepare(write_hub_folder(tmp_path / "m", config={**LLAMA_CONFIG, **changes})).config
-    assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
+    assert (config.ropes[0].theta, config.ropes[0].scaling) == (theta, scaling)
 
 
 def test_biases_of_llama(tmp_path: Path) -> None:
     changes = {"attention_bias": True, "mlp_bias": True}
     config = _prepare(write_hub_folder(tmp_path / "m", config={**LLAMA_CONFIG, **changes})).config
-    assert config.qkv_bias
-    assert config.output_bias
-    assert config.mlp_bias
+    assert config.layers[0].attention.qkv_bias
+    assert config.layers[0].attention.output_bias
+    assert config.layers[0].feed_forward.bias
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(np.float16, "float16"), (np.float32, "float32")])

@@ -20,6 +20,7 @@ from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.sampling_params import SamplingParams
+from testing.model_configs import varied
 from testing.scripted_engine import byte_tokenizer_json
 from tests.system.in_process import Numerics, System, Way
 from tests.system.in_process_client import InProcessClient
@@ -27,7 +28,7 @@ from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 
 pytestmark = [pytest.mark.timeout(300)]
 
-CONFIG = msgspec.structs.replace(TINY, head_dim=32)
+CONFIG = varied(TINY, head_dim=32)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,8 @@ def theirs() -> Any:
         num_key_value_heads=CONFIG.num_kv_heads,
         head_dim=CONFIG.head_dim,
         max_position_embeddings=CONFIG.max_position,
-        rms_norm_eps=CONFIG.rms_norm_eps,
-        rope_theta=CONFIG.rope_theta,
+        rms_norm_eps=CONFIG.norm.eps,
+        rope_theta=CONFIG.ropes[0].theta,
         tie_word_embeddings=CONFIG.tie_word_embeddings,
         pad_token_id=None,
         eos_token_id=None,

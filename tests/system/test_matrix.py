@@ -20,6 +20,7 @@ from penstock.config.settings import PreemptionMode
 from penstock.model_config import GenerationDefaults, PreparedModel
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
+from testing.model_configs import varied
 from tests.system.in_process import Numerics, System, Way
 from tests.worker.checkpoints import TINY, tiny_files
 
@@ -100,9 +101,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         format_version=FORMAT_VERSION,
         name="tiny",
         source="tiny",
-        config=msgspec.structs.replace(TINY, head_dim=32),
+        config=varied(TINY, head_dim=32),
         generation=GenerationDefaults(),
-        weights=tiny_files(path, msgspec.structs.replace(TINY, head_dim=32)),
+        weights=tiny_files(path, varied(TINY, head_dim=32)),
         digest="0",
         has_chat_template=False,
     )

@@ -12,11 +12,11 @@ from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.hub_config import read_config
-from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
+from testing.model_configs import llama_config
 
-TINY = ModelConfig(
+TINY = llama_config(
     architecture="llama",
     vocab_size=301,
     hidden_size=60,
@@ -50,9 +50,9 @@ def tiny_tensors(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor]:
             f"{at}.input_layernorm.weight": (hidden,),
             f"{at}.post_attention_layernorm.weight": (hidden,),
         }
-        if config.qk_norm:
+        if config.layers[0].attention.norm == "head":
             shapes |= {f"{at}.self_attn.{part}_norm.weight": (dim,) for part in "qk"}
-        if config.qkv_bias:
+        if config.layers[0].attention.qkv_bias:
             shapes |= {
                 f"{at}.self_attn.q_proj.bias": (config.num_heads * dim,),
                 f"{at}.self_attn.k_proj.bias": (config.num_kv_heads * dim,),
@@ -77,7 +77,7 @@ def tiny_files(folder: Path, config: ModelConfig = TINY, seed: int = 0) -> Weigh
 def load_model(
     config: ModelConfig, files: WeightFiles, dtype: torch.dtype, positions: int = 2048
 ) -> DecoderModel:
-    return model_class(config.architecture)(config, open_weights(files, config, dtype), positions)
+    return DecoderModel(config, open_weights(files, config, dtype), positions)
 
 
 def hub_model(folder: Path, dtype: torch.dtype) -> DecoderModel:

@@ -15,8 +15,10 @@ Tests check it for each operation, on odd sizes, in float32 and bfloat16, with o
 threads.
 """
 
+from penstock_kernels.reference.activations import gated_activation, plain_activation
 from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
+from penstock_kernels.reference.encoder import layer_norm
 from penstock_kernels.reference.gelu_mul import gelu_mul
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
@@ -30,9 +32,11 @@ from penstock_kernels.reference.rope import (
     linear_scaled,
     llama3_scaled,
     rope_table,
+    yarn_scaled,
 )
 from penstock_kernels.reference.sampling import SamplingCuts, sample_row
 from penstock_kernels.reference.silu_mul import silu_mul
+from penstock_kernels.reference.soft_cap import soft_cap
 from penstock_kernels.reference.top_ids import top_ids
 
 __all__ = [
@@ -43,21 +47,26 @@ __all__ = [
     "SamplingCuts",
     "adjust_row",
     "apply_rope",
+    "gated_activation",
     "gelu_mul",
     "inverse_frequencies",
+    "layer_norm",
     "linear",
     "linear_scaled",
     "llama3_scaled",
     "log_softmax_row",
     "paged_attention",
     "philox_4x32_10",
+    "plain_activation",
     "plan_attention",
     "rank_sum",
     "rms_norm",
     "rope_table",
     "sample_row",
     "silu_mul",
+    "soft_cap",
     "top_ids",
     "uniform",
     "write_kv",
+    "yarn_scaled",
 ]

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from penstock_kernels.reference.batched import batched_product
 from penstock_kernels.reference.kv_cache import KVRows
+from penstock_kernels.reference.soft_cap import soft_cap as capped
 
 KEY_SPLIT = 64
 """Token positions per key split. Results depend on it. 32 is slow at long contexts (43 ms for one
@@ -68,8 +69,19 @@ class TileGroup:
     """[pairs] int64: the tile of each pair; pairs are ordered by split."""
     slots: Tensor
     """[pairs, KEY_SPLIT] int64: the cache slot of each key."""
-    hidden: Tensor
-    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys that the query must not see."""
+    positions: Tensor
+    """[pairs, tile_queries, 1, 1] int64: the position of each query."""
+    keys: Tensor
+    """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
+    later: Tensor
+    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the query, which it must not see."""
+
+    def hidden(self, window: int | None) -> Tensor:
+        """Returns which keys each query must not see, as `later`. A query sees the last `window`
+        keys up to its own; None: all of them."""
+        if window is None:
+            return self.later
+        return self.later | (self.keys <= self.positions - window)
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,8 @@ def _group(
     pair_tiles = np.concatenate([np.arange(count) for count in split_tiles])
     pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
     keys = pair_splits[:, None] * KEY_SPLIT + np.arange(KEY_SPLIT)
-    hidden = keys[:, None, :] > positions[pair_tiles][:, :, None]
+    queries = positions[pair_tiles][:, :, None]
+    later = keys[:, None, :] > queries
     pair_slots = slots[first_slots[pair_tiles] + pair_splits]
     return TileGroup(
         rows=torch.from_numpy(rows),
@@ -178,14 +191,28 @@ def _group(
         split_tiles=split_tiles,
         pair_tiles=torch.from_numpy(pair_tiles),
         slots=torch.from_numpy(pair_slots),
-        hidden=torch.from_numpy(hidden[:, :, None, :]),
+        positions=torch.from_numpy(queries[..., None]),
+        keys=torch.from_numpy(keys[:, None, None, :]),
+        later=torch.from_numpy(later[:, :, None, :]),
     )
 
 
 def paged_attention(
-    query: Tensor, key_cache: KVRows, value_cache: KVRows, plan: AttentionPlan, scale: float
+    query: Tensor,
+    key_cache: KVRows,
+    value_cache: KVRows,
+    plan: AttentionPlan,
+    scale: float,
+    *,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
+
+    `window`: a query sees its own key and the window - 1 before it; None for all before it.
+    `soft_cap`: scores x become soft_cap * tanh(x / soft_cap).
+    `sinks`: [heads] float32, a score of each head that takes part in the softmax without a value.
 
     `query`: [rows, heads, head_dim]; rows beyond the plan's are padding.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and
@@ -196,8 +223,9 @@ def paged_attention(
     out = torch.zeros_like(query)
     for group in plan.groups:
         tiles = _query_tiles(query, group, key_cache.shape[0], scale)
-        maxima, sums, values = _partials(tiles, key_cache, value_cache, group)
-        result = _combine(maxima, sums, values, group)
+        hidden = group.hidden(window)
+        partials = _partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
+        result = _combine(*partials, group, _sinks_by_row(sinks, tiles))
         flat = _rows_of(result, group, query.shape[1])
         out[group.out_rows] = flat[group.out_places, :, : query.shape[2]].to(query.dtype)
     return out
@@ -222,7 +250,12 @@ def _rows_of(result: Tensor, group: TileGroup, heads: int) -> Tensor:
 
 
 def _partials(
-    tiles: Tensor, key_cache: KVRows, value_cache: KVRows, group: TileGroup
+    tiles: Tensor,
+    key_cache: KVRows,
+    value_cache: KVRows,
+    group: TileGroup,
+    hidden: Tensor,
+    soft_cap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the row maxima and sums of each pair, [kv_heads, pairs, rows], and its weighted
     values, [.., dim]."""
@@ -233,7 +266,7 @@ def _partials(
         query = tiles.index_select(1, group.pair_tiles[some])
         key = _gather(key_cache, group.slots[some])
         value = _gather(value_cache, group.slots[some])
-        parts.append(_pairs(query, key, value, group.hidden[some]))
+        parts.append(_pairs(query, key, value, hidden[some], soft_cap))
     if len(parts) == 1:
         return parts[0]
     maxima, sums, values = zip(*parts, strict=True)
@@ -254,10 +287,12 @@ def _padded(x: Tensor) -> Tensor:
 
 
 def _pairs(
-    query: Tensor, key: Tensor, value: Tensor, hidden: Tensor
+    query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, soft_cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     kv_heads, pairs, rows, dim = query.shape
     scores = batched_product(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
+    if soft_cap is not None:
+        scores = capped(scores, soft_cap)
     by_query = scores.view(kv_heads, pairs, hidden.shape[1], -1, KEY_SPLIT)
     by_query.masked_fill_(hidden, float("-inf"))
     maxima = scores.amax(-1).clamp_(min=_LOWEST)
@@ -268,8 +303,20 @@ def _pairs(
     return maxima.view(shape), sums.view(shape), values.view(*shape, dim)
 
 
-def _combine(maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup) -> Tensor:
-    """Combines the partials of each tile, split by split. Returns [kv_heads, tiles, rows, dim]."""
+def _sinks_by_row(sinks: Tensor | None, tiles: Tensor) -> Tensor | None:
+    """Returns the sink of each row of a tile, [kv_heads, 1, rows]."""
+    if sinks is None:
+        return None
+    kv_heads, rows = tiles.shape[0], tiles.shape[2]
+    by_head = sinks.float().view(kv_heads, -1)
+    return by_head.repeat(1, rows // by_head.shape[1])[:, None]
+
+
+def _combine(
+    maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup, sinks: Tensor | None
+) -> Tensor:
+    """Combines the partials of each tile, split by split, and the sinks last. Returns [kv_heads,
+    tiles, rows, dim]."""
     tiles = group.split_tiles[0]
     top, total, mixed = maxima[:, :tiles], sums[:, :tiles], values[:, :tiles]
     start = tiles
@@ -282,4 +329,8 @@ def _combine(maxima: Tensor, sums: Tensor, values: Tensor, group: TileGroup) -> 
         mixed[:, :count] = mixed[:, :count] * keep[..., None] + values[:, part] * add[..., None]
         top[:, :count] = both
         start += count
+    if sinks is not None:
+        both = torch.maximum(top, sinks)
+        keep = torch.exp(top - both)
+        total, mixed = total * keep + torch.exp(sinks - both), mixed * keep[..., None]
     return mixed / total[..., None]

@@ -51,10 +51,14 @@ def lane_padded(weight: Tensor) -> Tensor:
     return _whole_lanes(weight)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al., 2016).
-    Each row independently; computed in float32 and rounded once."""
-    return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    Each row independently; computed in float32 and rounded once. `weight` and `bias` may have a
+    wider dtype than x."""
+    if weight.dtype == x.dtype:
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    wide = None if bias is None else bias.to(weight.dtype)
+    return functional.layer_norm(x.to(weight.dtype), x.shape[-1:], weight, wide, eps).to(x.dtype)
 
 
 def activate(x: Tensor, kind: str) -> Tensor:

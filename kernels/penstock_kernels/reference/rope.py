@@ -39,6 +39,38 @@ def llama3_scaled(
     return torch.where(turns > high_freq_factor, frequencies, scaled)
 
 
+def yarn_scaled(
+    frequencies: Tensor,
+    *,
+    theta: float,
+    factor: float,
+    beta_fast: float,
+    beta_slow: float,
+    original_max_position: int,
+    truncate: bool,
+) -> Tensor:
+    """NTK-by-parts interpolation (Peng et al., "YaRN", 2023).
+
+    A frequency that turns more than beta_fast times within the original context stays; one that
+    turns less than beta_slow times is divided by factor; between these two dimensions the two are
+    blended linearly. `truncate`: their bounds are rounded to whole dimensions, outwards.
+    """
+    dims = 2 * len(frequencies)
+
+    def dimension(turns: float) -> float:
+        ratio = original_max_position / (turns * 2 * math.pi)
+        return dims * math.log(ratio) / (2 * math.log(theta))
+
+    low, high = dimension(beta_fast), dimension(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    if low == high:
+        high += 0.001
+    blend = ((torch.arange(dims // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return frequencies / factor * blend + frequencies * (1 - blend)
+
+
 def rope_table(frequencies: Tensor, positions: int) -> tuple[Tensor, Tensor]:
     """cos and sin of position * frequency, each [positions, head_dim / 2], float32."""
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
@@ -46,11 +78,15 @@ def rope_table(frequencies: Tensor, positions: int) -> tuple[Tensor, Tensor]:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates the pairs (x[i], x[i + head_dim / 2]).
+    """Rotates the pairs (x[i], x[i + dims / 2]); what lies behind the first `dims` numbers of a
+    head stays.
 
-    `x` is [rows, heads, head_dim]. `cos` and `sin` are [rows, head_dim / 2], float32, for each
-    row's position. Computed in float32 and rounded once. Returns x's shape and dtype.
+    `x` is [rows, heads, head_dim]. `cos` and `sin` are [rows, dims / 2], float32, for each row's
+    position. Computed in float32 and rounded once. Returns x's shape and dtype.
     """
+    dims = 2 * cos.shape[-1]
+    if dims < x.shape[-1]:
+        return torch.cat((apply_rope(x[..., :dims], cos, sin), x[..., dims:]), -1)
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos[:, None, :], sin[:, None, :]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)

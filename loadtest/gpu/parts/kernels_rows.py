@@ -36,7 +36,7 @@ def chosen(tiles: Tiles) -> dict[str, int]:
 
 
 def norm(config: ModelConfig, rows: int) -> Case:
-    size, eps = config.hidden_size, config.rms_norm_eps
+    size, eps = config.hidden_size, config.norm.eps
 
     def make(device: torch.device) -> Bench:
         x, weight = drawn(device, rows, size), drawn(device, size)
@@ -51,7 +51,7 @@ def norm(config: ModelConfig, rows: int) -> Case:
 
 
 def add_norm(config: ModelConfig, rows: int) -> Case:
-    size, eps = config.hidden_size, config.rms_norm_eps
+    size, eps = config.hidden_size, config.norm.eps
 
     def make(device: torch.device) -> Bench:
         x, residual = drawn(device, rows, size), drawn(device, rows, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.config.settings import EngineConfig
+from penstock.layer_spec import NormSpec, RopeSpec
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock_engine.facts import EngineFacts
@@ -28,8 +29,8 @@ def facts(config: EngineConfig) -> EngineFacts:
             num_kv_heads=1,
             head_dim=8,
             max_position=max(MAX_POSITION, config.model.max_model_len or 0),
-            rms_norm_eps=1e-5,
-            rope_theta=10_000.0,
+            norm=NormSpec(),
+            ropes=(RopeSpec(dims=8),),
         ),
         generation=GenerationDefaults(eos_token_ids=(2,)),
         weights=WeightFiles(format="safetensors", files=(), dtype="float32"),

@@ -65,7 +65,8 @@ class Rotation:
     """The rotary tables, and the positions of a step's rows in them."""
 
     cos: Tensor
-    """[positions, head_dim / 2] float32, for every position."""
+    """[positions, dims / 2] float32, for every position. The first `dims` numbers of a head
+    rotate."""
     sin: Tensor
     """As `cos`."""
     positions: Tensor
@@ -73,7 +74,7 @@ class Rotation:
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of each row, [rows, head_dim / 2]."""
+        """Cosines and sines of each row, [rows, dims / 2]."""
         return self.cos[self.positions], self.sin[self.positions]
 
 
@@ -88,6 +89,23 @@ class HeadNorms:
     eps: float
 
 
+@dataclass(frozen=True)
+class ScoreRule:
+    """How a layer turns products of queries and keys into weights."""
+
+    scale: float | None = None
+    """None: head_dim ** -0.5."""
+    window: int | None = None
+    """A token sees itself and the window - 1 tokens before it; None: all before it."""
+    soft_cap: float | None = None
+    """Scaled scores x become soft_cap * tanh(x / soft_cap)."""
+    sinks: Tensor | None = None
+    """[heads] float32: a score of each head that takes part in the softmax without a value."""
+
+
+PLAIN_RULE = ScoreRule()
+
+
 class StepAttention(Protocol):
     """Attention for one step's batch. Called by each layer in turn."""
 
@@ -97,11 +115,12 @@ class StepAttention(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        rotation: Rotation,
+        rotation: Rotation | None,
         norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
         """Normalises and rotates queries and keys, stores keys and values in the layer's cache,
-        then attends to all tokens of each sequence so far. Causal, scaled by head_dim ** -0.5.
+        then attends to the tokens of each sequence that the rule lets them see. Causal.
 
         `query` is [rows, heads, head_dim]; `key` and `value` are [rows, kv_heads, head_dim]. The
         heads of a row are contiguous. Any float dtype is allowed, and is that of the result.

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference as ops
-from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNorms, Rotation
+from penstock_worker.attention.interface import (
+    PLAIN_RULE,
+    BatchLayout,
+    CacheShape,
+    HeadNorms,
+    Rotation,
+    ScoreRule,
+)
 
 
 class ReferenceAttention:
@@ -93,16 +100,27 @@ class ReferenceStep:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        rotation: Rotation,
+        rotation: Rotation | None,
         norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
         if norms is not None:
             query = ops.rms_norm(query, norms.query, norms.eps)
             key = ops.rms_norm(key, norms.key, norms.eps)
-        query = ops.apply_rope(query, *rotation.rows)
-        key = ops.apply_rope(key, *rotation.rows)
+        if rotation is not None:
+            query = ops.apply_rope(query, *rotation.rows)
+            key = ops.apply_rope(key, *rotation.rows)
         keys, values = self._backend.keys[layer], self._backend.values[layer]
         count = self._slots.shape[0]
         ops.write_kv(key[:count], value[:count], keys, values, self._slots)
-        scale = self._backend.shape.head_dim**-0.5
-        return ops.paged_attention(query, keys, values, self._attention, scale)
+        scale = self._backend.shape.head_dim**-0.5 if rule.scale is None else rule.scale
+        return ops.paged_attention(
+            query,
+            keys,
+            values,
+            self._attention,
+            scale,
+            window=rule.window,
+            soft_cap=rule.soft_cap,
+            sinks=rule.sinks,
+        )

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.attention import rope_write
-from penstock_kernels.triton.attention.paged import paged_attention
+from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice
-from penstock_worker.attention.interface import BatchLayout, CacheShape, HeadNorms, Rotation
+from penstock_worker.attention.interface import (
+    PLAIN_RULE,
+    BatchLayout,
+    CacheShape,
+    HeadNorms,
+    Rotation,
+    ScoreRule,
+)
 from penstock_worker.forward.uploads import Uploads
 
 _HOST = torch.device("cpu")
@@ -168,9 +175,12 @@ class TritonStep:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        rotation: Rotation,
+        rotation: Rotation | None,
         norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
+        if rotation is None or rule.sinks is not None:
+            raise NotImplementedError("no Triton kernel has it; the backend refuses such a model")
         keys, values = self._cache[layer]
         slots = self._slots
         if len(slots) < len(query):
@@ -189,4 +199,6 @@ class TritonStep:
             if norms is None
             else rope_write.QueryKeyNorms(norms.query, norms.key, norms.eps),
         )
-        return paged_attention(query, keys, values, self._plan, query.shape[2] ** -0.5)
+        scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
+        reach = Reach(rule.window or 0, rule.soft_cap or 0.0)
+        return paged_attention(query, keys, values, self._plan, scale, reach=reach)

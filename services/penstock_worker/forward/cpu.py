@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     CACHE_KINDS,
@@ -29,30 +28,19 @@ from penstock_kernels.cpu.decoder import (
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
-from penstock_worker.forward.interface import Batch, Forward, Recipe, StepCancelled, Unable
+from penstock_worker.forward.interface import (
+    Batch,
+    Forward,
+    Recipe,
+    StepCancelled,
+    Unable,
+    require,
+)
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights.opening import open_weights
 
-_COMPUTED = frozenset(
-    {
-        "architecture",
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_layers",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "max_position",
-        "rms_norm_eps",
-        "rope_theta",
-        "rope_scaling",
-        "tie_word_embeddings",
-        "qkv_bias",
-        "qk_norm",
-    }
-)
-"""Fields of ModelConfig that these kernels implement."""
+MECHANISMS: frozenset[str] = frozenset()
+"""What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
 _FLOATS = tuple(FLOAT_DTYPES.values())
 """Checkpoint dtypes that can be quantised on load."""
 
@@ -103,6 +91,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         )
     isa = instruction_set()
     config = prepared.decoder
+    require(MECHANISMS, config)
     shape = DecoderShape(
         hidden=config.hidden_size,
         inner=config.intermediate_size,
@@ -111,9 +100,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         head_dim=config.head_dim,
         vocab=config.vocab_size,
         block_size=setup.block_size,
-        eps=config.rms_norm_eps,
+        eps=config.norm.eps,
     )
-    obstacle = shape.obstacle() or config_obstacle(config) or _dummy_obstacle(setup)
+    obstacle = shape.obstacle() or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -140,17 +129,6 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 def _dummy_obstacle(setup: Setup) -> str | None:
     """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
-
-
-def config_obstacle(config: ModelConfig) -> str | None:
-    """Returns why the kernels can't compute this model, or None if they can. They would ignore a
-    field that they don't know, so every such field must have its default."""
-    if config.output_bias or config.mlp_bias:
-        return "the model has biases outside of the query, key and value projections"
-    for each in msgspec.structs.fields(config):
-        if each.name not in _COMPUTED and getattr(config, each.name) != each.default:
-            return f"the model's {each.name} is {getattr(config, each.name)!r}"
-    return None
 
 
 def _dtype(setup: Setup, stored: str) -> str:

@@ -42,7 +42,7 @@ class CPUWeights:
         `positions` is the number of positions in the rotary tables."""
         config = self.config
         size = (config.vocab_size, config.hidden_size)
-        rotary = Rotary.load(config, self.weights, positions)
+        rotary = Rotary.load(config.ropes[0], self.weights, positions)
         layers = [self._layer(number) for number in range(config.num_layers)]
         embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
         if config.tie_word_embeddings:
@@ -63,16 +63,16 @@ class CPUWeights:
         config, at = self.config, f"layers.{number}"
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        attention, bias = f"{at}.self_attn", config.qkv_bias
+        attention, spec = f"{at}.self_attn", config.layer(number).attention
         norms: dict[str, np.ndarray] = {}
-        if config.qk_norm:
+        if spec.norm == "head":
             norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
             norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
         matrix = partial(self._matrix, kind=self.kind)
         return LayerWeights(
-            query=matrix(f"{attention}.q_proj", queries, hidden, bias=bias),
-            key=matrix(f"{attention}.k_proj", keys, hidden, bias=bias),
-            value=matrix(f"{attention}.v_proj", keys, hidden, bias=bias),
+            query=matrix(f"{attention}.q_proj", queries, hidden, bias=spec.qkv_bias),
+            key=matrix(f"{attention}.k_proj", keys, hidden, bias=spec.qkv_bias),
+            value=matrix(f"{attention}.v_proj", keys, hidden, bias=spec.qkv_bias),
             output=matrix(f"{attention}.o_proj", hidden, queries),
             gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
             up=matrix(f"{at}.mlp.up_proj", inner, hidden),

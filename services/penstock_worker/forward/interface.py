@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.mechanisms import mechanisms
+from penstock.model_config import ModelConfig
+
 
 class StepCancelled(BaseException):
     """Raised out of a step during which `cancel` was called."""
@@ -17,6 +20,13 @@ class StepCancelled(BaseException):
 
 class Unable(Exception):
     """A backend can't run this model, or not with these settings. The message says why."""
+
+
+def require(has: frozenset[str], config: ModelConfig) -> None:
+    """Raises Unable if the model needs mechanisms that a backend doesn't have."""
+    missing = sorted(mechanisms(config) - has)
+    if missing:
+        raise Unable(f"the model has {', '.join(missing)}")
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock import mechanisms as mechanism
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.layer_by_layer import LayerByLayer
-from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.opening import open_weights
+
+MECHANISMS = frozenset(
+    {
+        mechanism.WINDOW,
+        mechanism.SCORE_SOFT_CAP,
+        mechanism.SCORE_SCALE,
+        mechanism.NO_ROTATION,
+        mechanism.PARTIAL_ROTATION,
+        mechanism.SEVERAL_ROTATIONS,
+        mechanism.WHOLE_NORM,
+        mechanism.LAYER_NORM,
+        mechanism.OUTPUT_NORMS,
+        mechanism.PARALLEL,
+        mechanism.GELU,
+        mechanism.GELU_TANH,
+        mechanism.RELU2,
+        mechanism.UNGATED,
+        mechanism.OUTPUT_BIAS,
+        mechanism.FEED_FORWARD_BIAS,
+        mechanism.RESIDUAL_MULTIPLIER,
+        mechanism.EMBEDDING_MULTIPLIER,
+        mechanism.LOGITS_RULE,
+    }
+)
+"""What this backend has beyond Llama's layers."""
 
 
 class ReferenceForward(LayerByLayer):
@@ -62,6 +87,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     if setup.quantization != "none":
         raise Unable(f"quantization is {setup.quantization}, which needs the cpu backend")
     config = prepared.decoder
+    require(MECHANISMS, config)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     own = shard_of(config, ranks.place).own
@@ -69,8 +95,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
-        family = model_class(config.architecture)
-        model = family(config, weights, setup.max_model_len, ranks=ranks)
+        model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
         return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks), ranks)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, cache))

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
@@ -33,11 +34,10 @@ from penstock_worker.dtype import (
 from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
-from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable
+from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.layers.ops import Ops
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
-from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
@@ -72,6 +72,25 @@ class Logits:
 
 
 LOGITS: Purpose = Logits()
+
+MECHANISMS = frozenset(
+    {
+        mechanism.WINDOW,
+        mechanism.SCORE_SOFT_CAP,
+        mechanism.SCORE_SCALE,
+        mechanism.SEVERAL_ROTATIONS,
+        mechanism.WHOLE_NORM,
+        mechanism.OUTPUT_NORMS,
+        mechanism.PARALLEL,
+        mechanism.GELU_TANH,
+        mechanism.OUTPUT_BIAS,
+        mechanism.FEED_FORWARD_BIAS,
+        mechanism.RESIDUAL_MULTIPLIER,
+        mechanism.EMBEDDING_MULTIPLIER,
+        mechanism.LOGITS_RULE,
+    }
+)
+"""What this backend has beyond Llama's layers."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,7 @@ def recipe(
     shape = CacheShape.of(own, setup.block_size, cache)
     _check_cache(shape.dtype, device)
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
+    require(MECHANISMS, config)
     obstacle = _obstacle(shape, choice)
     if obstacle is not None:
         raise Unable(obstacle)
@@ -169,9 +189,8 @@ def recipe(
             keep_quantised=as_filed and may_keep(setup.dtype, prepared.weights, dtype),
         )
         ops = _ops(setup, device, dtype)
-        family = model_class(config.architecture)
         purpose.take(weights)
-        model = family(config, weights, setup.max_model_len, ops, ranks)
+        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks)
         memory, head = memory_of(device), purpose.of(model)
         return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock_worker.attention.interface import HeadNorms
+from penstock.layer_spec import AttentionSpec
+from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, ScoreRule
+from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
@@ -21,43 +23,76 @@ class SelfAttention:
         output: Product,
         heads: tuple[int, int, int],
         head_dim: int,
-        norms: HeadNorms | None = None,
+        *,
+        rope: int | None = 0,
+        rule: ScoreRule = PLAIN_RULE,
+        head_norms: HeadNorms | None = None,
+        whole_norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `heads`: numbers of query, key and value heads in the output of `qkv`.
-        `norms`: applied to each query and key head before the rotation."""
+        `rope`: which of the step's rotations; None: no rotation.
+        `head_norms`: applied to each query and key head before the rotation.
+        `whole_norms`: applied to all query heads together, and to all key heads."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
         self._heads = heads
         self._head_dim = head_dim
-        self._norms = norms
+        self._rope = rope
+        self._rule = rule
+        self._head_norms = head_norms
+        self._whole_norms = whole_norms
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         heads = self.qkv(hidden).unflatten(-1, (-1, self._head_dim))
         query, key, value = heads.split(self._heads, dim=1)
-        mixed = step.attention.attend(self._layer, query, key, value, step.rotation, self._norms)
+        query, key = map(_over_all_heads, self._whole_norms, (query, key))
+        rotation = None if self._rope is None else step.rotations[self._rope]
+        mixed = step.attention.attend(
+            self._layer, query, key, value, rotation, self._head_norms, self._rule
+        )
         return self.output(mixed.flatten(1))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> SelfAttention:
         config, prefix, dim = parts.config, f"layers.{layer}.self_attn", parts.config.head_dim
+        spec = config.layer(layer).attention
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
         qkv = parts.product(
             [(f"{prefix}.q_proj", queries), (f"{prefix}.k_proj", keys), (f"{prefix}.v_proj", keys)],
             config.hidden_size,
-            bias=config.qkv_bias,
+            bias=spec.qkv_bias,
         )
         output = parts.summed(
-            f"{prefix}.o_proj", config.hidden_size, queries, bias=config.output_bias
+            f"{prefix}.o_proj", config.hidden_size, queries, bias=spec.output_bias
         )
-        norms = None
-        if config.qk_norm:
-            query, key = (
-                parts.weights.take(f"{prefix}.{name}.weight", (dim,))
-                for name in ("q_norm", "k_norm")
-            )
-            norms = HeadNorms(query, key, config.rms_norm_eps)
+        head_norms, whole_norms = None, (NO_NORM, NO_NORM)
+        names = (f"{prefix}.q_norm", f"{prefix}.k_norm")
+        if spec.norm == "head":
+            query, key = (parts.norm_weight(name, dim) for name in names)
+            head_norms = HeadNorms(query, key, config.norm.eps)
+        elif spec.norm == "whole":
+            whole_norms = (parts.norm(names[0], queries), parts.norm(names[1], keys))
         shard = parts.shard
-        heads = (len(shard.heads), len(shard.kv_heads), len(shard.kv_heads))
-        return SelfAttention(layer - shard.layers.start, qkv, output, heads, dim, norms)
+        return SelfAttention(
+            layer - shard.layers.start,
+            qkv,
+            output,
+            (len(shard.heads), len(shard.kv_heads), len(shard.kv_heads)),
+            dim,
+            rope=spec.rope,
+            rule=_rule(spec),
+            head_norms=head_norms,
+            whole_norms=whole_norms,
+        )
+
+
+def _rule(spec: AttentionSpec) -> ScoreRule:
+    return ScoreRule(scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap)
+
+
+def _over_all_heads(norm: Norm, heads: Tensor) -> Tensor:
+    if norm is NO_NORM:
+        return heads
+    return norm(heads.flatten(1)).view(heads.shape)

@@ -1,9 +1,10 @@
-"""The gated feed-forward block (SwiGLU: Shazeer, 2020)."""
+"""The feed-forward block, gated (Shazeer, 2020) or not."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from penstock.layer_spec import FeedForwardSpec
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product
@@ -12,22 +13,25 @@ from penstock_worker.quantisation.interface import Product
 class FeedForward:
     """Maps [rows, hidden] to [rows, hidden]."""
 
-    def __init__(self, ops: Ops, gate_up: Product, down: Product) -> None:
+    def __init__(self, ops: Ops, spec: FeedForwardSpec, up: Product, down: Product) -> None:
+        """`up` gives [rows, 2 * inner], the gate first, or without a gate [rows, inner]."""
         self._ops = ops
-        self.gate_up = gate_up
+        self._spec = spec
+        self.up = up
         self.down = down
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return self.down(self._ops.silu_mul(self.gate_up(hidden)))
+        spec = self._spec
+        return self.down(self._ops.activate(self.up(hidden), spec.activation, gated=spec.gated))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> FeedForward:
         config = parts.config
-        prefix, inner, bias = f"layers.{layer}.mlp", config.intermediate_size, config.mlp_bias
-        gate_up = parts.product(
-            [(f"{prefix}.gate_proj", inner), (f"{prefix}.up_proj", inner)],
-            config.hidden_size,
-            bias=bias,
+        spec = config.layer(layer).feed_forward
+        prefix, inner = f"layers.{layer}.mlp", config.intermediate_size
+        names = ["gate_proj", "up_proj"] if spec.gated else ["up_proj"]
+        up = parts.product(
+            [(f"{prefix}.{name}", inner) for name in names], config.hidden_size, bias=spec.bias
         )
-        down = parts.summed(f"{prefix}.down_proj", config.hidden_size, inner, bias=bias)
-        return FeedForward(parts.ops, gate_up, down)
+        down = parts.summed(f"{prefix}.down_proj", config.hidden_size, inner, bias=spec.bias)
+        return FeedForward(parts.ops, spec, up, down)

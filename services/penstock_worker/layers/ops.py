@@ -32,5 +32,9 @@ class Ops(Protocol):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Adds x to residual in place, rounded to its dtype, and returns the sum's rms_norm."""
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Maps [rows, 2 * size], the gate first, to [rows, size]."""
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        """Shifts to mean 0 and normalises over the last dimension. `x` is [rows, size]."""
+
+    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+        """Maps [rows, 2 * size], the gate first, to activation(gate) * up, [rows, size]; or not
+        gated, [rows, size] to activation(x). `kind` is a FeedForwardSpec's activation."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
+from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard
@@ -49,9 +51,20 @@ class Parts:
         mine = self.product([(name, outputs)], inputs, bias=bias and place.tensor_rank == 0)
         return mine if place.tensor == 1 else Summed(mine, self.ranks)
 
-    def norm(self, name: str, size: int) -> RMSNorm:
-        weight = self.weights.take(f"{name}.weight", (size,))
-        return RMSNorm(self.ops, weight, self.config.rms_norm_eps)
+    def norm(self, name: str, size: int) -> Norm:
+        """Returns the norm of that name, of the model's kind."""
+        spec, weight = self.config.norm, self.norm_weight(name, size)
+        if spec.kind == "rms":
+            return RMSNorm(self.ops, weight, spec.eps)
+        bias = self.weights.take(f"{name}.bias", (size,)) if spec.bias else None
+        return LayerNorm(self.ops, weight, bias, spec.eps)
+
+    def norm_weight(self, name: str, size: int) -> Tensor:
+        """Returns the factors of a norm, [size]. Where the model means 1 + weight, the sum is made
+        in float32, as a narrower dtype would round it."""
+        if not self.config.norm.plus_one:
+            return self.weights.take(f"{name}.weight", (size,))
+        return self.weights.take(f"{name}.weight", (size,), torch.float32) + 1.0
 
 
 class Summed:
@@ -64,19 +77,3 @@ class Summed:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ranks.sum(self.product(x))
-
-
-class RMSNorm:
-    """Maps [rows, size] or [rows, heads, size] to the same shape."""
-
-    def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
-        self.weight = weight
-        self.eps = eps
-        self._ops = ops
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._ops.rms_norm(x, self.weight, self.eps)
-
-    def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Returns the norm of residual + x. Modifies `residual`, which becomes the sum."""
-        return self._ops.add_rms_norm(x, residual, self.weight, self.eps)

@@ -58,8 +58,13 @@ class ReferenceOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return reference.rms_norm(residual.add_(x), weight, eps)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return reference.silu_mul(gate_up)
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return reference.layer_norm(x, weight, bias, eps)
+
+    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+        if gated:
+            return reference.gated_activation(x, kind)
+        return reference.plain_activation(x, kind)
 
 
 REFERENCE: Ops = ReferenceOps()

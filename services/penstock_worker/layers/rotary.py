@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.model_config import ModelConfig
+from penstock.layer_spec import RopeSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import Rotation
 from penstock_worker.weights.names import ROPE_FACTORS
@@ -13,26 +13,35 @@ from penstock_worker.weights.weights import Weights
 
 
 class Rotary:
-    """Cosines and sines, each [positions, head_dim / 2] float32, for every position that may occur.
+    """Cosines and sines, each [positions, dims / 2] float32, for every position that may occur.
     They are computed on the CPU, so that all devices have the same values."""
 
     def __init__(
-        self, frequencies: Tensor, positions: int, device: torch.device | None = None
+        self,
+        frequencies: Tensor,
+        positions: int,
+        device: torch.device | None = None,
+        factor: float = 1.0,
     ) -> None:
-        self.cos, self.sin = (each.to(device) for each in ops.rope_table(frequencies, positions))
+        """`factor` is that of cosines and sines."""
+        tables = ops.rope_table(frequencies, positions)
+        self.cos, self.sin = (
+            (each if factor == 1.0 else each * factor).to(device) for each in tables
+        )
 
     def at(self, positions: Tensor) -> Rotation:
         """Returns the rotation for the rows of a step. `positions` is [rows] int64."""
         return Rotation(self.cos, self.sin, positions)
 
     @staticmethod
-    def load(config: ModelConfig, weights: Weights, positions: int) -> Rotary:
-        return Rotary(_frequencies(config, weights), positions, weights.device)
+    def load(spec: RopeSpec, weights: Weights, positions: int) -> Rotary:
+        factor = 1.0 if spec.scaling is None else spec.scaling.attention_factor
+        return Rotary(_frequencies(spec, weights, positions), positions, weights.device, factor)
 
 
-def _frequencies(config: ModelConfig, weights: Weights) -> Tensor:
-    plain = ops.inverse_frequencies(config.head_dim, config.rope_theta)
-    scaling = config.rope_scaling
+def _frequencies(spec: RopeSpec, weights: Weights, positions: int) -> Tensor:
+    plain = ops.inverse_frequencies(spec.dims, spec.theta)
+    scaling = spec.scaling
     if scaling is None:
         return plain
     match scaling.kind:
@@ -46,5 +55,21 @@ def _frequencies(config: ModelConfig, weights: Weights) -> Tensor:
                 high_freq_factor=scaling.high_freq_factor,
                 original_max_position=scaling.original_max_position,
             )
+        case "yarn":
+            return ops.yarn_scaled(
+                plain,
+                theta=spec.theta,
+                factor=scaling.factor,
+                beta_fast=scaling.beta_fast,
+                beta_slow=scaling.beta_slow,
+                original_max_position=scaling.original_max_position,
+                truncate=scaling.truncate,
+            )
+        case "longrope":
+            # By the longest that a request may get, not by a request's length: a longer request's
+            # first tokens would otherwise differ from a shorter one's.
+            beyond = positions > scaling.original_max_position
+            factors = scaling.long_factors if beyond else scaling.short_factors
+            return plain / torch.tensor(factors, dtype=torch.float32)
         case "precomputed":
-            return plain / weights.take(ROPE_FACTORS, (config.head_dim // 2,), torch.float32).cpu()
+            return plain / weights.take(ROPE_FACTORS, (spec.dims // 2,), torch.float32).cpu()

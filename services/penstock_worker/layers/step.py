@@ -11,7 +11,7 @@ from penstock_worker.attention.interface import Rotation, StepAttention
 class Step:
     """The inputs of a step that every layer reads."""
 
-    rotation: Rotation
-    """For each row."""
+    rotations: tuple[Rotation, ...]
+    """For each row, by each of the model's rotary embeddings."""
     attention: StepAttention
     """For this step's batch."""

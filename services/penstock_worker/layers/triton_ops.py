@@ -14,11 +14,15 @@ from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
 from penstock_kernels.triton.linear.dense import linear
-from penstock_kernels.triton.rowwise import gated, rms_norm
+from penstock_kernels.triton.rowwise import gated as gates
+from penstock_kernels.triton.rowwise import rms_norm
 from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
 from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
+
+_GATES = {"silu": gates.silu_mul, "gelu_tanh": gates.gelu_mul}
+"""By activation."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,13 @@ class TritonOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.add_rms_norm(x, residual, weight, eps)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return gated.silu_mul(gate_up)
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        raise NotImplementedError("layer norms have no Triton kernel; the backend refuses them")
+
+    def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+        if gated and kind in _GATES:
+            return _GATES[kind](x)
+        raise NotImplementedError(f"{kind} has no Triton kernel; the backend refuses it")
 
     def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
         weight = weight.to(self._device, self._dtype)

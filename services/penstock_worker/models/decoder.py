@@ -1,4 +1,4 @@
-"""A decoder-only transformer: embedding, layers, norm, output head. Families provide the layers.
+"""A decoder-only transformer: embedding, layers, norm, output head, as its configuration says.
 
 With pipeline parallelism, the first stage has the embedding, and the last has the norm and the
 head. Each stage receives the hidden states of the one before and sends its own on. With tied
@@ -7,7 +7,6 @@ embeddings, the last stage has a copy of the embedding.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -15,22 +14,23 @@ from torch import Tensor
 
 from penstock.model_config import ModelConfig
 from penstock_worker.attention.interface import StepAttention
-from penstock_worker.layers.decoder_layer import DecoderLayer
+from penstock_worker.layers.decoder_layer import load_layer
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.layers.step import Step
-from penstock_worker.layers.vocabulary import Head, TokenEmbedding
+from penstock_worker.layers.vocabulary import Head, LogitsRule, TokenEmbedding
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.weights import Weights
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
+HEAD_BIAS = "lm_head.bias"
 
 
-class DecoderModel(ABC):
+class DecoderModel:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
     def __init__(
@@ -57,8 +57,8 @@ class DecoderModel(ABC):
         self._ranks = ranks
         weights = weights.cut_to(self.shard)
         parts = Parts(config, weights, ops, self.shard, ranks)
-        self.rotary = Rotary.load(config, weights, positions)
-        self.layers = [self.load_layer(parts, layer) for layer in self.shard.layers]
+        self.rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
+        self.layers = [load_layer(parts, layer) for layer in self.shard.layers]
         self._load_ends(parts)
         weights.finish()
 
@@ -70,17 +70,22 @@ class DecoderModel(ABC):
             self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
             self._embed = TokenEmbedding(parts.ops.table(self.embedding), self.shard, self._ranks)
+        self._multiplier = None
+        if config.embedding_multiplier != 1.0:
+            # In the rows' dtype, as the models were trained.
+            self._multiplier = torch.tensor(
+                config.embedding_multiplier, dtype=self.dtype, device=weights.device
+            )
         if tied:
             weights.ignore(HEAD)
         if place.last:
             self.norm = parts.norm("norm", config.hidden_size)
             own = self.embedding if tied else weights.take_matrix([(HEAD, shape)])
             self.head = parts.ops.head(own)
-            self._logits = Head(self.head, self.shard, self._ranks)
-
-    @abstractmethod
-    def load_layer(self, parts: Parts, layer: int) -> DecoderLayer:
-        """Returns the family's layer with index `layer`."""
+            bias = None
+            if config.head_bias:
+                bias = weights.take(HEAD_BIAS, (config.vocab_size,), torch.float32)
+            self._logits = Head(self.head, self.shard, self._ranks, LogitsRule.of(config, bias))
 
     def hidden(
         self,
@@ -116,12 +121,16 @@ class DecoderModel(ABC):
         layer_done: Callable[[], None],
     ) -> Tensor:
         """As `hidden`, without communication with other stages. `before` is what was received."""
-        step = Step(self.rotary.at(positions), attention)
-        residual, update = self._embed(tokens) if before is None else before, None
+        step = Step(tuple(rotary.at(positions) for rotary in self.rotaries), attention)
+        residual, update = self._embedded(tokens) if before is None else before, None
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()
         return residual if update is None else residual + update
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        rows = self._embed(tokens)
+        return rows if self._multiplier is None else rows * self._multiplier
 
     def send(self, hidden: Tensor) -> None:
         """Sends to the next stage, if there is one. `hidden` must not be modified any more."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
+from penstock.mechanisms import WHOLE_NORM, mechanisms
 from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
 
@@ -42,12 +43,13 @@ class Shard:
 
     @property
     def own(self) -> ModelConfig:
-        """The model's configuration with this rank's numbers of layers, heads and inner columns.
-        The vocabulary size stays that of the whole model, because logits are gathered from all
+        """The model's configuration with this rank's layers, heads and inner columns. The
+        vocabulary size stays that of the whole model, because logits are gathered from all
         ranks."""
         return msgspec.structs.replace(
             self.config,
             num_layers=len(self.layers),
+            layers=tuple(self.config.layer(number) for number in self.layers),
             num_heads=len(self.heads),
             num_kv_heads=len(self.kv_heads),
             intermediate_size=len(self.inner),
@@ -119,6 +121,11 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
         )
     if place.tensor > min(config.intermediate_size, config.vocab_size):
         raise StartupError(f"tensor_parallel_size is {place.tensor}, more than the model's sizes")
+    if place.tensor > 1 and WHOLE_NORM in mechanisms(config):
+        raise StartupError(
+            f"tensor_parallel_size is {place.tensor}; the model has {WHOLE_NORM}, which one rank "
+            "must hold: 1 is allowed"
+        )
     if place.pipeline > config.num_layers:
         raise StartupError(
             f"pipeline_parallel_size is {place.pipeline}; the model has {config.num_layers} layers,"

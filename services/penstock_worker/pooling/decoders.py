@@ -18,7 +18,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.pooling.heads import Head, decoder_head
 from penstock_worker.weights.opening import open_weights
 
@@ -64,7 +64,7 @@ def build_decoder(
     if setup.pooling is not None and setup.pooling.labels:
         head = decoder_head(weights, len(setup.pooling.labels), config.hidden_size)
     weights.ignore("score.weight")
-    model = model_class(config.architecture)(headless, weights, setup.max_model_len)
+    model = DecoderModel(headless, weights, setup.max_model_len)
     return (
         ReferenceAttention.block_bytes(shape),
         lambda blocks: DecoderBody(

@@ -18,6 +18,9 @@ _GGUF_TOP = {
 _GGUF_LAYER = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
+    "post_attention_norm": "attention_output_norm",
+    "post_ffw_norm": "feed_forward_output_norm",
+    "attn_qkv": "self_attn.qkv_proj",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
@@ -31,7 +34,7 @@ _GGUF_LAYER = {
 _GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 
 ROPE_FACTORS = "rope_factors"
-"""Divisors of the rotary frequencies, [head_dim / 2]."""
+"""Divisors of the rotary frequencies, [dims / 2]."""
 
 
 def from_hub(name: str) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from penstock.errors import StartupError
+from penstock.families import FAMILIES
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
+from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -38,4 +40,6 @@ def open_weights(
         quantised = any(tensor.format in LAYOUTS for tensor in tensors.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device)
-    return Weights(safetensors_tensors(files.files), dtype, device)
+    found = safetensors_tensors(files.files)
+    names = FAMILIES[config.architecture].hub_names
+    return Weights(by_our_names(found, names, config), dtype, device)

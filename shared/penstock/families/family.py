@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from penstock.families.gguf_reading import GGUFModel
 from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig
 
 
-def _no_more(fields: Fields) -> dict[str, Any]:
-    return {}
+@dataclass(frozen=True)
+class TensorNames:
+    """How a family's files call a layer's modules, and which of them hold several of ours."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """The file's name of a module -> ours, where they differ."""
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The file's name of a module -> ours, in the order of their rows."""
+    pairs_adjacent: bool = False
+    """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
+    of a rotary pair are adjacent."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family is Llama but for what is said here."""
+    """A family of decoders: how its files say what ModelConfig says."""
 
     name: str
-    """ModelConfig.architecture, and `general.architecture` of GGUF files."""
+    """ModelConfig.architecture."""
     hub_classes: tuple[str, ...]
     """Names in `architectures` of a hub folder's config.json."""
     known_as: str
     """What people call its models, with commas."""
-    always_qkv_bias: bool = False
-    """Whether q, k and v have biases whatever the config says; else attention_bias gives q, k, v
-    and the output projection one."""
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k before the rotary embedding."""
-    default_head_dim: int | None = None
-    """Where config.json doesn't say; None: hidden size / heads."""
-    gguf_pairs_adjacent: bool = False
-    """Whether GGUF files keep the rows of q and k so that a rotary pair is adjacent; else it lies
-    half a head apart, as in the hub's files."""
-    hub_values: Callable[[Fields], dict[str, Any]] = _no_more
-    """config.json -> fields of ModelConfig that the family's files say in their own way. Raises
-    UnsupportedModel for a variant that isn't served."""
-    gguf_values: Callable[[Fields], dict[str, Any]] = _no_more
-    """The same of the architecture's keys in a GGUF file's metadata."""
+    read_hub: Callable[[Fields], ModelConfig]
+    """Reads config.json. Raises UnsupportedModel for a variant that isn't served."""
+    gguf: str | None = None
+    """`general.architecture` of GGUF files; None: they aren't served."""
+    read_gguf: Callable[[GGUFModel], ModelConfig] | None = None
+    hub_names: TensorNames = TensorNames()
+    gguf_names: TensorNames = TensorNames()

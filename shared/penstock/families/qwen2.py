@@ -5,6 +5,40 @@ Source: Yang et al., "Qwen2 technical report", 2024.
 
 from __future__ import annotations
 
+from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFModel
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
 
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), "Qwen2, Qwen2.5", always_qkv_bias=True)
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    windows = hub.windows_behind(fields, sizes["num_layers"])
+    return ModelConfig(
+        architecture="qwen2",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(
+            LayerSpec(attention=AttentionSpec(window=window, qkv_bias=True)) for window in windows
+        ),
+    )
+
+
+def _gguf(model: GGUFModel) -> ModelConfig:
+    sizes = model.sizes()
+    return ModelConfig(
+        architecture="qwen2",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(attention=AttentionSpec(qkv_bias=True)),),
+    )
+
+
+QWEN2 = Family(
+    "qwen2", ("Qwen2ForCausalLM",), "Qwen2, Qwen2.5", _hub, gguf="qwen2", read_gguf=_gguf
+)

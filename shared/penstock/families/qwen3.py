@@ -5,6 +5,45 @@ Source: Yang et al., "Qwen3 technical report", 2025.
 
 from __future__ import annotations
 
+from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFModel
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
 
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), "Qwen3", qk_norm=True, default_head_dim=128)
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+    return ModelConfig(
+        architecture="qwen3",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(
+            LayerSpec(
+                attention=AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
+            )
+            for window in hub.windows_behind(fields, sizes["num_layers"])
+        ),
+    )
+
+
+def _gguf(model: GGUFModel) -> ModelConfig:
+    sizes = model.sizes()
+    attention = AttentionSpec(
+        norm="head",
+        qkv_bias="blk.0.attn_q.bias" in model.tensors,
+        output_bias="blk.0.attn_output.bias" in model.tensors,
+    )
+    return ModelConfig(
+        architecture="qwen3",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(attention=attention),),
+    )
+
+
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), "Qwen3", _hub, gguf="qwen3", read_gguf=_gguf)

@@ -18,8 +18,19 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values = values
         self.where = where
+        self._asked: set[str] = set()
+
+    def not_asked(self) -> list[str]:
+        """Keys that nobody has asked for and whose value says something: not null, false, zero or
+        empty."""
+        return [key for key, value in self.values.items() if value and key not in self._asked]
+
+    def ignore(self, *keys: str) -> None:
+        """Counts keys as asked for, which mean nothing here."""
+        self._asked.update(keys)
 
     def __contains__(self, key: str) -> bool:
+        self._asked.add(key)
         return self.values.get(key) is not None
 
     def wrong(self, key: str, wanted: str) -> UnsupportedModel:
@@ -69,6 +80,7 @@ class Fields:
 
     def section(self, key: str) -> Fields:
         """The settings nested under a key; none if it is missing."""
+        self._asked.add(key)
         value = self.values.get(key)
         if value is None:
             value = {}
@@ -77,6 +89,7 @@ class Fields:
         return Fields(value, f"{self.where}, {key}")
 
     def _get(self, key: str, default: Any) -> Any:
+        self._asked.add(key)
         value = self.values.get(key)
         if value is not None:
             return value

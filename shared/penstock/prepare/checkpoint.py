@@ -57,10 +57,15 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         raise UnsupportedModel(
             f"{where}: head_dim is {config.head_dim}; rotary embedding needs an even one"
         )
-    for field in ("rms_norm_eps", "rope_theta"):
-        value = getattr(config, field)
-        if not math.isfinite(value) or value <= 0:
-            raise UnsupportedModel(f"{where}: {field} is {value}; it must be positive")
+    numbers = {"the norms' eps": config.norm.eps}
+    numbers |= {"rope_theta": max(rope.theta for rope in config.ropes)} if config.ropes else {}
+    for field, number in numbers.items():
+        if not math.isfinite(number) or number <= 0:
+            raise UnsupportedModel(f"{where}: {field} is {number}; it must be positive")
+    if len(config.layers) not in (1, config.num_layers):
+        raise UnsupportedModel(
+            f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
+        )
     return config
 
 

@@ -6,7 +6,6 @@ import functools
 import tempfile
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 
@@ -21,18 +20,16 @@ from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.reference_ops import REFERENCE
-from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
+from testing.model_configs import varied
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import TINY, tiny_files
 
 BLOCK, BLOCKS, POSITIONS, SLOTS = 4, 24, 640, 6
 
-GROUPED = msgspec.structs.replace(
-    TINY, vocab_size=97, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16
-)
-NORMED = msgspec.structs.replace(
+GROUPED = varied(TINY, vocab_size=97, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16)
+NORMED = varied(
     TINY,
     architecture="qwen3",
     qk_norm=True,
@@ -53,7 +50,7 @@ def small_model(
         weights = open_weights(
             tiny_files(Path(folder), config), config, torch.float32, device=device
         )
-        return model_class(config.architecture)(config, weights, POSITIONS, ops or REFERENCE)
+        return DecoderModel(config, weights, POSITIONS, ops or REFERENCE)
 
 
 def cache_shape(config: ModelConfig, dtype: torch.dtype = torch.float32) -> CacheShape:

@@ -24,6 +24,7 @@ from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler import SampleRequest
+from testing.model_configs import varied
 from tests.interpreted_triton import DEVICE
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.small_models import GROUPED, batch
@@ -94,7 +95,7 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
 
 
 def test_heads_that_the_kernels_have_no_tile_for() -> None:
-    config = msgspec.structs.replace(GROUPED, num_heads=34)
+    config = varied(GROUPED, num_heads=34)
     with pytest.raises(Unable, match="17 query heads share a KV head; at most 16 can"):
         triton.recipe(prepared(config), setup_of(), 1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
-from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from tests.interpreted_triton import DEVICE
@@ -61,7 +61,7 @@ def test_a_dummy_model_gives_sane_logits(config: object) -> None:
     from tests.worker.driver import Driver, Job, LogitsOf, make_runner
 
     weights = open_weights(NO_FILES, config, torch.float32, load_format="dummy")
-    model = model_class(config.architecture)(config, weights, 64)
+    model = DecoderModel(config, weights, 64)
     logits = LogitsOf()
     runner = make_runner(model, observer=logits, slots=1)
     (job,) = Driver(runner, slots=1).run([Job([1, 2, 3, 4], 4)])

@@ -20,9 +20,9 @@ from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.triton_ops import JoinedProduct, LibraryProduct, TritonOps
-from penstock_worker.models import model_class
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
+from testing.model_configs import varied
 from tests.interpreted_triton import DEVICE
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.cpu_model import CPUModel
@@ -35,7 +35,7 @@ from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = pytest.mark.timeout(120)
 
-CONFIG = msgspec.structs.replace(GROUPED, hidden_size=128, intermediate_size=256, head_dim=32)
+CONFIG = varied(GROUPED, hidden_size=128, intermediate_size=256, head_dim=32)
 """Sizes that groups of weights divide; an output head of its own."""
 
 Kinds = Callable[[str], str]
@@ -116,7 +116,7 @@ def test_a_mixed_file_answers_as_in_float32(tmp_path: Path, kinds: Kinds, dtype:
 def loaded(files: WeightFiles) -> DecoderModel:
     weights = open_weights(files, CONFIG, torch.bfloat16, device=DEVICE, keep_quantised=True)
     ops = TritonOps(DEVICE, torch.bfloat16)
-    return model_class(CONFIG.architecture)(CONFIG, weights, 64, ops)
+    return DecoderModel(CONFIG, weights, 64, ops)
 
 
 def test_a_mixed_files_matrices(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,6 +18,7 @@ from penstock_worker.forward.captures import CUDACaptures
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.errors import OutOfDeviceMemory
+from testing.model_configs import varied
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, COLLECTING, Even, Machine
@@ -34,8 +34,8 @@ pytestmark = [
 ]
 
 GIB = 1 << 30
-BIASED = msgspec.structs.replace(GROUPED, architecture="qwen2", qkv_bias=True)
-WIDE = msgspec.structs.replace(GROUPED, hidden_size=128, intermediate_size=256, head_dim=32)
+BIASED = varied(GROUPED, architecture="qwen2", qkv_bias=True)
+WIDE = varied(GROUPED, hidden_size=128, intermediate_size=256, head_dim=32)
 """Sizes that groups of weights divide."""
 
 DRAWN = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, logprobs=2)
@@ -236,7 +236,7 @@ def test_a_capture_that_fails_leaves_the_stream_as_it_was(monkeypatch: pytest.Mo
         assert made.device.captures == 1
 
 
-LLAMA = msgspec.structs.replace(
+LLAMA = varied(
     GROUPED,
     vocab_size=128_256,
     hidden_size=4096,

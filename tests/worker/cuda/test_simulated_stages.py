@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,6 +21,7 @@ from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.errors import OutOfDeviceMemory
+from testing.model_configs import varied
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import CAPTURING, Even
@@ -40,7 +40,7 @@ pytestmark = [
 GIB = 1 << 30
 LAYOUTS = [(1, 2), (2, 2)]
 """Tensor ranks of a stage, stages."""
-DEEP = msgspec.structs.replace(GROUPED, num_layers=3)
+DEEP = varied(GROUPED, num_layers=3)
 
 DRAWN = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, logprobs=2)
 COUNTED = TokenSampling(

@@ -15,7 +15,7 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from tests.worker.checkpoints import TINY, tiny_files
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 def logits(ops: Ops, folder: Path) -> torch.Tensor:
     """Of a prompt of 9 tokens, and of one token more."""
     weights = open_weights(tiny_files(folder), TINY, torch.float32)
-    model = model_class(TINY.architecture)(TINY, weights, 64, ops)
+    model = DecoderModel(TINY, weights, 64, ops)
     heads = (TINY.num_layers, TINY.num_heads, TINY.num_kv_heads, TINY.head_dim)
     forward = ReferenceForward(model, ReferenceAttention(CacheShape(*heads, 16, torch.float32), 4))
     parts = [

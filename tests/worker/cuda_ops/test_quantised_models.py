@@ -18,7 +18,7 @@ from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
@@ -129,9 +129,7 @@ def test_the_device_holds_the_files_bytes(
     """Embedding and head are one."""
     (path,) = map(Path, default_model.weights.files)
     weights = opened_weights(default_model, device)
-    model = model_class(default_model.config.architecture)(
-        default_model.config, weights, 16, TritonOps(device, torch.bfloat16)
-    )
+    model = DecoderModel(default_model.config, weights, 16, TritonOps(device, torch.bfloat16))
     assert model.head.weights is model.embedding  # type: ignore[attr-defined]
     held = sum(matrix.nbytes for matrix in weights.matrices)
     assert 0.95 * path.stat().st_size < held < path.stat().st_size

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.model_config import ModelConfig, RopeScaling
+from penstock.layer_spec import RopeScaling
+from penstock.model_config import ModelConfig
 from penstock_worker.forward.cpu import config_obstacle
+from testing.model_configs import llama_config, varied
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
@@ -18,7 +20,7 @@ from tests.worker.models.parity import run_with_logits
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
-BASE = ModelConfig(
+BASE = llama_config(
     architecture="llama",
     vocab_size=301,
     hidden_size=60,
@@ -34,7 +36,7 @@ BASE = ModelConfig(
 
 
 def variant(**changes: object) -> ModelConfig:
-    return ModelConfig(**({name: getattr(BASE, name) for name in BASE.__struct_fields__} | changes))
+    return varied(BASE, **changes)
 
 
 MODELS = {

@@ -10,13 +10,14 @@ import torch
 
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import TokenSampling
+from testing.model_configs import varied
 from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf, make_runner
 from tests.worker.parallel.together import Formed, Together
 
 pytestmark = pytest.mark.timeout(240)
 
-SPREAD = msgspec.structs.replace(
+SPREAD = varied(
     TINY,
     architecture="qwen3",
     num_layers=3,

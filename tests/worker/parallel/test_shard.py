@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,13 +11,14 @@ from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import RankGroup
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
+from testing.model_configs import varied
 from tests.worker.checkpoints import TINY
 
 pytestmark = pytest.mark.timeout(240)
 
 
 def sized(**sizes: int) -> ModelConfig:
-    return msgspec.structs.replace(TINY, **sizes)
+    return varied(TINY, **sizes)
 
 
 def shards(config: ModelConfig, tensor: int, pipeline: int = 1) -> list[Shard]:

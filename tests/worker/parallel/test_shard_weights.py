@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,6 +19,7 @@ from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
+from testing.model_configs import varied
 from tests.worker.checkpoints import TINY, tiny_files, tiny_tensors
 from tests.worker.weights.test_weights import stored_bytes, write_gguf
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(240)
 
 def whole_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """Of a layer and of the ends, under our names."""
-    tensors = tiny_tensors(msgspec.structs.replace(config, num_layers=1, vocab_size=1))
+    tensors = tiny_tensors(varied(config, num_layers=1, vocab_size=1))
     shapes = {
         name.removeprefix("model.").replace("layers.0.", f"layers.{layer}."): tuple(tensor.shape)
         for name, tensor in tensors.items()
@@ -124,10 +124,10 @@ def ranks_at(tensor: int, pipeline: int, rank: int) -> Ranks:
 
 
 def load(config: ModelConfig, files: WeightFiles, ranks: Ranks) -> object:
-    from penstock_worker.models import model_class
+    from penstock_worker.models.decoder import DecoderModel
 
     weights = open_weights(files, config, torch.float32)
-    return model_class(config.architecture)(config, weights, 64, ranks=ranks)
+    return DecoderModel(config, weights, 64, ranks=ranks)
 
 
 def test_each_stage_has_its_own(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ def test_each_stage_has_its_own(tmp_path: Path) -> None:
 
 
 def test_tied_embeddings_are_at_both_ends(tmp_path: Path) -> None:
-    tied = msgspec.structs.replace(TINY, tie_word_embeddings=True)
+    tied = varied(TINY, tie_word_embeddings=True)
     files = tiny_files(tmp_path, tied)
     first, last = (load(tied, files, ranks_at(1, 2, rank)) for rank in range(2))
     assert torch.equal(first.embedding, last.head.weight)
 
 
 def test_biases_of_sums_are_one_ranks(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(TINY, output_bias=True, mlp_bias=True)
+    config = varied(TINY, output_bias=True, mlp_bias=True)
     tensors = tiny_tensors(config)
     generator = torch.Generator().manual_seed(1)
     for layer in range(2):
@@ -176,7 +176,7 @@ def test_a_tensor_that_nobody_needs_is_named(tmp_path: Path, rank: int) -> None:
 
 
 def test_a_head_beside_tied_embeddings_is_no_extra(tmp_path: Path) -> None:
-    tied = msgspec.structs.replace(TINY, tie_word_embeddings=True)
+    tied = varied(TINY, tie_word_embeddings=True)
     path = tmp_path / "both.safetensors"
     tensors = tiny_tensors(tied)
     save_file(tensors | {HEAD: tensors["model.embed_tokens.weight"].clone()}, path)

@@ -19,7 +19,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import Compile, SlotGrammars
-from penstock_worker.models import model_class
+from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import Ranks
@@ -113,7 +113,7 @@ class Together:
             torch.set_num_threads(1)
             with torch.inference_mode():
                 weights = open_weights(files, config, dtype)
-                model = model_class(config.architecture)(config, weights, 2048, ranks=ranks)
+                model = DecoderModel(config, weights, 2048, ranks=ranks)
                 own = shard_of(config, ranks.place).own
                 shape = CacheShape(
                     num_layers=own.num_layers,

@@ -11,17 +11,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import msgspec
-
 from loadtest.gpu.shapes import LLAMA_8B
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
+from testing.model_configs import varied
 from tests.kernels.triton.compile_for_hopper import Compiler
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import Machine
 from tests.worker.cuda.simulated.torch_cuda import simulated
 
-LLAMA = msgspec.structs.replace(LLAMA_8B, num_layers=1)
+LLAMA = varied(LLAMA_8B, num_layers=1)
 ALL = TokenSampling(
     0,
     top_k=50,

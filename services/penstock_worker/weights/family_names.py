@@ -1,0 +1,117 @@
+"""The tensors of a family's files by our names: renamed, cut out of fused ones, reordered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.families.family import TensorNames
+from penstock.model_config import ModelConfig
+from penstock_worker.weights.stored import StoredTensor
+
+_NAME = re.compile(r"(?P<layer>layers\.\d+\.)?(?P<module>.+)\.(?P<kind>weight|bias)")
+
+
+def by_our_names(
+    tensors: dict[str, StoredTensor], names: TensorNames, config: ModelConfig
+) -> dict[str, StoredTensor]:
+    """Maps tensors by the names that the format's reader gave them to ours."""
+    found: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        for ours, part in _parts(name, stored, names, config):
+            if ours in found:
+                raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
+            found[ours] = part
+    return found
+
+
+def _parts(
+    name: str, stored: StoredTensor, names: TensorNames, config: ModelConfig
+) -> Iterator[tuple[str, StoredTensor]]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        yield name, stored
+        return
+    layer, module, kind = match["layer"] or "", match["module"], match["kind"]
+    if module in names.fused:
+        modules = names.fused[module]
+        pieces = _cut(stored, [_rows(each, config) for each in modules])
+        yield from (
+            (f"{layer}{each}.{kind}", _ordered(piece, each, names, config))
+            for each, piece in zip(modules, pieces, strict=True)
+        )
+        return
+    module = names.modules.get(module, module)
+    yield f"{layer}{module}.{kind}", _ordered(stored, module, names, config)
+
+
+def _rows(module: str, config: ModelConfig) -> int:
+    """Outputs of a projection that may be fused with others."""
+    last = module.rpartition(".")[2]
+    sizes = {
+        "q_proj": config.num_heads * config.head_dim,
+        "k_proj": config.num_kv_heads * config.head_dim,
+        "v_proj": config.num_kv_heads * config.head_dim,
+        "gate_proj": config.intermediate_size,
+        "up_proj": config.intermediate_size,
+    }
+    return sizes[last]
+
+
+def _cut(stored: StoredTensor, rows: list[int]) -> list[StoredTensor]:
+    """Cuts a tensor into pieces of so many rows, which lie in the file one after another."""
+    if not stored.shape or stored.shape[0] != sum(rows):
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape}; {' + '.join(map(str, rows))} rows "
+            "are expected"
+        )
+    by_row = stored.data.reshape(stored.shape[0], -1)
+    return [
+        replace(stored, shape=(high - low, *stored.shape[1:]), data=by_row[low:high].reshape(-1))
+        for low, high in pairwise([0, *accumulate(rows)])
+    ]
+
+
+def _ordered(
+    stored: StoredTensor, module: str, names: TensorNames, config: ModelConfig
+) -> StoredTensor:
+    if not names.pairs_adjacent:
+        return stored
+    heads = _rotating_heads(module, config)
+    if heads is None:
+        return stored
+    dims = {rope.dims for rope in config.ropes}
+    if len(dims) != 1:
+        raise UnsupportedModel("rotary embeddings of different sizes with adjacent pairs")
+    return replace(stored, rearrange=partial(_halves_apart, heads=heads, dims=dims.pop()))
+
+
+def _rotating_heads(module: str, config: ModelConfig) -> int | None:
+    """How many heads the rows of a tensor belong to, if they rotate."""
+    match module.rpartition(".")[2]:
+        case "q_proj":
+            return config.num_heads
+        case "k_proj":
+            return config.num_kv_heads
+        case "q_norm":
+            return config.num_heads if config.layers[0].attention.norm == "whole" else 1
+        case "k_norm":
+            return config.num_kv_heads if config.layers[0].attention.norm == "whole" else 1
+    return None
+
+
+def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
+    """Reorders [heads * head_dim, ...] from adjacent pairs to pairs that are half of the rotating
+    `dims` numbers apart. What lies behind these stays."""
+    by_head = rows.unflatten(0, (heads, rows.shape[0] // heads))
+    turning = by_head[:, :dims].unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
+    if dims == by_head.shape[1]:
+        return turning.reshape(rows.shape)
+    return torch.cat((turning, by_head[:, dims:]), 1).reshape(rows.shape)

@@ -1,0 +1,154 @@
+"""What the families' readers of config.json have in common.
+
+Source of the keys: the configuration classes of the transformers library. Releases before 5 write
+`rope_theta` and `rope_scaling`; later ones write both into `rope_parameters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Literal
+
+from penstock.errors import UnsupportedModel
+from penstock.families.rope_reading import read_scaling
+from penstock.formats.fields import Fields
+from penstock.layer_spec import LayerSpec, RopeSpec
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu2": "relu2",
+}
+"""What config.json calls them."""
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+
+ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
+"""Keys of a section about rotary positions that change nothing beyond what others say."""
+
+
+def refuse_unknown(fields: Fields, harmless: Container[str]) -> None:
+    """Raises UnsupportedModel for a setting that no reader has asked for: it could change the
+    output."""
+    for key in fields.not_asked():
+        if key not in harmless:
+            shown = repr(fields.values[key])
+            raise UnsupportedModel(
+                f"{fields.where}: {key} is {shown[:80]}, which is not known here and could change "
+                "the output"
+            )
+
+
+def sizes(fields: Fields, *, default_head_dim: int | None = None) -> dict[str, Any]:
+    """Fields of ModelConfig: sizes, and whether embedding and head are tied. default_head_dim:
+    where config.json doesn't say; None: hidden size / heads."""
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    head_dim = fields.integer("head_dim", default_head_dim or -1)
+    if head_dim == -1:
+        if heads < 1 or hidden % heads:
+            raise UnsupportedModel(
+                f"{fields.where}: {heads} attention heads don't divide the hidden size {hidden}"
+            )
+        head_dim = hidden // heads
+    return {
+        "vocab_size": fields.integer("vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": fields.integer("intermediate_size"),
+        "num_layers": fields.integer("num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": fields.integer("num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "max_position": fields.integer("max_position_embeddings"),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings", False),
+    }
+
+
+def activation(
+    fields: Fields, *allowed: Activation, key: str = "hidden_act", default: str = "silu"
+) -> Activation:
+    """Raises UnsupportedModel for another one than the family has."""
+    named = fields.text(key, default)
+    found = ACTIVATIONS.get(named)
+    if found is None or found not in allowed:
+        served = [name for name, each in ACTIVATIONS.items() if each in allowed]
+        raise UnsupportedModel(
+            f"{fields.where}: {key} {named!r} is not served; {', '.join(served)} "
+            f"{'is' if len(served) == 1 else 'are'}"
+        )
+    return found
+
+
+def rope(
+    fields: Fields,
+    head_dim: int,
+    *,
+    kind: str | None = None,
+    theta: float = 10_000.0,
+    share: float = 1.0,
+) -> RopeSpec:
+    """Of the layers of one kind, or of all. theta, share: where config.json doesn't say; share is
+    that of a head which rotates."""
+    share = fields.number("partial_rotary_factor", share)
+    theta = fields.number("rope_theta", theta)
+    settings = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    if kind is not None and kind in settings:
+        settings = settings.section(kind)
+    theta = settings.number("rope_theta", theta)
+    share = settings.number("partial_rotary_factor", share)
+    dims = int(head_dim * share)
+    if not 0 < dims <= head_dim or dims % 2:
+        raise UnsupportedModel(
+            f"{settings.where}: {share:g} of a head of {head_dim} would rotate, which is {dims} of "
+            f"its numbers; 2 to {head_dim} are allowed, and an even number of them"
+        )
+    found = RopeSpec(theta=theta, dims=dims, scaling=read_scaling(settings, fields, dims))
+    refuse_unknown(settings, ROPE_HARMLESS)
+    return found
+
+
+def layer_kinds(fields: Fields, count: int, default: list[str]) -> list[str]:
+    """FULL or SLIDING for each layer. default: where config.json doesn't say."""
+    kinds = fields.listed("layer_types", str) if "layer_types" in fields else default
+    if len(kinds) != count:
+        raise UnsupportedModel(
+            f"{fields.where}: layer_types names {len(kinds)} layers, num_hidden_layers is {count}"
+        )
+    unknown = sorted(set(kinds) - {FULL, SLIDING})
+    if unknown:
+        raise UnsupportedModel(
+            f"{fields.where}: layer_types has {unknown[0]!r}; {FULL} and {SLIDING} are served"
+        )
+    return kinds
+
+
+def window(fields: Fields, key: str = "sliding_window") -> int:
+    """Tokens that a sliding layer sees."""
+    tokens = fields.integer(key)
+    if tokens < 1:
+        raise UnsupportedModel(f"{fields.where}: {key} is {tokens}; it must be positive")
+    return tokens
+
+
+def windows_behind(fields: Fields, count: int) -> list[int | None]:
+    """Each layer's window, where `use_sliding_window` turns it on behind the first
+    `max_window_layers` (Qwen)."""
+    fields.ignore("sliding_window", "max_window_layers")  # stated even where they are off
+    if not fields.flag("use_sliding_window", False):
+        kinds = layer_kinds(fields, count, [FULL] * count)
+    else:
+        first = fields.integer("max_window_layers", 28)
+        behind = [SLIDING if number >= first else FULL for number in range(count)]
+        kinds = layer_kinds(fields, count, behind)
+    return [window(fields) if kind == SLIDING else None for kind in kinds]
+
+
+def shared(layers: Iterable[LayerSpec]) -> tuple[LayerSpec, ...]:
+    """One for all, if they are equal."""
+    found = tuple(layers)
+    return found[:1] if len(set(found)) == 1 else found

@@ -1,0 +1,133 @@
+"""What the layers of a decoder are made of, as data. A family of models fills these structs, and
+every backend computes what they say.
+
+A field's default is Llama's. Sizes that all layers share are in ModelConfig.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How rotary frequencies are stretched beyond the trained context.
+
+    `linear` divides all frequencies by `factor`.  `llama3` is the banded scheme of the Llama-3.1
+    release: wavelengths longer than original/low_freq_factor are divided by `factor`, shorter than
+    original/high_freq_factor are kept, those between are blended.
+    `yarn` (Peng et al., 2023) divides by `factor` what turns less than beta_slow times within the
+    original context, keeps what turns more than beta_fast times, blends between; cosines and sines
+    are multiplied by `attention_factor`.
+    `longrope` (Ding et al., 2024) divides frequency i by long_factors[i], or by short_factors[i] in
+    a model that is served within its original context; `attention_factor` as for yarn.
+    `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor).
+    """
+
+    kind: Literal["linear", "llama3", "yarn", "longrope", "precomputed"]
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    """Of yarn: whether the bounds of the blend are whole dimensions."""
+    attention_factor: float = 1.0
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+
+class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A rotary position embedding (Su et al., 2021)."""
+
+    theta: float = 10_000.0
+    dims: int
+    """How many numbers of a head rotate, its first ones; even. Number i rotates against number i +
+    dims / 2, whatever a file's order is: weights are put into this one when they are loaded."""
+    scaling: RopeScaling | None = None
+
+
+class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A normalisation over the last dimension."""
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-6
+    plus_one: bool = False
+    """Whether the factor is 1 + weight."""
+    bias: bool = False
+    """Of a layer norm."""
+
+
+class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Grouped-query attention, causal."""
+
+    window: int | None = None
+    """A token sees itself and the window - 1 tokens before it; None: all tokens before it."""
+    chunk: int | None = None
+    """A token sees the tokens before it within its chunk of positions [n * chunk, (n + 1) *
+    chunk)."""
+    scale: float | None = None
+    """Factor of query times key; None: head_dim ** -0.5."""
+    soft_cap: float | None = None
+    """Scaled scores x become soft_cap * tanh(x / soft_cap)."""
+    rope: int | None = 0
+    """Which of ModelConfig.ropes rotates queries and keys; None: no rotation."""
+    norm: Literal["none", "head", "whole"] = "none"
+    """Of queries and keys, before the rotation: over each head, or over all heads together."""
+    sinks: bool = False
+    """A learned score for each query head, which takes part in the softmax without a value."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts: a router chooses some feed-forward networks for each token."""
+
+    count: int
+    active: int
+    """Experts of a token."""
+    inner: int
+    """Inner dimension of an expert."""
+    router: Literal["softmax", "sigmoid", "softmax of the chosen"] = "softmax"
+    normalised: bool = True
+    """Whether the chosen experts' weights are divided by their sum."""
+    scale: float = 1.0
+    """Factor of the chosen experts' weights."""
+    shared_inner: int = 0
+    """Inner dimension of the expert that every token has; 0: there is none."""
+    shared_gate: bool = False
+    """Whether a learned sigmoid weighs the shared expert."""
+    correction: bool = False
+    """Whether a learned bias is added to the scores for choosing, not for weighing."""
+    groups: int = 1
+    """Experts are chosen from the best `active_groups` of so many groups."""
+    active_groups: int = 1
+    router_bias: bool = False
+
+
+class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """activation(gate) * up, projected down; without a gate, activation(up)."""
+
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "silu"
+    """gelu_tanh: its approximation by tanh.  relu2: the square of relu."""
+    gated: bool = True
+    bias: bool = False
+    experts: ExpertsSpec | None = None
+
+
+class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer: attention, then feed-forward, each added to the residual.
+
+    order: where the norms are.  pre: before each.  post: behind each, before it is added.
+    sandwich: both.  parallel: one before both, which have the same input; two_norms: each of them
+    has its own.
+    """
+
+    attention: AttentionSpec = AttentionSpec()
+    feed_forward: FeedForwardSpec = FeedForwardSpec()
+    order: Literal["pre", "post", "sandwich", "parallel"] = "pre"
+    two_norms: bool = False
+    residual_multiplier: float = 1.0
+    """Of what attention and feed-forward add."""

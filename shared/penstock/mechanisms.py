@@ -1,0 +1,90 @@
+"""What a model needs from a backend beyond Llama's layers.
+
+A backend lists what it has. A model that needs more is computed by another one, or refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.model_config import ModelConfig
+
+WINDOW = "sliding windows"
+SCORE_SOFT_CAP = "a soft cap of attention scores"
+SCORE_SCALE = "an attention scale of its own"
+SINKS = "attention sinks"
+NO_ROTATION = "layers without rotary positions"
+PARTIAL_ROTATION = "heads that rotate in part"
+SEVERAL_ROTATIONS = "several rotary embeddings"
+WHOLE_NORM = "norms over all heads"
+LAYER_NORM = "layer norms"
+OUTPUT_NORMS = "norms behind attention and feed-forward"
+PARALLEL = "attention and feed-forward in parallel"
+GELU = "gelu"
+GELU_TANH = "gelu by tanh"
+RELU2 = "squared relu"
+UNGATED = "a feed-forward without a gate"
+OUTPUT_BIAS = "a bias of the attention's output"
+FEED_FORWARD_BIAS = "biases of the feed-forward"
+RESIDUAL_MULTIPLIER = "a residual multiplier"
+EMBEDDING_MULTIPLIER = "an embedding multiplier"
+LOGITS_RULE = "a multiplier, cap or bias of logits"
+EXPERTS = "a mixture of experts"
+
+_ACTIVATIONS = {"gelu": GELU, "gelu_tanh": GELU_TANH, "relu2": RELU2}
+
+
+def mechanisms(config: ModelConfig) -> frozenset[str]:
+    """Returns the names of what the model needs."""
+    return frozenset(_of_model(config))
+
+
+def _of_model(config: ModelConfig) -> Iterator[str]:
+    if config.norm.kind == "layer":
+        yield LAYER_NORM
+    if any(rope.dims < config.head_dim for rope in config.ropes):
+        yield PARTIAL_ROTATION
+    if len(config.ropes) > 1:
+        yield SEVERAL_ROTATIONS
+    if config.embedding_multiplier != 1.0:
+        yield EMBEDDING_MULTIPLIER
+    if config.logits_multiplier != 1.0 or config.logits_soft_cap is not None or config.head_bias:
+        yield LOGITS_RULE
+    for layer in set(config.layers):
+        yield from _of_layer(layer)
+
+
+def _of_layer(layer: LayerSpec) -> Iterator[str]:
+    yield from _of_attention(layer.attention)
+    yield from _of_feed_forward(layer.feed_forward)
+    if layer.order in ("post", "sandwich"):
+        yield OUTPUT_NORMS
+    if layer.order == "parallel":
+        yield PARALLEL
+    if layer.residual_multiplier != 1.0:
+        yield RESIDUAL_MULTIPLIER
+
+
+def _of_attention(spec: AttentionSpec) -> Iterator[str]:
+    said = {
+        WINDOW: spec.window is not None,
+        SCORE_SOFT_CAP: spec.soft_cap is not None,
+        SCORE_SCALE: spec.scale is not None,
+        SINKS: spec.sinks,
+        NO_ROTATION: spec.rope is None,
+        WHOLE_NORM: spec.norm == "whole",
+        OUTPUT_BIAS: spec.output_bias,
+    }
+    yield from (name for name, needed in said.items() if needed)
+
+
+def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
+    if spec.activation in _ACTIVATIONS:
+        yield _ACTIVATIONS[spec.activation]
+    if not spec.gated:
+        yield UNGATED
+    if spec.bias:
+        yield FEED_FORWARD_BIAS
+    if spec.experts is not None:
+        yield EXPERTS
