@@ -1,15 +1,29 @@
 """The families of models that are served, one to a module. A new one needs its line here."""
 
+from penstock.families.arcee import ARCEE
 from penstock.families.bert import BERT
+from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.distilbert import DISTILBERT
 from penstock.families.encoder import EncoderFamily
 from penstock.families.family import Family
+from penstock.families.gemma import GEMMA
+from penstock.families.gemma2 import GEMMA2
+from penstock.families.gemma3 import GEMMA3
+from penstock.families.glm4 import GLM, GLM4
+from penstock.families.granite import GRANITE
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
 from penstock.families.mpnet import MPNET
+from penstock.families.nemotron import NEMOTRON
+from penstock.families.olmo2 import OLMO2, OLMO3
+from penstock.families.phi3 import PHI3
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
 from penstock.families.roberta import ROBERTA
+from penstock.families.seed_oss import SEED_OSS
+from penstock.families.smollm3 import SMOLLM3
+from penstock.families.stablelm import STABLELM
+from penstock.families.starcoder2 import STARCODER2
 
 FAMILIES: dict[str, Family] = {
     each.name: each
@@ -18,6 +32,23 @@ FAMILIES: dict[str, Family] = {
         MISTRAL,
         QWEN2,
         QWEN3,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        PHI3,
+        SMOLLM3,
+        OLMO2,
+        OLMO3,
+        GRANITE,
+        GLM,
+        GLM4,
+        COHERE,
+        COHERE2,
+        NEMOTRON,
+        STARCODER2,
+        STABLELM,
+        SEED_OSS,
+        ARCEE,
     )
 }
 """Decoders, by ModelConfig.architecture."""
