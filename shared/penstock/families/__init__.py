@@ -10,15 +10,19 @@ from penstock.families.gemma import GEMMA
 from penstock.families.gemma2 import GEMMA2
 from penstock.families.gemma3 import GEMMA3
 from penstock.families.glm4 import GLM, GLM4
-from penstock.families.granite import GRANITE
+from penstock.families.glm4_moe import GLM4_MOE
+from penstock.families.granite import GRANITE, GRANITE_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
+from penstock.families.mixtral import MIXTRAL
 from penstock.families.mpnet import MPNET
 from penstock.families.nemotron import NEMOTRON
 from penstock.families.olmo2 import OLMO2, OLMO3
+from penstock.families.olmoe import OLMOE
 from penstock.families.phi3 import PHI3
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
+from penstock.families.qwen3_moe import QWEN3_MOE
 from penstock.families.roberta import ROBERTA
 from penstock.families.seed_oss import SEED_OSS
 from penstock.families.smollm3 import SMOLLM3
@@ -30,8 +34,10 @@ FAMILIES: dict[str, Family] = {
     for each in (
         LLAMA,
         MISTRAL,
+        MIXTRAL,
         QWEN2,
         QWEN3,
+        QWEN3_MOE,
         GEMMA,
         GEMMA2,
         GEMMA3,
@@ -39,9 +45,12 @@ FAMILIES: dict[str, Family] = {
         SMOLLM3,
         OLMO2,
         OLMO3,
+        OLMOE,
         GRANITE,
+        GRANITE_MOE,
         GLM,
         GLM4,
+        GLM4_MOE,
         COHERE,
         COHERE2,
         NEMOTRON,

@@ -26,7 +26,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 """What config.json calls them."""
 
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+MAX_EXPERTS = 4096
 
 
 ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
@@ -189,3 +191,22 @@ def shared(layers: Iterable[LayerSpec]) -> tuple[LayerSpec, ...]:
     """One for all, if they are equal."""
     found = tuple(layers)
     return found[:1] if len(set(found)) == 1 else found
+
+
+def expert_counts(fields: Fields, count_key: str, newer_key: str = "") -> dict[str, Any]:
+    """Fields of ExpertsSpec: how many there are, and how many a token has. newer_key: what later
+    releases of transformers write instead."""
+    if newer_key in fields:
+        count_key = newer_key
+    count, active = fields.integer(count_key), fields.integer("num_experts_per_tok")
+    if not 1 <= active <= count <= MAX_EXPERTS:
+        raise UnsupportedModel(
+            f"{fields.where}: num_experts_per_tok is {active} and {count_key} is {count}; 1 to "
+            f"{MAX_EXPERTS} experts are allowed, and no more of them for a token"
+        )
+    return {"count": count, "active": active}
+
+
+def layer_numbers(fields: Fields, key: str) -> frozenset[int]:
+    """Layers that a setting names."""
+    return frozenset(fields.listed(key, int)) if key in fields else frozenset()

@@ -180,6 +180,60 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "StableLm",
         WHOLE | {"use_parallel_residual": True, "rope_parameters": QUARTER},
     ),
+    "mixtral": (
+        "Mixtral",
+        GROUPED | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 21},
+    ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        GROUPED
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-raw-weights": (
+        "Qwen3Moe",
+        GROUPED | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
+    "olmoe": ("Olmoe", WHOLE | {"num_experts": 6, "num_experts_per_tok": 3}),
+    "granite-moe": (
+        "GraniteMoe",
+        WHOLE
+        | {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "glm45": (
+        "Glm4Moe",
+        GROUPED
+        | {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
+    "glm45-groups": (
+        "Glm4Moe",
+        GROUPED
+        | {
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+        },
+    ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
 }

@@ -26,6 +26,8 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
+            elif name.endswith("e_score_correction_bias"):
+                parameter.normal_(0, 0.1)
             elif "norm" in name:
                 parameter.normal_(1, 0.3)
     return model
