@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from docs.reference.families import families_page
 from docs.reference.pages import commands_page, endpoints_page, metrics_page, settings_page
 
 FOLDER = Path(__file__).parent
@@ -28,6 +29,7 @@ def main() -> None:
     """Writes all of them."""
     _write("settings", settings_page())
     _write("commands", commands_page())
+    _write("families", families_page())
     with _system() as [main_port]:
         document = json.loads(get(main_port, "/openapi.json"))
         plain = metrics_after_a_request(main_port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from docs.reference.families import families_page
 from docs.reference.pages import commands_page, settings_page
 from tests.docs.snippets import text_of
 
@@ -10,6 +11,10 @@ HOW = "run `python -m docs.reference.generate`"
 
 def test_settings() -> None:
     assert text_of("docs/reference/settings.md") == settings_page(), HOW
+
+
+def test_families() -> None:
+    assert text_of("docs/reference/families.md") == families_page(), HOW
 
 
 def test_commands() -> None:

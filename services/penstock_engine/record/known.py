@@ -14,7 +14,7 @@ from types import ModuleType
 
 import msgspec
 
-from penstock import model_config
+from penstock import layer_spec, model_config
 from penstock.config import settings
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -32,7 +32,16 @@ from penstock_engine import (
 )
 from penstock_engine.metrics import counts
 
-_MESSAGES = (settings, model_config, common, from_frontend, from_worker, to_frontend, to_worker)
+_MESSAGES = (
+    settings,
+    layer_spec,
+    model_config,
+    common,
+    from_frontend,
+    from_worker,
+    to_frontend,
+    to_worker,
+)
 """Modules whose msgspec structs are all values, and known."""
 
 _PACKAGES = (handlers, kv, policies, request, scheduler, sessions, waiting)

@@ -95,4 +95,5 @@ def _rule(spec: AttentionSpec) -> ScoreRule:
 def _over_all_heads(norm: Norm, heads: Tensor) -> Tensor:
     if norm is NO_NORM:
         return heads
-    return norm(heads.flatten(1)).view(heads.shape)
+    # They are a part of wider rows, which not every kernel reads.
+    return norm(heads.flatten(1).contiguous()).view(heads.shape)

@@ -37,10 +37,19 @@ ROPE_FACTORS = "rope_factors"
 """Divisors of the rotary frequencies, [dims / 2]."""
 
 
+_TEXT_HALF = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+_OTHER_HALVES = re.compile(
+    r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|audio_tower)\."
+)
+"""What a model that sees or hears has beside its decoder."""
+
+
 def from_hub(name: str) -> str | None:
     """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
     needed."""
-    return None if _IGNORED.search(name) else name.removeprefix("model.")
+    if _IGNORED.search(name) or _OTHER_HALVES.match(name):
+        return None
+    return _TEXT_HALF.sub("", name).removeprefix("model.")
 
 
 def from_gguf(name: str) -> str:

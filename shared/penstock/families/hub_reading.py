@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-MAX_EXPERTS = 4096
+MAX_EXPERTS = MAX_LAYERS = 4096
 
 
 ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
@@ -60,11 +60,16 @@ def sizes(
                 f"{fields.where}: {heads} attention heads don't divide the hidden size {hidden}"
             )
         head_dim = hidden // heads
+    layers = fields.integer("num_hidden_layers")
+    if not 1 <= layers <= MAX_LAYERS:  # before anything is made for each of them
+        raise UnsupportedModel(
+            f"{fields.where}: num_layers is {layers}; 1 to {MAX_LAYERS} are allowed"
+        )
     return {
         "vocab_size": fields.integer("vocab_size"),
         "hidden_size": hidden,
         "intermediate_size": fields.integer("intermediate_size"),
-        "num_layers": fields.integer("num_hidden_layers"),
+        "num_layers": layers,
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
         "head_dim": head_dim,

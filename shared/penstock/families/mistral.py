@@ -31,5 +31,8 @@ def _hub(fields: Fields) -> ModelConfig:
 
 
 MISTRAL = Family(
-    "mistral", ("MistralForCausalLM", "MinistralForCausalLM"), "Mistral, Ministral", _hub
+    "mistral",
+    ("MistralForCausalLM", "MinistralForCausalLM", "Mistral3ForConditionalGeneration"),
+    "Mistral, Ministral, Mistral Small 3 (text)",
+    _hub,
 )

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import UnsupportedModel
+from penstock.families.hub_reading import MAX_LAYERS
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
@@ -16,7 +17,6 @@ from penstock.model_config import (
 )
 
 MAX_SIZE = 1 << 24
-MAX_LAYERS = 4096
 MAX_HEADS = 65_536
 
 

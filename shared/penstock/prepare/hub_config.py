@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock import logs
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.hub_reading import refuse_unknown
@@ -9,8 +10,13 @@ from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.prepare.checkpoint import check_config
 
+log = logs.get(__name__)
+
 POOLING_CLASSES = ("Model", "ForSequenceClassification")
 """Ends of the names of the same families' classes without an output head."""
+
+TEXT_HALF = "text_config"
+"""The section about the decoder of a model that also sees or hears."""
 
 HARMLESS = frozenset(
     {
@@ -98,9 +104,19 @@ def read_config(fields: Fields) -> ModelConfig:
     computed, and for a setting that nobody here knows and that could change the output."""
     family = _family(fields)
     _refuse_quantised(fields)
+    if TEXT_HALF in fields:
+        log.info("the model is served as one of text only", config=fields.where)
+        fields = _text_half(fields)
     config = family.read_hub(fields)
     refuse_unknown(fields, HARMLESS)
     return check_config(config, fields.where)
+
+
+def _text_half(fields: Fields) -> Fields:
+    """The decoder's section. Whether embedding and head are tied is said outside of it."""
+    section, tied = fields.section(TEXT_HALF), "tie_word_embeddings"
+    values = {**section.values, **({tied: fields.flag(tied)} if tied in fields else {})}
+    return Fields(values, section.where)
 
 
 def _family(fields: Fields) -> Family:

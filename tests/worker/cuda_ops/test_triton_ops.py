@@ -76,7 +76,9 @@ def test_norms_and_gates(size: int, dtype: torch.dtype, device: torch.device) ->
     assert_close(normed, REFERENCE.add_rms_norm(x, wanted, weight, 1e-5))
     assert torch.equal(ours.cpu(), wanted)
     gate_up = drawn(5, 5, 2 * size).to(dtype)
-    assert_close(ops.silu_mul(gate_up.to(device)), REFERENCE.silu_mul(gate_up))
+    for kind in ("silu", "gelu_tanh"):
+        wanted = REFERENCE.activate(gate_up, kind, gated=True)
+        assert_close(ops.activate(gate_up.to(device), kind, gated=True), wanted)
 
 
 def allowed_error(x: Tensor, weight: Tensor, quantization: str, group: int) -> Tensor:

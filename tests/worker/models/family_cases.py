@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig
+from penstock.prepare.hub_config import read_config
+
 SIZES = {
     "vocab_size": 199,
     "hidden_size": 72,
@@ -244,3 +248,10 @@ def config_class(family: str) -> Any:
     import transformers
 
     return getattr(transformers, {"Gemma3": "Gemma3Text"}.get(family, family) + "Config")
+
+
+def read(case: str) -> ModelConfig:
+    """The case's model, as our readers understand it."""
+    family, settings = CASES[case]
+    theirs = config_class(family)(**(SIZES | settings), architectures=[f"{family}ForCausalLM"])
+    return read_config(Fields(theirs.to_dict(), case))

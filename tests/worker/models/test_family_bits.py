@@ -6,26 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
-from penstock.prepare.hub_config import read_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.dummy import DummyWeights
-from tests.worker.models.family_cases import CASES, SIZES, config_class
+from tests.worker.models.family_cases import CASES, SIZES, read
 
 BLOCK, POSITIONS = 16, 256
 TOKENS = np.random.default_rng(4).integers(0, SIZES["vocab_size"], 100)
 COMPANY = np.random.default_rng(5).integers(0, SIZES["vocab_size"], 70)
-
-
-def read(case: str) -> ModelConfig:
-    family, settings = CASES[case]
-    theirs = config_class(family)(**(SIZES | settings), architectures=[f"{family}ForCausalLM"])
-    return read_config(Fields(theirs.to_dict(), case))
 
 
 def forward(config: ModelConfig, dtype: torch.dtype) -> ReferenceForward:

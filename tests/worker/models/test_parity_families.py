@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.worker.checkpoints import hub_model
-from tests.worker.models.family_cases import CASES, LONGROPE, SIZES, WHOLE, config_class
+from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE, config_class
 from tests.worker.models.parity import compare
 
 
@@ -63,3 +63,38 @@ def test_longrope_beyond_the_original_context(tmp_path: Path) -> None:
     model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
     prompts = [prompt for prompt in random_prompts() if len(prompt) > 64]
     assert compare(model, theirs, prompts, 32) >= len(prompts) * 8
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("family", ["Gemma3", "Mistral3"])
+def test_the_text_half_of_a_model_that_sees(family: str, tmp_path: Path) -> None:
+    import transformers
+
+    torch.manual_seed(3)
+    text = GROUPED | {"sliding_window": 21} if family == "Gemma3" else GROUPED
+    kind = {"Gemma3": "Gemma3Text", "Mistral3": "Mistral"}[family]
+    text_config = getattr(transformers, f"{kind}Config")(**(SIZES | text))
+    sees = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    vision = {
+        "Gemma3": transformers.SiglipVisionConfig,
+        "Mistral3": transformers.PixtralVisionConfig,
+    }
+    config = getattr(transformers, f"{family}Config")(
+        text_config=text_config,
+        vision_config=vision[family](**sees),
+        image_token_id=5,
+        **({"image_token_index": 5} if family == "Mistral3" else {}),
+    )
+    config._attn_implementation = "eager"
+    theirs = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
+    prompts = [[token for token in prompt if token != 5] or [6] for prompt in random_prompts()]
+    assert compare(model, theirs, prompts, 16) > 0

@@ -162,7 +162,7 @@ def test_biases_of_sums_are_one_ranks(tmp_path: Path) -> None:
         (layer, _) = load(config, files, ranks_at(2, 1, rank)).layers
         assert (layer.attention.output.product.bias is None) == (rank == 1)
         assert (layer.feed_forward.down.product.bias is None) == (rank == 1)
-        assert layer.feed_forward.gate_up.bias is not None
+        assert layer.feed_forward.up.bias is not None
 
 
 @pytest.mark.parametrize("rank", range(4))

@@ -127,7 +127,7 @@ def test_gguf_and_safetensors_of_one_model_are_one_model(tmp_path: Path) -> None
     for one, other in zip(ours.layers, same.layers, strict=True):
         assert torch.equal(one.attention.qkv.weight, other.attention.qkv.weight)
         assert torch.equal(one.attention.output.weight, other.attention.output.weight)
-        assert torch.equal(one.feed_forward.gate_up.weight, other.feed_forward.gate_up.weight)
+        assert torch.equal(one.feed_forward.up.weight, other.feed_forward.up.weight)
         assert torch.equal(one.feed_forward.down.weight, other.feed_forward.down.weight)
 
 

@@ -1,0 +1,59 @@
+"""The reference's page about families of models: what each needs, and which backends have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from docs.reference.pages import WRITTEN
+from penstock.families import FAMILIES, Family
+from penstock.formats.fields import Fields
+from penstock.mechanisms import mechanisms
+from penstock.model_config import ModelConfig
+from penstock.prepare.hub_config import read_config
+from penstock_worker.forward import cpu, reference, triton
+
+BACKENDS = {
+    "cpu": cpu.MECHANISMS,
+    "triton": triton.MECHANISMS,
+    "reference": reference.MECHANISMS,
+}
+CONFIG_CLASSES = {"Gemma3ForCausalLM": "Gemma3TextConfig"}
+"""Where transformers' class of configurations isn't called like the model's."""
+OWN_SETTINGS: dict[str, dict[str, Any]] = {"Glm4MoeForCausalLM": {"head_dim": 128}}
+"""That all releases have, and transformers' defaults lack."""
+
+
+def families_page() -> str:
+    """Every family of decoders, by its usual settings: transformers' defaults."""
+    return (
+        f"# Families of models\n\n{WRITTEN}\n"
+        "What a family's models need beyond Llama's layers, with the settings that transformers "
+        "has for them by default, and the backends that have all of it. `auto` takes the first "
+        "that serves a model on the machine: `triton` needs a GPU, `cpu` is the fast one on "
+        "processors, `reference` is slow and serves all. A release with other settings may need "
+        "more or less; start-up says which backend was taken, and what the others lack.\n\n"
+        "Each family is compared with transformers in float32, on small random checkpoints: "
+        "log-probabilities of prompts, and greedy tokens (`tests/worker/models`). There, too, each "
+        "gives a request the same bits alone, in chunks and in company.\n\n"
+        "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
+        + "".join(map(_row, FAMILIES.values()))
+    )
+
+
+def _row(family: Family) -> str:
+    needed = mechanisms(_usual(family))
+    able = [name for name, has in BACKENDS.items() if needed <= has]
+    return (
+        f"| {family.known_as} | {', '.join(f'`{name}`' for name in family.hub_classes)} "
+        f"| {'yes' if family.gguf else 'no'} | {', '.join(sorted(needed)) or 'nothing'} "
+        f"| {', '.join(f'`{name}`' for name in able)} |\n"
+    )
+
+
+def _usual(family: Family) -> ModelConfig:
+    name = family.hub_classes[0]
+    kind = CONFIG_CLASSES.get(name, name.replace("ForCausalLM", "Config"))
+    config: Any = getattr(transformers, kind)(architectures=[name], **OWN_SETTINGS.get(name, {}))
+    return read_config(Fields(config.to_dict(), name))
