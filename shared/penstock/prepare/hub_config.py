@@ -73,12 +73,6 @@ def _family(fields: Fields) -> Family:
 
 
 def _refuse_variants(fields: Fields) -> None:
-    if "quantization_config" in fields:
-        method = fields.section("quantization_config").text("quant_method", "unnamed")
-        raise UnsupportedModel(
-            f"{fields.where}: weights quantised by {method} are not served; safetensors of "
-            "float32, bfloat16 or float16, and quantised GGUF files are"
-        )
     if _slides(fields):
         raise UnsupportedModel(
             f"{fields.where}: sliding-window attention is not served; only full attention is"
