@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
+from penstock.quantised_checkpoint import QuantisedCheckpoint
+from penstock_worker.quantisation.checkpoints.gather import gathered
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.stored import StoredTensor
 
@@ -19,13 +22,48 @@ def safetensors_tensors(
 
     Raises UnsupportedModel for a broken file, ModelNotFound for a missing one.
     """
-    found: dict[str, StoredTensor] = {}
+    return _named([_stored(tensor) for tensor in _tensors(files).values()], name_of)
+
+
+def quantised_tensors(
+    files: tuple[str, ...],
+    quantised: QuantisedCheckpoint,
+    name_of: Callable[[str], str | None] = from_hub,
+) -> tuple[dict[str, StoredTensor], set[str]]:
+    """As safetensors_tensors, of a quantised checkpoint: the tensors of a quantised module become
+    one. Also returns our names of tensors that the model may have no use for."""
+    found = gathered(_tensors(files), quantised)
+    stored = [_stored(tensor) for tensor in found.plain.values()]
+    stored += [CheckpointTensor.of(matrix, name) for name, matrix in found.matrices.items()]
+    spare = {name_of(name) for name in found.spare}
+    return _named(stored, name_of), {name for name in spare if name is not None}
+
+
+def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
+    found: dict[str, SafetensorsTensor] = {}
     for path in files:
         for tensor in SafetensorsFile(path).tensors.values():
-            name = name_of(tensor.name)
-            if name is None:
-                continue
-            if name in found:
+            if tensor.name in found:
                 raise UnsupportedModel(f"the tensor {tensor.name} is in two files, one is {path}")
-            found[name] = StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data)
+            found[tensor.name] = tensor
+    return found
+
+
+def _stored(tensor: SafetensorsTensor) -> StoredTensor:
+    return StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data)
+
+
+def _named(
+    tensors: list[StoredTensor], name_of: Callable[[str], str | None]
+) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
+    for tensor in tensors:
+        name = name_of(tensor.name)
+        if name is None:
+            continue
+        if name in found:
+            raise UnsupportedModel(
+                f"the tensors {tensor.name} and {found[name].name} have the same meaning"
+            )
+        found[name] = tensor
     return found

@@ -1,0 +1,84 @@
+"""FP8 weights: e4m3 without infinities (Micikevicius et al., "FP8 formats", 2022).
+
+`weight` [outputs, inputs], and its scales as `weight_scale`, or `weight_scale_inv` (which is a
+factor too, in spite of its name): one for all, [outputs, 1], or [rows of blocks, columns of
+blocks]. weight = scale * number, rounded once, to float32. Activations stay unquantised, so an
+`input_scale` isn't needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.formats.safetensors_file import SafetensorsTensor
+from penstock.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite
+from penstock_worker.quantisation.checkpoints.module import (
+    FLOATS,
+    CheckpointFormat,
+    Module,
+    float32,
+)
+from penstock_worker.quantisation.checkpoints.packed import float_bytes
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+_SCALE_TYPES = (*FLOATS, "F8_E8M0")
+
+
+@dataclass(frozen=True)
+class FP8Matrix(CheckpointMatrix):
+    weight: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+    """[rows of blocks, columns of blocks], or of one element."""
+    block: tuple[int, int]
+    """Outputs and inputs of a block."""
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        stored = self.weight.data.reshape(self.outputs, self.inputs)
+        part = stored[rows.start : rows.stop, columns.start : columns.stop]
+        numbers = torch.from_numpy(part.copy()).view(torch.float8_e4m3fn).float()
+        if not numbers.isfinite().all():
+            raise Module(self.name, {}).wrong("has a weight that isn't a number")
+        return numbers * torch.from_numpy(self._scales(rows, columns))
+
+    def _scales(self, rows: range, columns: range) -> np.ndarray:
+        """Reads the scale of each weight; a dimension is 1 where all its scales are the same."""
+        scales = float32(self.stored_scales)
+        scales = finite(scales.reshape(1, 1) if scales.size == 1 else scales, self.name)
+        if scales.ndim == 1:
+            scales = scales[:, None]
+        for axis, (part, size) in enumerate(zip((rows, columns), self.block, strict=True)):
+            if scales.shape[axis] > 1:
+                places = np.arange(part.start, part.stop) // size
+                scales = scales.take(places, axis)
+        return np.ascontiguousarray(scales)
+
+
+def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
+    weight = module.matrix("weight", ("F8_E4M3",))
+    outputs, inputs = weight.shape
+    name = next((each for each in _SCALES if each in module.parts), _SCALES[1])
+    scales = module.take(name, _SCALE_TYPES)
+    for unused in ("input_scale", "activation_scale", "input_scale_ub"):
+        module.find(unused, FLOATS)
+    if scheme.block is not None:
+        block = scheme.block
+        fits = scales.shape == (-(-outputs // block[0]), -(-inputs // block[1]))
+    else:
+        single = scales.data.size == float_bytes(scales)
+        block = (outputs, inputs) if single else (1, inputs)
+        fits = single or scales.shape in ((outputs, 1), (outputs,))
+    if not fits:
+        return None
+    return FP8Matrix(module.name, outputs, inputs, scheme.levels, weight, scales, block)
+
+
+def _applies(module: Module) -> bool:
+    return "weight" in module.parts and module.parts["weight"].dtype == "F8_E4M3"
+
+
+FP8_WEIGHTS = CheckpointFormat("fp8", _applies, _read)
