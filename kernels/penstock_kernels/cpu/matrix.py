@@ -104,8 +104,7 @@ def pack(
     outputs, inputs = shape
     if source not in SOURCES:
         raise ValueError(f"{source} can't be packed; {', '.join(SOURCES)} can")
-    if outputs < 1 or inputs < 1:
-        raise ValueError(f"a matrix has at least one row and one column, not shape {shape}")
+    _check_shape(shape)
     data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     if data.nbytes != outputs * _row_bytes(source, inputs):
         raise ValueError(f"{data.nbytes} bytes are no {source} matrix of shape {shape}")
@@ -141,6 +140,7 @@ def pack_levels(
 
     Raises ValueError for a kind without levels, or chunks of another shape.
     """
+    _check_shape(shape)
     if kind in (MatrixKind.F32, MatrixKind.BF16):
         raise ValueError(f"levels can't be packed as {kind.name}")
     parts = ((LEVELS, _as_bytes(chunk, -(-shape[1] // 32), LEVELS_BLOCK)) for chunk in chunks)
@@ -158,6 +158,7 @@ def pack_floats(
 ) -> PackedMatrix:
     """As `pack` for F32, a few rows at a time: `chunks` are consecutive rows, [rows, inputs]
     float32. Raises ValueError for chunks of another shape, or a kind for GGUF types only."""
+    _check_shape(shape)
     number, size = SOURCES["F32"].number, np.dtype(np.float32)
     parts = ((number, _as_bytes(chunk, shape[1], size)) for chunk in chunks)
     return _packed(_placed(parts, shape[0]), shape, kind, bias, threads, arena)
@@ -222,6 +223,11 @@ def _packed(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )
     return PackedMatrix(struct, tiles, padded)
+
+
+def _check_shape(shape: tuple[int, int]) -> None:
+    if min(shape) < 1:
+        raise ValueError(f"a matrix has at least one row and one column, not shape {shape}")
 
 
 def _checked_order(order: np.ndarray, outputs: int) -> np.ndarray:
