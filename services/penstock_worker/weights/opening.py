@@ -41,7 +41,7 @@ def open_weights(
     if files.quantised is None:
         return Weights(safetensors_tensors(files.files), dtype, device)
     tensors, spare = quantised_tensors(files.files, files.quantised)
-    weights = Weights(tensors, dtype, device)
+    weights = (QuantisedWeights if keep_quantised else Weights)(tensors, dtype, device)
     for name in spare:
         weights.ignore(name)
     return weights

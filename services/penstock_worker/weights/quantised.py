@@ -10,8 +10,10 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_worker.quantisation.interface import KeptMatrix
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
+from penstock_worker.weights.repacking_checkpoints import kept_as, repacked_levels
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
@@ -59,6 +61,9 @@ class QuantisedWeights(Weights):
     def _piece(self, kind: str, parts: list[_Part]) -> Tensor | KeptMatrix:
         if kind in LAYOUTS:
             return repacked(parts, self.device, self._place)
+        levels = [(stored, part) for stored, part in parts if isinstance(stored, CheckpointTensor)]
+        if levels and kind != _FLOATS:
+            return repacked_levels(levels, kind, self.device, self._place)
         rows, columns = sum(len(part[0]) for _, part in parts), len(parts[0][1][1])
         dtype = torch.float32 if kind == _UNPACKED else self.dtype
         out = torch.empty(rows, columns, dtype=dtype, device=self.device)
@@ -71,9 +76,11 @@ class QuantisedWeights(Weights):
 
 
 def _kind(part: _Part) -> str:
-    """Returns how a piece is kept: a key of LAYOUTS, _FLOATS, or _UNPACKED, if the rank's columns
-    begin or end inside a quantisation group."""
+    """Returns how a piece is kept: a key of LAYOUTS, what kept_as returns, _FLOATS, or _UNPACKED,
+    if the rank's columns begin or end inside a quantisation group."""
     stored, (_, columns) = part
+    if isinstance(stored, CheckpointTensor):
+        return kept_as(stored, columns) or _rounded(stored)
     if stored.format not in LAYOUTS:
         return _FLOATS
     if fits(stored, columns):
@@ -85,3 +92,13 @@ def _kind(part: _Part) -> str:
         columns=f"{columns.start} to {columns.stop}",
     )
     return _UNPACKED
+
+
+def _rounded(stored: StoredTensor) -> str:
+    log.warning(
+        "a quantised matrix is unpacked, and rounded to the dtype of activations: the kernels "
+        "multiply with whole numbers whose scale is that of 32 neighbouring inputs or more",
+        tensor=stored.name,
+        type=stored.format,
+    )
+    return _FLOATS

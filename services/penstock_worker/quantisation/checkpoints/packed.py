@@ -27,7 +27,7 @@ from penstock_worker.quantisation.checkpoints.words import across_rows, along_ro
 
 
 @dataclass(frozen=True)
-class PackedMatrix(LevelMatrix):
+class PackQuantizedMatrix(LevelMatrix):
     packed: SafetensorsTensor
     stored_scales: SafetensorsTensor
     stored_zeros: SafetensorsTensor | None
@@ -73,7 +73,7 @@ def checked_scales(
     return scales if fits else None
 
 
-def _read(module: Module, scheme: WeightScheme) -> PackedMatrix | None:
+def _read(module: Module, scheme: WeightScheme) -> PackQuantizedMatrix | None:
     packed = module.matrix("weight_packed", ("I32",))
     sizes = integers(module.take("weight_shape", ("I64", "I32"), (2,)))
     outputs, inputs = (int(size) for size in sizes)
@@ -90,7 +90,7 @@ def _read(module: Module, scheme: WeightScheme) -> PackedMatrix | None:
     if zeros is not None:
         lines = outputs if zeros.dtype == "I8" else words_of(outputs, scheme.bits)
         module.take("weight_zero_point", ("I32", "I8"), (lines, groups))
-    return PackedMatrix(
+    return PackQuantizedMatrix(
         module.name,
         outputs,
         inputs,
