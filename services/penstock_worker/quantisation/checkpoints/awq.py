@@ -2,7 +2,7 @@
 
 `qweight` int32 [inputs, outputs / 8], `qzeros` int32 [groups, outputs / 8], `scales` [groups,
 outputs]. A word has the 4-bit levels of eight neighbouring outputs; its nibbles, from the lowest,
-are those of the outputs in ORDER.
+are in the order of ORDER.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
     integers,
 )
-from penstock_worker.quantisation.checkpoints.words import unpacked
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-_PLACES = np.argsort(ORDER)
-"""The nibble in which each output is."""
+"""The outputs that a word's nibbles belong to."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,13 @@ class AWQMatrix(LevelMatrix):
 def _outputs(words: np.ndarray, rows: range) -> np.ndarray:
     """Unpacks the levels of some outputs: [n, all outputs / 8] int32 to [rows, n] uint8."""
     first, last = rows.start // 8, -(-rows.stop // 8)
-    nibbles = unpacked(words[:, first:last], 4).T.reshape(last - first, 8, len(words))
-    found = nibbles[:, _PLACES].reshape(-1, len(words))
-    return found[rows.start - 8 * first : rows.stop - 8 * first]
+    packed = np.ascontiguousarray(words[:, first:last]).view(np.uint8)
+    packed = packed.T.reshape(last - first, 4, len(words))
+    found = np.empty((last - first, 8, len(words)), dtype=np.uint8)
+    for byte in range(4):
+        found[:, ORDER[2 * byte]] = packed[:, byte] & 15
+        found[:, ORDER[2 * byte + 1]] = packed[:, byte] >> 4
+    return found.reshape(-1, len(words))[rows.start - 8 * first : rows.stop - 8 * first]
 
 
 def _read(module: Module, scheme: WeightScheme) -> AWQMatrix:
