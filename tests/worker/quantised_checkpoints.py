@@ -119,11 +119,13 @@ def gptq(bits: int, group: int | None, *, first: bool, spread: bool = False) -> 
         dtype = torch.float16
         found = quantise(weight, bits, group, symmetric=False, dtype=dtype, spread=spread)
         if first:
-            found.zeros[0, 0] = 0  # Stored as the largest level.
-        stored = (found.zeros - first) % 2**bits
+            found.zeros[1, 0] = 0  # Borrows from its neighbour.
+        zeros = into_words(found.zeros.T, bits).numpy().view(np.uint32)
+        if first:
+            zeros = zeros - np.uint32(sum(1 << at for at in range(0, 32, bits)))
         tensors = {
             "qweight": into_words(found.levels, bits).T.contiguous(),
-            "qzeros": into_words(stored.T, bits),
+            "qzeros": torch.from_numpy(zeros.view(np.int32)),
             "scales": found.scales.T.contiguous(),
             "g_idx": torch.from_numpy(found.group_of).int(),
             "bias": torch.zeros(weight.shape[0], dtype=torch.float16),

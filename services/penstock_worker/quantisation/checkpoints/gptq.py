@@ -4,8 +4,9 @@
 outputs * bits / 32], packed along the outputs; `scales` [groups, outputs]; `g_idx` int32 [inputs],
 the group of each input.
 
-The first format stores zero points minus one, in as many bits: a stored 15 (of 4 bits) is a zero
-point of 0.
+The first format stores zero points minus one. GPTQModel takes one from each number of a whole word
+at once, so that a zero point of 0 borrows from the next number; adding the same gives all of them
+back. (AutoGPTQ can't store 0: its own files have none.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from penstock_worker.quantisation.checkpoints.module import (
 )
 from penstock_worker.quantisation.checkpoints.words import across_rows, along_rows, words_of
 
+_ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
+"""A word whose numbers are all 1, by their bits."""
+
 
 @dataclass(frozen=True)
 class GPTQMatrix(LevelMatrix):
@@ -41,9 +45,10 @@ class GPTQMatrix(LevelMatrix):
         return float32(self.stored_scales, slice(None), slice(rows.start, rows.stop)).T
 
     def zeros(self, rows: range) -> np.ndarray:
-        stored = along_rows(integers(self.qzeros), self.bits, range(self.groups), rows).T
-        found = stored.astype(np.int32)
-        return (found + 1) % (1 << self.bits) if self.zeros_less_one else found
+        words = integers(self.qzeros)
+        if self.zeros_less_one:
+            words = words.astype(np.uint32) + _ONES[self.bits]
+        return along_rows(words, self.bits, range(self.groups), rows).T.astype(np.int32)
 
 
 def _read(module: Module, scheme: WeightScheme) -> GPTQMatrix:

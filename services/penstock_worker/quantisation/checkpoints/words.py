@@ -11,8 +11,8 @@ def words_of(count: int, bits: int) -> int:
 
 
 def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
-    """Unpacks int32 [rows, words] to uint8 [rows, words * 32 / bits]. `words` need be neither
-    aligned nor contiguous."""
+    """Unpacks 32-bit integers [rows, words] to uint8 [rows, words * 32 / bits]. `words` need be
+    neither aligned nor contiguous."""
     packed = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return packed

@@ -23,6 +23,8 @@ _KNOWN = CALIBRATION | {
     "zero_point",
     "version",
     "format",
+    "checkpoint_format",
+    "pack_dtype",
     "modules_to_not_convert",
 }
 
@@ -33,8 +35,9 @@ def read_awq(settings: Fields) -> QuantisedCheckpoint:
     bits = settings.integer("bits" if "bits" in settings else "w_bit", 4)
     one_of(settings, "bits", bits, (4,))
     # The layouts of the other kernels store the same numbers in other orders.
-    version = settings.text("version", settings.text("format", "gemm")).lower()
-    one_of(settings, "version", version, ("gemm",))
+    for key in ("version", "format", "checkpoint_format"):
+        one_of(settings, key, settings.text(key, "gemm").lower(), ("gemm",))
+    one_of(settings, "pack_dtype", settings.text("pack_dtype", "int32"), ("int32",))
     one_of(settings, "zero_point", settings.flag("zero_point", True), (True,))
     size = group_size(settings, "group_size" if "group_size" in settings else "q_group_size", 128)
     scheme = WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)

@@ -30,6 +30,7 @@ CALIBRATION = frozenset(
         "lm_head",
         "max_input_length",
         "meta",
+        "method",
         "model_file_base_name",
         "model_name_or_path",
         "model_seqlen",
