@@ -9,6 +9,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
+from penstock.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.registry import FORMATS
 
 
@@ -83,18 +84,21 @@ the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where ma
 (600 tokens, activations in float32): - 0.02 %, 99.7 %, 2.6e-5, so that costs less than either."""
 
 
-_NO_LEVELS = ("fp8", "nf4")
-"""What checkpoints store in other forms than whole numbers (WeightScheme.storage)."""
+def _has_product(scheme: WeightScheme) -> bool:
+    """Whether the CUDA kernels multiply with weights of such a scheme, on some GPUs at least."""
+    if scheme.storage == "fp8":
+        return scheme.float8_inputs and scheme.block is None
+    return scheme.storage != "nf4"
 
 
 def stays_quantised(requested: str, weights: WeightFiles) -> bool:
     """Whether matrices stay as the file has them on a GPU: auto, of a GGUF file most of which is of
-    a type that its kernels multiply with, or of a checkpoint quantised to whole numbers. An
-    explicit dtype means that type throughout."""
+    a type that its kernels multiply with, or of such a quantised checkpoint. An explicit dtype
+    means that type throughout."""
     if requested != "auto":
         return False
     if weights.quantised is not None:
-        return any(scheme.storage not in _NO_LEVELS for scheme in weights.quantised.schemes)
+        return any(map(_has_product, weights.quantised.schemes))
     if weights.format != "gguf":
         return False
     form = FORMATS.get(weights.dtype)

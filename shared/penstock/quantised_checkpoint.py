@@ -30,6 +30,9 @@ class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
     block: tuple[int, int] | None = None
     """Outputs and inputs that share a scale, for FP8 in blocks."""
 
+    float8_inputs: bool = False
+    """Whether FP8 weights are meant for products with activations in FP8."""
+
     @property
     def levels(self) -> str:
         """What a stored number is: int4, int8, fp8, mxfp4 or nf4."""

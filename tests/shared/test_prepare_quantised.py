@@ -60,7 +60,7 @@ def test_each_method_as_a_scheme() -> None:
         msgspec.structs.replace(gptq, bits=8, group_size=None, zeros_less_one=False),
     )
     assert second.name == "gptq int8"
-    blocks = WeightScheme(storage="fp8", bits=8, block=(128, 128))
+    blocks = WeightScheme(storage="fp8", bits=8, block=(128, 128), float8_inputs=True)
     assert read(FP8 | {"modules_to_not_convert": ["lm_head"]}) == QuantisedCheckpoint(
         method="fp8", schemes=(blocks,), unquantised=("lm_head",)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_worker.dtype import CUDA, compute_dtype, stays_quantised
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
+from penstock_worker.quantisation.fp8 import FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -75,6 +77,30 @@ def test_a_product_and_a_ranks_part_of_it(name: str, tmp_path: Path, device: tor
         product = held.product(None, torch.float32, batch_invariant=True)
         whole += product(x[:, shard.inner.start : shard.inner.stop].to(device)).cpu()
     assert torch.allclose(whole, x.float() @ true.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["FP8, per tensor", "FP8, per channel", "FP8 of fbgemm"])
+def test_fp8_meets_activations_in_fp8(name: str, tmp_path: Path, device: torch.device) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    held = weights_of(checkpoint, device).take_matrix(parts_of(checkpoint, GATE, UP))
+    assert isinstance(held, FP8Rows)
+    true = torch.cat([checkpoint.meant[f"model.{each}.weight"] for each in (GATE, UP)])
+    rows = torch.arange(held.outputs, device=device)
+    assert torch.equal(held.table(torch.float32)(rows).cpu(), true)
+    x = torch.randn(3, true.shape[1], dtype=torch.bfloat16)
+    scale = x.float().abs().amax(-1, keepdim=True) / 448
+    rounded = (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+    ours = held.product(None, torch.float32, batch_invariant=True)(x.to(device)).cpu()
+    assert torch.allclose(ours, rounded @ true.T, rtol=1e-4, atol=1e-4)
+
+
+def test_fp8_for_wide_activations_is_unpacked(tmp_path: Path, device: torch.device) -> None:
+    case = CASES["FP8, per channel"]
+    groups = {"group_0": case.settings["config_groups"]["group_0"] | {"input_activations": None}}
+    settings = case.settings | {"config_groups": groups}
+    checkpoint = write_checkpoint(tmp_path / "model", replace(case, settings=settings))
+    held = weights_of(checkpoint, device).take_matrix(parts_of(checkpoint, GATE))
+    assert isinstance(held, torch.Tensor)
 
 
 @pytest.mark.parametrize("name", UNPACKED)

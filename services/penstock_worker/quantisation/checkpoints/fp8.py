@@ -2,8 +2,8 @@
 
 `weight` [outputs, inputs], and its scales as `weight_scale`, or `weight_scale_inv` (which is a
 factor too, in spite of its name): one for all, [outputs, 1], or [rows of blocks, columns of
-blocks]. weight = scale * number, rounded once, to float32. Activations stay unquantised, so an
-`input_scale` isn't needed.
+blocks]. weight = scale * number, rounded once, to float32. Where activations are quantised too,
+their scales are their own, so an `input_scale` isn't needed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,30 @@ class FP8Matrix(CheckpointMatrix):
     """[rows of blocks, columns of blocks], or of one element."""
     block: tuple[int, int]
     """Outputs and inputs of a block."""
+    float8_inputs: bool
+    """Whether the weights are meant for products with activations in FP8."""
 
-    def values(self, rows: range, columns: range) -> Tensor:
+    @property
+    def by_row(self) -> bool:
+        """Whether all inputs of an output share a scale."""
+        return self.block[1] >= self.inputs
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        """Reads the bytes of a part, [rows, columns] uint8. Raises UnsupportedModel for one that
+        isn't a number."""
         stored = self.weight.data.reshape(self.outputs, self.inputs)
         part = stored[rows.start : rows.stop, columns.start : columns.stop]
         if ((part & 127) == 127).any():
             raise Module(self.name, {}).wrong("has a weight that isn't a number")
-        numbers = _NUMBERS[part]
+        return part
+
+    def row_scales(self, rows: range) -> np.ndarray:
+        """Reads a scale per row, [rows] float32; for a matrix that is `by_row`."""
+        scales = self._scales(rows, range(1))
+        return np.broadcast_to(scales, (len(rows), 1))[:, 0]
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        numbers = _NUMBERS[self.levels(rows, columns)]
         numbers *= self._scales(rows, columns)
         return torch.from_numpy(numbers)
 
@@ -77,7 +94,16 @@ def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
         fits = single or scales.shape in ((outputs, 1), (outputs,))
     if not fits:
         return None
-    return FP8Matrix(module.name, outputs, inputs, scheme.levels, weight, scales, block)
+    return FP8Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        weight,
+        scales,
+        block,
+        scheme.float8_inputs,
+    )
 
 
 def _applies(module: Module) -> bool:

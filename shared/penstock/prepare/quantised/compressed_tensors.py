@@ -1,8 +1,8 @@
 """Checkpoints of the compressed-tensors library (llm-compressor writes them).
 
 Source of the keys: that library's QuantizationConfig, QuantizationScheme and QuantizationArgs. What
-they say of activations and of the KV cache changes nothing here: activations aren't quantised for
-such weights, and the cache's type is a setting of the server.
+they say of activations changes nothing but for FP8, whose kernels may take them in FP8 too. What
+they say of the KV cache changes nothing: its type is a setting of the server.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def _scheme(group: Fields, common_format: str) -> WeightScheme:
         symmetric=weights.flag("symmetric", True),
         act_order=_act_order(weights),
         block=block_of(weights, "block_structure") if strategy == "block" else None,
+        float8_inputs=group.section("input_activations").text("type", "none") == "float",
     )
 
 

@@ -1,7 +1,7 @@
 """FP8 weights: DeepSeek's in blocks, one scale for a matrix, and fbgemm's one scale per output.
 
-Source of the keys: the transformers library's FineGrainedFP8Config and FbgemmFp8Config. What they
-say of activations changes nothing here: these aren't quantised for such weights.
+Source of the keys: the transformers library's FineGrainedFP8Config and FbgemmFp8Config. Activations
+are meant to be FP8 too; where they are, their scales are computed from them, whatever the file has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def read_fp8(settings: Fields) -> QuantisedCheckpoint:
     check_known(settings, _KNOWN)
     one_of(settings, "fmt", settings.text("fmt", "e4m3"), ("e4m3", "float8_e4m3fn"))
     one_of(settings, "scale_fmt", settings.text("scale_fmt", "float"), ("float", "ue8m0"))
-    scheme = WeightScheme(storage="fp8", bits=8, block=block_of(settings, "weight_block_size"))
+    block = block_of(settings, "weight_block_size")
+    scheme = WeightScheme(storage="fp8", bits=8, block=block, float8_inputs=True)
     return QuantisedCheckpoint(
         method="fp8", schemes=(scheme,), unquantised=modules(settings, *_SKIPPED)
     )
@@ -39,7 +40,7 @@ def read_fp8(settings: Fields) -> QuantisedCheckpoint:
 def read_fbgemm_fp8(settings: Fields) -> QuantisedCheckpoint:
     """One scale per output."""
     check_known(settings, _FBGEMM)
-    scheme = WeightScheme(storage="fp8", bits=8)
+    scheme = WeightScheme(storage="fp8", bits=8, float8_inputs=True)
     return QuantisedCheckpoint(
         method="fbgemm_fp8", schemes=(scheme,), unquantised=modules(settings, *_SKIPPED)
     )
