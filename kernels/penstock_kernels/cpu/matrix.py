@@ -127,6 +127,7 @@ def pack_levels(
     shape: tuple[int, int],
     *,
     kind: MatrixKind,
+    order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     threads: int = 1,
     arena: Arena | None = None,
@@ -144,7 +145,7 @@ def pack_levels(
     if kind in (MatrixKind.F32, MatrixKind.BF16):
         raise ValueError(f"levels can't be packed as {kind.name}")
     parts = ((LEVELS, _as_bytes(chunk, -(-shape[1] // 32), LEVELS_BLOCK)) for chunk in chunks)
-    return _packed(_placed(parts, shape[0]), shape, kind, bias, threads, arena)
+    return _packed(_placed(parts, shape[0], order), shape, kind, bias, threads, arena)
 
 
 def pack_floats(
@@ -152,6 +153,7 @@ def pack_floats(
     shape: tuple[int, int],
     *,
     kind: MatrixKind,
+    order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     threads: int = 1,
     arena: Arena | None = None,
@@ -161,7 +163,7 @@ def pack_floats(
     _check_shape(shape)
     number, size = SOURCES["F32"].number, np.dtype(np.float32)
     parts = ((number, _as_bytes(chunk, shape[1], size)) for chunk in chunks)
-    return _packed(_placed(parts, shape[0]), shape, kind, bias, threads, arena)
+    return _packed(_placed(parts, shape[0], order), shape, kind, bias, threads, arena)
 
 
 def _as_bytes(chunk: np.ndarray, columns: int, dtype: np.dtype) -> np.ndarray:
@@ -174,13 +176,18 @@ _Chunk = tuple[int, np.ndarray, np.ndarray | None]
 """PkSource, the rows' bytes, and the index at which each row is stored."""
 
 
-def _placed(parts: Iterable[tuple[int, np.ndarray]], outputs: int) -> Iterator[_Chunk]:
+def _placed(
+    parts: Iterable[tuple[int, np.ndarray]], outputs: int, order: np.ndarray | None
+) -> Iterator[_Chunk]:
+    places = np.arange(outputs, dtype=np.int32)
+    if order is not None:
+        places = _checked_order(order, outputs)
     start = 0
     for number, rows in parts:
         end = start + len(rows)
         if end > outputs:
             raise ValueError(f"the chunks have {end} rows or more; {outputs} are needed")
-        yield number, rows, np.arange(start, end, dtype=np.int32)
+        yield number, rows, places[start:end]
         start = end
     if start != outputs:
         raise ValueError(f"the chunks have {start} rows; {outputs} are needed")

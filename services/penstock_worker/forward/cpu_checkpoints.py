@@ -41,17 +41,29 @@ class CheckpointPacking:
     unpacked: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Matrices by (what their levels are, why they are unpacked, to what)."""
 
-    def pack(self, matrix: CheckpointMatrix, bias: np.ndarray | None) -> PackedMatrix:
-        """`bias` is [outputs] float32. Raises UnsupportedModel for a scale that isn't finite."""
+    def pack(
+        self,
+        matrix: CheckpointMatrix,
+        bias: np.ndarray | None = None,
+        order: np.ndarray | None = None,
+    ) -> PackedMatrix:
+        """`bias` is [outputs] float32, `order` the index at which each row is stored. Raises
+        UnsupportedModel for a scale that isn't finite."""
         reason = _obstacle(matrix)
         if reason is None and isinstance(matrix, LevelMatrix):
-            return self._pack_levels(matrix, bias)
+            return self._pack_levels(matrix, bias, order)
         kind = MatrixKind.BF16 if _fits_bfloat16(matrix) else MatrixKind.F32
         self.unpacked[matrix.levels_are, reason or "", kind.name] += 1
         floats = (values.numpy() for values in _values(matrix))
         shape = (matrix.outputs, matrix.inputs)
         return pack_floats(
-            floats, shape, kind=kind, bias=bias, threads=self.threads, arena=self.arena
+            floats,
+            shape,
+            kind=kind,
+            order=order,
+            bias=bias,
+            threads=self.threads,
+            arena=self.arena,
         )
 
     def report(self) -> None:
@@ -65,15 +77,22 @@ class CheckpointPacking:
                 to="bfloat16" if kind == MatrixKind.BF16.name else "float32",
             )
 
-    def _pack_levels(self, matrix: LevelMatrix, bias: np.ndarray | None) -> PackedMatrix:
+    def _pack_levels(
+        self, matrix: LevelMatrix, bias: np.ndarray | None, order: np.ndarray | None
+    ) -> PackedMatrix:
         whole = range(matrix.outputs)
         scales, zeros = matrix.finite_scales(whole), matrix.zeros(whole)
         minima = -(zeros * scales)
         kind = levels_kind(matrix.bits, scales, zeros, minima)
         shape = (matrix.outputs, matrix.inputs)
-        blocks = _blocks(matrix, scales, minima)
         return pack_levels(
-            blocks, shape, kind=kind, bias=bias, threads=self.threads, arena=self.arena
+            _blocks(matrix, scales, minima),
+            shape,
+            kind=kind,
+            order=order,
+            bias=bias,
+            threads=self.threads,
+            arena=self.arena,
         )
 
 

@@ -98,7 +98,7 @@ class CPUWeights:
         added = self._vector(f"{name}.bias", outputs) if bias else None
         stored = self.weights.stored(f"{name}.weight", shape)
         if kind is None and isinstance(stored, CheckpointTensor):
-            return self._checkpoints.pack(stored.quantised, added)
+            return self._checkpoints.pack(stored.quantised, added, stored.places())
         form = FORMATS.get(stored.format)
         plain = form is not None and form.plain
         if kind in QUANTISED and not plain:

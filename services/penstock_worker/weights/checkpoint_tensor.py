@@ -19,6 +19,11 @@ class CheckpointTensor(StoredTensor):
     matrix: CheckpointMatrix | None = None
     """Never None: a default is needed behind the base's."""
 
+    def __post_init__(self) -> None:
+        matrix = self.quantised
+        if self.shape != (matrix.outputs, matrix.inputs):
+            raise ValueError(f"{self.name} has another shape than its matrix; use row_range")
+
     @staticmethod
     def of(matrix: CheckpointMatrix, name: str) -> CheckpointTensor:
         """`name`: as the checkpoint would have it unquantised."""
@@ -32,6 +37,11 @@ class CheckpointTensor(StoredTensor):
         if self.matrix is None:
             raise TypeError(f"{self.name} was made without its matrix")
         return self.matrix
+
+    def row_range(self, rows: range) -> CheckpointTensor:
+        if self.rearrange is not None:
+            raise ValueError(f"the rows of {self.name} are rearranged; cut them before")
+        return CheckpointTensor.of(self.quantised.row_range(rows), self.name)
 
     def _decode(self, flat: Tensor, place: Place) -> None:
         rows, columns = (range(size) for size in self.shape)

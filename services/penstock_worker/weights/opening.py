@@ -11,7 +11,7 @@ from penstock_worker.weights.gguf import gguf_tensors
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.repacking import LAYOUTS
-from penstock_worker.weights.safetensors import quantised_tensors, safetensors_tensors
+from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 
@@ -38,10 +38,6 @@ def open_weights(
         quantised = any(tensor.format in LAYOUTS for tensor in tensors.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device)
-    if files.quantised is None:
-        return Weights(safetensors_tensors(files.files), dtype, device)
-    tensors, spare = quantised_tensors(files.files, files.quantised)
-    weights = (QuantisedWeights if keep_quantised else Weights)(tensors, dtype, device)
-    for name in spare:
-        weights.ignore(name)
-    return weights
+    tensors = safetensors_tensors(files.files, quantised=files.quantised)
+    kept = keep_quantised and files.quantised is not None
+    return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

@@ -14,29 +14,23 @@ from penstock_worker.weights.stored import StoredTensor
 
 
 def safetensors_tensors(
-    files: tuple[str, ...], name_of: Callable[[str], str | None] = from_hub
+    files: tuple[str, ...],
+    name_of: Callable[[str], str | None] = from_hub,
+    quantised: QuantisedCheckpoint | None = None,
 ) -> dict[str, StoredTensor]:
-    """Returns the files' tensors by our names.
+    """Returns the files' tensors by our names. Those of a quantised module are one.
 
     `name_of` maps a name in the checkpoint to ours, or to None for a tensor that isn't needed.
 
-    Raises UnsupportedModel for a broken file, ModelNotFound for a missing one.
+    Raises UnsupportedModel for a broken file or module, ModelNotFound for a missing file.
     """
-    return _named([_stored(tensor) for tensor in _tensors(files).values()], name_of)
-
-
-def quantised_tensors(
-    files: tuple[str, ...],
-    quantised: QuantisedCheckpoint,
-    name_of: Callable[[str], str | None] = from_hub,
-) -> tuple[dict[str, StoredTensor], set[str]]:
-    """As safetensors_tensors, of a quantised checkpoint: the tensors of a quantised module become
-    one. Also returns our names of tensors that the model may have no use for."""
-    found = gathered(_tensors(files), quantised)
-    stored = [_stored(tensor) for tensor in found.plain.values()]
+    tensors = _tensors(files)
+    if quantised is None:
+        return _named([_stored(tensor) for tensor in tensors.values()], name_of)
+    found = gathered(tensors, quantised)
+    stored = [_stored(each, spare=name in found.spare) for name, each in found.plain.items()]
     stored += [CheckpointTensor.of(matrix, name) for name, matrix in found.matrices.items()]
-    spare = {name_of(name) for name in found.spare}
-    return _named(stored, name_of), {name for name in spare if name is not None}
+    return _named(stored, name_of)
 
 
 def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
@@ -49,8 +43,8 @@ def _tensors(files: tuple[str, ...]) -> dict[str, SafetensorsTensor]:
     return found
 
 
-def _stored(tensor: SafetensorsTensor) -> StoredTensor:
-    return StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data)
+def _stored(tensor: SafetensorsTensor, *, spare: bool = False) -> StoredTensor:
+    return StoredTensor(tensor.name, tensor.shape, tensor.dtype, tensor.data, spare=spare)
 
 
 def _named(

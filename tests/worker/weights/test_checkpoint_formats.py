@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,39 @@ def test_every_part_reads_what_the_weights_mean(name: str, tmp_path: Path) -> No
             stored.read_part_into(out, (rows, columns))
             here = true[rows.start : rows.stop, columns.start : columns.stop]
             assert torch.equal(out, here)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_of_a_fused_matrix(name: str, tmp_path: Path) -> None:
+    """As families cut fused projections: what is cut off is a matrix of its own."""
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    true = checkpoint.meant[f"model.{QUERY}.weight"]
+    stored = tensor_of(opened(checkpoint), QUERY, checkpoint)
+    part = stored.row_range(range(5, 50)).row_range(range(4, 40))
+    assert part.shape == (36, true.shape[1])
+    out = torch.empty(part.shape)
+    part.read_into(out)
+    assert torch.equal(out, true[9:45])
+    with pytest.raises(ValueError, match="another shape than its matrix"):
+        replace(stored, shape=(36, true.shape[1]))
+
+
+@pytest.mark.parametrize("name", ["AWQ", "INT8", "FP8, blocks"])
+def test_rows_in_another_order(name: str, tmp_path: Path) -> None:
+    """As families with adjacent rotary pairs have them."""
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    true = checkpoint.meant[f"model.{QUERY}.weight"]
+    order = torch.randperm(len(true), generator=torch.Generator().manual_seed(2))
+    plain = tensor_of(opened(checkpoint), QUERY, checkpoint)
+    stored = replace(plain, rearrange=lambda rows: rows[order])
+    for part in (range(len(true)), range(7, 30)):
+        out = torch.empty(len(part), true.shape[1])
+        stored.read_part_into(out, (part, range(true.shape[1])))
+        assert torch.equal(out, true[order][part.start : part.stop])
+    packing, x = CheckpointPacking(1, Arena()), np.ones((1, true.shape[1]), np.float32)
+    ours = product(x, packing.pack(stored.quantised, order=stored.places()))
+    same = product(x, packing.pack(plain.quantised))
+    assert np.array_equal(ours, same[:, order.numpy()])
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,7 +8,7 @@ their scales are their own, so an `input_scale` isn't needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
     CheckpointFormat,
@@ -40,6 +40,11 @@ class FP8Matrix(CheckpointMatrix):
     """Outputs and inputs of a block."""
     float8_inputs: bool
     """Whether the weights are meant for products with activations in FP8."""
+    first: int = 0
+    """Of a part of a matrix: its first row in the whole."""
+
+    def row_range(self, rows: range) -> FP8Matrix:
+        return replace(self, outputs=len(rows), first=self.first + rows.start)
 
     @property
     def by_row(self) -> bool:
@@ -49,7 +54,8 @@ class FP8Matrix(CheckpointMatrix):
     def levels(self, rows: range, columns: range) -> np.ndarray:
         """Reads the bytes of a part, [rows, columns] uint8. Raises UnsupportedModel for one that
         isn't a number."""
-        stored = self.weight.data.reshape(self.outputs, self.inputs)
+        rows = shifted(rows, self.first)
+        stored = self.weight.data.reshape(self.weight.shape)
         part = stored[rows.start : rows.stop, columns.start : columns.stop]
         if ((part & 127) == 127).any():
             raise Module(self.name, {}).wrong("has a weight that isn't a number")
@@ -67,6 +73,7 @@ class FP8Matrix(CheckpointMatrix):
 
     def _scales(self, rows: range, columns: range) -> np.ndarray:
         """Reads the scale of each weight; a dimension is 1 where all its scales are the same."""
+        rows = shifted(rows, self.first)
         scales = float32(self.stored_scales)
         scales = finite(scales.reshape(1, 1) if scales.size == 1 else scales, self.name)
         if scales.ndim == 1:

@@ -24,6 +24,10 @@ class CheckpointMatrix(ABC):
     """What the stored numbers are: WeightScheme.levels."""
 
     @abstractmethod
+    def row_range(self, rows: range) -> CheckpointMatrix:
+        """Returns neighbouring outputs of the matrix as a matrix."""
+
+    @abstractmethod
     def values(self, rows: range, columns: range) -> Tensor:
         """Decodes a part, [rows, columns] float32. Raises UnsupportedModel for a scale that isn't
         finite."""
@@ -66,6 +70,19 @@ class LevelMatrix(CheckpointMatrix):
     def zeros(self, rows: range) -> np.ndarray:
         """Reads zero points, [rows, groups] int32."""
 
+    def row_range(self, rows: range) -> LevelMatrix:
+        return LevelRows(
+            self.name,
+            len(rows),
+            self.inputs,
+            self.levels_are,
+            self.bits,
+            self.group,
+            self.order,
+            whole=self,
+            first=rows.start,
+        )
+
     def values(self, rows: range, columns: range) -> Tensor:
         group = self._group_of(columns)
         zeros, scales = self.zeros(rows)[:, group], self.finite_scales(rows)[:, group]
@@ -80,6 +97,29 @@ class LevelMatrix(CheckpointMatrix):
         if self.order is not None:
             return self.order[columns.start : columns.stop]
         return np.arange(columns.start, columns.stop) // self.group
+
+
+@dataclass(frozen=True)
+class LevelRows(LevelMatrix):
+    """Some rows of another matrix."""
+
+    whole: LevelMatrix
+    first: int
+    """Its first row in the whole matrix."""
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        return self.whole.levels(shifted(rows, self.first), columns)
+
+    def scales(self, rows: range) -> np.ndarray:
+        return self.whole.scales(shifted(rows, self.first))
+
+    def zeros(self, rows: range) -> np.ndarray:
+        return self.whole.zeros(shifted(rows, self.first))
+
+
+def shifted(rows: range, by: int) -> range:
+    """Returns the rows, counted from another one."""
+    return range(rows.start + by, rows.stop + by)
 
 
 def finite(scales: np.ndarray, name: str) -> np.ndarray:

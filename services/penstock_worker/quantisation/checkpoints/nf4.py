@@ -10,7 +10,7 @@ of the flattened matrix. With double quantisation, `absmax` is uint8: an index o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from penstock.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
 from penstock_worker.quantisation.checkpoints.module import (
     CheckpointFormat,
     Module,
@@ -44,8 +44,14 @@ class _State(msgspec.Struct):
 class NF4Matrix(CheckpointMatrix):
     module: Module
     state: _State
+    first: int = 0
+    """Of a part of a matrix: its first row in the whole."""
+
+    def row_range(self, rows: range) -> NF4Matrix:
+        return replace(self, outputs=len(rows), first=self.first + rows.start)
 
     def values(self, rows: range, columns: range) -> Tensor:
+        rows = shifted(rows, self.first)
         first, last = rows.start * self.inputs, rows.stop * self.inputs
         stored = integers(self.module.take("weight", ("U8",))).reshape(-1)
         both = stored[first // 2 : -(-last // 2)]
