@@ -15,7 +15,7 @@ from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_tensors
-from tests.worker.quantised_writers import Writer, awq, fp8, gptq, int8, mxfp4, nf4, packed
+from tests.worker.quantised_writers import Writer, Written, awq, fp8, gptq, int8, mxfp4, nf4, packed
 
 SIZES = {
     "vocab_size": 700,
@@ -121,6 +121,20 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
     }
 
 
+def two_schemes(weight: Tensor) -> Written:
+    """8 bits for what has most inputs, as mixed recipes have it."""
+    wide = weight.shape[1] == SIZES["intermediate_size"]
+    write = packed(8, None, HALF, symmetric=True) if wide else packed(4, 32, HALF, symmetric=True)
+    return write(weight)
+
+
+def both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The groups of two configurations."""
+    groups = {"group_0": first["config_groups"]["group_0"]}
+    groups["group_1"] = second["config_groups"]["group_0"] | {"targets": ["re:.*down_proj"]}
+    return first | {"config_groups": groups}
+
+
 AWQ_SETTINGS = {
     "quant_method": "awq",
     "bits": 4,
@@ -185,6 +199,13 @@ CASES = {
     "W8A16": Case(compressed("pack-quantized"), packed(8, None, BRAIN, symmetric=True)),
     "W8A16, wide scales": Case(
         compressed("pack-quantized"), packed(8, None, torch.float32, symmetric=True)
+    ),
+    "W4A16 and W8A16": Case(
+        both(
+            compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
+            compressed("pack-quantized"),
+        ),
+        two_schemes,
     ),
     "INT8": Case(compressed("int-quantized"), int8(BRAIN), plain=BRAIN, sizes=ODD),
     "INT8, asymmetric": Case(

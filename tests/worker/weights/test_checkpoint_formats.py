@@ -35,6 +35,7 @@ KINDS = {
     "W4A16, asymmetric": "U4W",
     "W4A16, act-order": "F32",
     "W8A16": "S8H",
+    "W4A16 and W8A16": "S8H",
     "W8A16, wide scales": "S8W16",
     "INT8": "S8H",
     "INT8, asymmetric": "U8W",
@@ -222,6 +223,18 @@ def test_broken_modules_are_named(what: str, tmp_path: Path) -> None:
     shape = tuple(checkpoint.meant[f"model.{DOWN}.weight"].shape)
     with pytest.raises(UnsupportedModel, match=message):
         opened(checkpoint).take(f"{DOWN}.weight", shape)
+
+
+def test_zero_points_of_older_files_are_signed_bytes(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES["W4A16, asymmetric"])
+    true = checkpoint.meant[f"model.{DOWN}.weight"]
+
+    def as_bytes(packed: Tensor) -> Tensor:
+        rows = [(packed >> 4 * place & 15) - 8 for place in range(8)]
+        return torch.stack(rows, 1).flatten(0, 1).to(torch.int8)
+
+    checkpoint.change(put("weight_zero_point", as_bytes))
+    assert torch.equal(opened(checkpoint).take(f"{DOWN}.weight", tuple(true.shape)), true)
 
 
 def test_a_bias_of_zeros_is_no_extra_and_another_is(tmp_path: Path) -> None:
