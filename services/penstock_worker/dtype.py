@@ -9,6 +9,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
+from penstock.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.registry import FORMATS
 
 
@@ -22,11 +23,15 @@ class DeviceDtypes:
     """Of keys and values."""
     of_gguf: Mapping[str, torch.dtype] = field(default_factory=dict)
     """What auto makes of a GGUF file of these types, where that is another dtype."""
+    unpacks_to_plain: bool = False
+    """Whether auto unpacks a quantised checkpoint to the dtype of its other tensors."""
 
     def of_file(self, weights: WeightFiles) -> torch.dtype | None:
         """What auto computes a checkpoint in; None: it has a type that nothing is computed in."""
         if weights.format == "gguf" and weights.dtype in self.of_gguf:
             return self.of_gguf[weights.dtype]
+        if weights.quantised is not None and self.unpacks_to_plain:
+            return self.dtypes.get(weights.quantised.plain_dtype)
         return self.dtypes.get(weights.dtype)
 
 
@@ -38,7 +43,10 @@ HOST = DeviceDtypes(_HOST_DTYPES, {**_HOST_DTYPES, "int8": torch.int8})
 _CUDA_DTYPES = {**_HOST_DTYPES, "float16": torch.float16}
 
 CUDA = DeviceDtypes(
-    _CUDA_DTYPES, {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn}, {"float16": torch.bfloat16}
+    _CUDA_DTYPES,
+    {**_CUDA_DTYPES, "fp8": torch.float8_e4m3fn},
+    {"float16": torch.bfloat16},
+    unpacks_to_plain=True,
 )
 """The Triton kernels'.  Who publishes safetensors in float16 has computed in it.  A GGUF file in
 float16 is a conversion, mostly of bfloat16: its activations may not fit in float16, and its weights
@@ -76,10 +84,22 @@ the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where ma
 (600 tokens, activations in float32): - 0.02 %, 99.7 %, 2.6e-5, so that costs less than either."""
 
 
+def _has_product(scheme: WeightScheme) -> bool:
+    """Whether the CUDA kernels multiply with weights of such a scheme, on some GPUs at least."""
+    if scheme.storage == "fp8":
+        return scheme.float8_inputs and scheme.block is None
+    return scheme.storage != "nf4"
+
+
 def stays_quantised(requested: str, weights: WeightFiles) -> bool:
     """Whether matrices stay as the file has them on a GPU: auto, of a GGUF file most of which is of
-    a type that its kernels multiply with. An explicit dtype means that type throughout."""
-    if requested != "auto" or weights.format != "gguf":
+    a type that its kernels multiply with, or of such a quantised checkpoint. An explicit dtype
+    means that type throughout."""
+    if requested != "auto":
+        return False
+    if weights.quantised is not None:
+        return any(map(_has_product, weights.quantised.schemes))
+    if weights.format != "gguf":
         return False
     form = FORMATS.get(weights.dtype)
     return form is not None and form.kept is not None
@@ -88,6 +108,8 @@ def stays_quantised(requested: str, weights: WeightFiles) -> bool:
 def may_keep(requested: str, weights: WeightFiles, computed: torch.dtype) -> bool:
     """Whether quantised matrices of the file, all of it or a smaller part, can stay as they are.
     computed: the dtype of activations."""
+    if weights.quantised is not None:
+        return stays_quantised(requested, weights)
     return requested == "auto" and weights.format == "gguf" and computed == BESIDE_QUANTISED
 
 

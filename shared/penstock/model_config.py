@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.layer_spec import LayerSpec, NormSpec, RopeSpec
+from penstock.quantised_checkpoint import QuantisedCheckpoint
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
@@ -116,7 +117,9 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["gguf", "safetensors"]
     files: tuple[str, ...]
     dtype: str
-    """The checkpoint's own: `float32`, `bfloat16`, `float16`, or a GGUF quantisation's name."""
+    """The checkpoint's own: `float32`, `bfloat16`, `float16`, or the name of a quantisation."""
+    quantised: QuantisedCheckpoint | None = None
+    """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
 
 
 class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "BERT that generates": (
         {"model_type": "bert", "is_decoder": True, "hidden_act": "gelu"}, "that is a decoder"),
     "quantised": (
-        {"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq are not served"),
+        {"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not served"),
     "sliding window of Qwen": ({"use_sliding_window": True}, "use_sliding_window is True, which"),
     "sliding window of Mistral": ({"sliding_window": 64}, "sliding_window is 64, which"),
     "sliding layers": ({"layer_types": ["sliding_attention"]}, "has 'sliding_attention'"),

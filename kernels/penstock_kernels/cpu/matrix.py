@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,33 +104,124 @@ def pack(
     outputs, inputs = shape
     if source not in SOURCES:
         raise ValueError(f"{source} can't be packed; {', '.join(SOURCES)} can")
-    if outputs < 1 or inputs < 1:
-        raise ValueError(f"a matrix has at least one row and one column, not shape {shape}")
+    _check_shape(shape)
     data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     if data.nbytes != outputs * _row_bytes(source, inputs):
         raise ValueError(f"{data.nbytes} bytes are no {source} matrix of shape {shape}")
     if order is not None:
         order = _checked_order(order, outputs)
+    kind = SOURCES[source].kind if kind is None else kind
+    chunk = (SOURCES[source].number, data, order)
+    return _packed([chunk], shape, kind, bias, threads, arena)
+
+
+LEVELS = 64
+"""PkSource of levels that the caller has read."""
+LEVELS_BLOCK = np.dtype([("scale", "<f4"), ("minimum", "<f4"), ("levels", "u1", (32,))])
+"""32 inputs: weight = scale * level + minimum, or scale * (level - 128) in the kinds S8H and
+S8W16."""
+
+
+def pack_levels(
+    chunks: Iterable[np.ndarray],
+    shape: tuple[int, int],
+    *,
+    kind: MatrixKind,
+    order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    threads: int = 1,
+    arena: Arena | None = None,
+) -> PackedMatrix:
+    """Packs levels with scales and minima, a few rows at a time. The kinds that end in H round
+    scales and minima to float16.
+
+    `chunks`: consecutive rows, [rows, inputs / 32 rounded up] of LEVELS_BLOCK. Levels of the kinds
+    U4H and U4W are 0 to 15; those of inputs that don't exist are 0.
+    The rest as in `pack`.
+
+    Raises ValueError for a kind without levels, or chunks of another shape.
+    """
+    _check_shape(shape)
+    if kind in (MatrixKind.F32, MatrixKind.BF16):
+        raise ValueError(f"levels can't be packed as {kind.name}")
+    parts = ((LEVELS, _as_bytes(chunk, -(-shape[1] // 32), LEVELS_BLOCK)) for chunk in chunks)
+    return _packed(_placed(parts, shape[0], order), shape, kind, bias, threads, arena)
+
+
+def pack_floats(
+    chunks: Iterable[np.ndarray],
+    shape: tuple[int, int],
+    *,
+    kind: MatrixKind,
+    order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    threads: int = 1,
+    arena: Arena | None = None,
+) -> PackedMatrix:
+    """As `pack` for F32, a few rows at a time: `chunks` are consecutive rows, [rows, inputs]
+    float32. Raises ValueError for chunks of another shape, or a kind for GGUF types only."""
+    _check_shape(shape)
+    number, size = SOURCES["F32"].number, np.dtype(np.float32)
+    parts = ((number, _as_bytes(chunk, shape[1], size)) for chunk in chunks)
+    return _packed(_placed(parts, shape[0], order), shape, kind, bias, threads, arena)
+
+
+def _as_bytes(chunk: np.ndarray, columns: int, dtype: np.dtype) -> np.ndarray:
+    if chunk.ndim != 2 or chunk.shape[1] != columns or chunk.dtype != dtype:
+        raise ValueError(f"a chunk is {chunk.dtype} {chunk.shape}; (rows, {columns}) is needed")
+    return np.ascontiguousarray(chunk).view(np.uint8).reshape(len(chunk), -1)
+
+
+_Chunk = tuple[int, np.ndarray, np.ndarray | None]
+"""PkSource, the rows' bytes, and the index at which each row is stored."""
+
+
+def _placed(
+    parts: Iterable[tuple[int, np.ndarray]], outputs: int, order: np.ndarray | None
+) -> Iterator[_Chunk]:
+    places = np.arange(outputs, dtype=np.int32)
+    if order is not None:
+        places = _checked_order(order, outputs)
+    start = 0
+    for number, rows in parts:
+        end = start + len(rows)
+        if end > outputs:
+            raise ValueError(f"the chunks have {end} rows or more; {outputs} are needed")
+        yield number, rows, places[start:end]
+        start = end
+    if start != outputs:
+        raise ValueError(f"the chunks have {start} rows; {outputs} are needed")
+
+
+def _packed(
+    chunks: Iterable[_Chunk],
+    shape: tuple[int, int],
+    kind: MatrixKind,
+    bias: np.ndarray | None,
+    threads: int,
+    arena: Arena | None,
+) -> PackedMatrix:
+    outputs, inputs = shape
     if bias is not None and np.shape(bias) != (outputs,):
         raise ValueError(f"bias has shape {np.shape(bias)}; ({outputs},) is needed")
     _check_threads(threads)
-    kind = SOURCES[source].kind if kind is None else kind
     library = load()
     size = library.pk_matrix_bytes(kind, outputs, inputs)
     tiles = zeroed(size) if arena is None else arena.take(size)
-    packed = library.pk_pack(
-        SOURCES[source].number,
-        data.ctypes.data,
-        outputs,
-        inputs,
-        kind,
-        tiles.ctypes.data,
-        outputs,
-        None if order is None else order.ctypes.data,
-        threads,
-    )
-    if packed != 0:
-        raise ValueError(f"a {source} matrix of shape {shape} can't be packed as {kind.name}")
+    for number, data, order in chunks:
+        packed = library.pk_pack(
+            number,
+            data.ctypes.data,
+            outputs if order is None else len(order),
+            inputs,
+            kind,
+            tiles.ctypes.data,
+            outputs,
+            None if order is None else order.ctypes.data,
+            threads,
+        )
+        if packed != 0:
+            raise ValueError(f"a matrix of shape {shape} can't be packed as {kind.name}")
     padded = None
     if bias is not None:
         padded = np.zeros(-(-outputs // 16) * 16, dtype=np.float32)
@@ -138,6 +230,11 @@ def pack(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )
     return PackedMatrix(struct, tiles, padded)
+
+
+def _check_shape(shape: tuple[int, int]) -> None:
+    if min(shape) < 1:
+        raise ValueError(f"a matrix has at least one row and one column, not shape {shape}")
 
 
 def _checked_order(order: np.ndarray, outputs: int) -> np.ndarray:

@@ -1,10 +1,11 @@
 """The CPU backend: one call into the C++ library computes a whole step.
 
-With dtype `auto`, the checkpoint's format is kept. Quantised GGUF tensors stay quantised and are
-multiplied with activations quantised to int8 (groups of 32), with keys and values in bfloat16;
-bfloat16 and float32 checkpoints are computed in their own dtype. An explicit dtype applies
-throughout, whatever the file holds. Quantization `int8` turns a float checkpoint's matrices into
-the format of GGUF's Q8_0. The KV cache's dtype can be chosen independently.
+With dtype `auto`, the checkpoint's format is kept. Quantised GGUF tensors, and what
+`cpu_checkpoints` packs of quantised safetensors, stay quantised and are multiplied with activations
+quantised to int8 (groups of 32), with keys and values in bfloat16; bfloat16 and float32 checkpoints
+are computed in their own dtype. An explicit dtype applies throughout, whatever the file holds.
+Quantization `int8` turns a float checkpoint's matrices into the format of GGUF's Q8_0. The KV
+cache's dtype can be chosen independently.
 """
 
 from __future__ import annotations

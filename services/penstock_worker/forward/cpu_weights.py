@@ -12,8 +12,10 @@ from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.decoder import LayerWeights
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
+from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.weights import Weights
 
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
@@ -35,6 +37,9 @@ class CPUWeights:
     threads: int
     arena: Arena = field(default_factory=Arena)
 
+    def __post_init__(self) -> None:
+        self._checkpoints = CheckpointPacking(self.threads, self.arena)
+
     def read(
         self, positions: int
     ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
@@ -52,6 +57,7 @@ class CPUWeights:
             head = self._matrix("lm_head", *size, kind=self.kind)
         norm = self._vector("norm.weight", config.hidden_size)
         self.weights.finish()
+        self._checkpoints.report()
         return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
 
     def _embedding_kind(self) -> MatrixKind | None:
@@ -91,6 +97,8 @@ class CPUWeights:
         shape = (outputs, inputs)
         added = self._vector(f"{name}.bias", outputs) if bias else None
         stored = self.weights.stored(f"{name}.weight", shape)
+        if kind is None and isinstance(stored, CheckpointTensor):
+            return self._checkpoints.pack(stored.quantised, added, stored.places())
         form = FORMATS.get(stored.format)
         plain = form is not None and form.plain
         if kind in QUANTISED and not plain:

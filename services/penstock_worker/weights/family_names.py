@@ -101,11 +101,8 @@ def _cut(stored: StoredTensor, rows: list[int]) -> list[StoredTensor]:
             f"tensor {stored.name} has shape {stored.shape}; {' + '.join(map(str, rows))} rows "
             "are expected"
         )
-    by_row = stored.data.reshape(stored.shape[0], -1)
-    return [
-        replace(stored, shape=(high - low, *stored.shape[1:]), data=by_row[low:high].reshape(-1))
-        for low, high in pairwise([0, *accumulate(rows)])
-    ]
+    ends = pairwise([0, *accumulate(rows)])
+    return [stored.row_range(range(low, high)) for low, high in ends]
 
 
 def _ordered(

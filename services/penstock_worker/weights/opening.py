@@ -40,6 +40,7 @@ def open_weights(
         quantised = any(tensor.format in LAYOUTS for tensor in tensors.values())
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device)
-    found = safetensors_tensors(files.files)
-    names = FAMILIES[config.architecture].hub_names
-    return Weights(by_our_names(found, names, config), dtype, device)
+    found = safetensors_tensors(files.files, quantised=files.quantised)
+    tensors = by_our_names(found, FAMILIES[config.architecture].hub_names, config)
+    kept = keep_quantised and files.quantised is not None
+    return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from penstock import logs
 from penstock_worker.quantisation.interface import KeptMatrix
+from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
+from penstock_worker.weights.keeping_fp8 import keeps_fp8, kept_fp8
 from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
+from penstock_worker.weights.repacking_checkpoints import kept_as, repacked_levels
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
@@ -21,6 +24,8 @@ _Part = tuple[StoredTensor, tuple[range, ...]]
 
 _FLOATS = "floats"
 """Kept in the dtype of the computation."""
+_FP8 = "fp8"
+"""Kept in FP8, with a scale per output."""
 _UNPACKED = "unpacked"
 """Kept in float32, which can hold every value of a quantised type."""
 
@@ -48,7 +53,7 @@ class QuantisedWeights(Weights):
             (self.stored(name, (shape[0], shape[1])), self._part(name, shape))
             for name, shape in parts
         ]
-        groups = [(kind, list(same)) for kind, same in groupby(found, key=_kind)]
+        groups = [(kind, list(same)) for kind, same in groupby(found, key=self._kind)]
         pieces = [self._piece(kind, same) for kind, same in groups]
         # A single unpacked piece stays Stacked, since its float32 is wider than the computation's
         # dtype.
@@ -59,6 +64,13 @@ class QuantisedWeights(Weights):
     def _piece(self, kind: str, parts: list[_Part]) -> Tensor | KeptMatrix:
         if kind in LAYOUTS:
             return repacked(parts, self.device, self._place)
+        of_checkpoint = [
+            (stored, part) for stored, part in parts if isinstance(stored, CheckpointTensor)
+        ]
+        if kind == _FP8:
+            return kept_fp8(of_checkpoint, self.device, self._place)
+        if of_checkpoint and kind != _FLOATS:
+            return repacked_levels(of_checkpoint, kind, self.device, self._place)
         rows, columns = sum(len(part[0]) for _, part in parts), len(parts[0][1][1])
         dtype = torch.float32 if kind == _UNPACKED else self.dtype
         out = torch.empty(rows, columns, dtype=dtype, device=self.device)
@@ -69,11 +81,20 @@ class QuantisedWeights(Weights):
             start = end
         return out
 
+    def _kind(self, part: _Part) -> str:
+        """Returns how a piece is kept: what _kind_of_gguf returns, or for a checkpoint's matrix
+        _FP8, what kept_as returns, or _FLOATS."""
+        stored, (_, columns) = part
+        if not isinstance(stored, CheckpointTensor):
+            return _kind_of_gguf(stored, columns)
+        if keeps_fp8(stored, self.device):
+            return _FP8
+        return kept_as(stored, columns) or _rounded(stored)
 
-def _kind(part: _Part) -> str:
-    """Returns how a piece is kept: a key of LAYOUTS, _FLOATS, or _UNPACKED, if the rank's columns
-    begin or end inside a quantisation group."""
-    stored, (_, columns) = part
+
+def _kind_of_gguf(stored: StoredTensor, columns: range) -> str:
+    """Returns a key of LAYOUTS, _FLOATS, or _UNPACKED, if the rank's columns begin or end inside a
+    quantisation group."""
     if stored.format not in LAYOUTS:
         return _FLOATS
     if fits(stored, columns):
@@ -85,3 +106,14 @@ def _kind(part: _Part) -> str:
         columns=f"{columns.start} to {columns.stop}",
     )
     return _UNPACKED
+
+
+def _rounded(stored: StoredTensor) -> str:
+    log.warning(
+        "a quantised matrix is unpacked, and rounded to the dtype of activations: the kernels "
+        "multiply with whole numbers whose scale is that of 32 neighbouring inputs or more, and "
+        "with FP8 whose scale is that of an output, if activations may be FP8 too",
+        tensor=stored.name,
+        type=stored.format,
+    )
+    return _FLOATS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,6 +34,15 @@ class StoredTensor:
     """uint8: the tensor's bytes in the file."""
     rearrange: Callable[[Tensor], Tensor] | None = None
     """Applied to the decoded tensor, where the file has its rows in another order."""
+    spare: bool = False
+    """Whether the model may have no use for it."""
+
+    def row_range(self, rows: range) -> StoredTensor:
+        """Returns neighbouring rows of a tensor whose rows aren't rearranged, as a tensor."""
+        if self.rearrange is not None:
+            raise ValueError(f"the rows of {self.name} are rearranged; cut them before")
+        data = self.data.reshape(self.shape[0], -1)[rows.start : rows.stop].reshape(-1)
+        return replace(self, shape=(len(rows), *self.shape[1:]), data=data)
 
     def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
         """Decodes into `out`, a contiguous tensor of the same shape, rounding to its dtype.

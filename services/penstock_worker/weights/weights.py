@@ -89,7 +89,11 @@ class Weights:
     def finish(self) -> None:
         """Raises UnsupportedModel if tensors are left over, because then the model isn't what its
         configuration says."""
-        extra = [stored.name for name, stored in self._tensors.items() if name not in self._taken]
+        extra = [
+            stored.name
+            for name, stored in self._tensors.items()
+            if name not in self._taken and not stored.spare
+        ]
         if extra:
             shown = ", ".join(extra[:_MOST_NAMES]) + (", …" if len(extra) > _MOST_NAMES else "")
             raise UnsupportedModel(

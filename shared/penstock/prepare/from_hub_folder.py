@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
@@ -19,6 +21,7 @@ from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
+from penstock.prepare.quantised import read_quantisation
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -70,11 +73,7 @@ def read_hub_folder(path: Path) -> Checkpoint:
     return Checkpoint(
         config=config,
         generation=generation,
-        weights=WeightFiles(
-            format="safetensors",
-            files=tuple(str(file) for file in weights),
-            dtype=_dtype(weights[0]),
-        ),
+        weights=_weight_files(stated, weights),
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
@@ -165,11 +164,40 @@ def _default_template(named: list[Any], source: Fields) -> Any:
     return templates["default"]
 
 
-def _dtype(shard: Path) -> str:
-    """The type that most bytes of the (first) file have."""
+def _weight_files(stated: Fields, files: tuple[Path, ...]) -> WeightFiles:
+    quantised = read_quantisation(stated)
+    sizes = _sizes(files[0])
+    if quantised is None:
+        dtype = _dtype(sizes, files[0])
+    elif is_encoder(stated):
+        raise UnsupportedModel(
+            f"{stated.where}: encoders quantised by {quantised.method} are not served; "
+            f"unquantised ones are ({', '.join(FLOAT_DTYPES.values())})"
+        )
+    else:
+        floats = Counter({kind: size for kind, size in sizes.items() if kind in FLOAT_DTYPES})
+        if floats:
+            plain = FLOAT_DTYPES[floats.most_common(1)[0][0]]
+            quantised = msgspec.structs.replace(quantised, plain_dtype=plain)
+        dtype = quantised.name
+    return WeightFiles(
+        format="safetensors",
+        files=tuple(str(file) for file in files),
+        dtype=dtype,
+        quantised=quantised,
+    )
+
+
+def _sizes(shard: Path) -> Counter[str]:
+    """Bytes of the (first) file by type."""
     sizes: Counter[str] = Counter()
     for tensor in SafetensorsFile(shard).tensors.values():
         sizes[tensor.dtype] += tensor.data.nbytes
+    return sizes
+
+
+def _dtype(sizes: Counter[str], shard: Path) -> str:
+    """The type that most bytes have."""
     kind = sizes.most_common(1)[0][0] if sizes else "none"
     if kind not in FLOAT_DTYPES:
         raise UnsupportedModel(

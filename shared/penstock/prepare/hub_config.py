@@ -69,6 +69,7 @@ HARMLESS = frozenset(
         "problem_type",
         "pruned_heads",
         "quantization_config",
+        "compression_config",
         "remove_invalid_values",
         "repetition_penalty",
         "resid_pdrop",
@@ -103,7 +104,6 @@ def read_config(fields: Fields) -> ModelConfig:
     """Raises UnsupportedModel for another architecture, for a variant of one of ours that can't be
     computed, and for a setting that nobody here knows and that could change the output."""
     family = _family(fields)
-    _refuse_quantised(fields)
     if TEXT_HALF in fields:
         log.info("the model is served as one of text only", config=fields.where)
         fields = _text_half(fields)
@@ -130,12 +130,3 @@ def _family(fields: Fields) -> Family:
         f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
         f"{', '.join(HUB_CLASSES)} are ({MODEL_NAMES})"
     )
-
-
-def _refuse_quantised(fields: Fields) -> None:
-    if "quantization_config" in fields:
-        method = fields.section("quantization_config").text("quant_method", "unnamed")
-        raise UnsupportedModel(
-            f"{fields.where}: weights quantised by {method} are not served; safetensors of "
-            "float32, bfloat16 or float16, and quantised GGUF files are"
-        )

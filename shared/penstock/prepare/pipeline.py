@@ -71,6 +71,8 @@ def _digest(checkpoint: Checkpoint) -> str:
     machines with the same files agree; of the weights, evenly spread samples are read."""
     settings = (checkpoint.config, checkpoint.add_bos, checkpoint.pooling)
     digest = hashlib.sha256(msgspec.json.encode(settings))
+    if checkpoint.weights.quantised is not None:
+        digest.update(msgspec.json.encode(checkpoint.weights.quantised))
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
     for file in checkpoint.weights.files:

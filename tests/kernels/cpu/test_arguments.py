@@ -7,7 +7,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import DecoderShape
-from penstock_kernels.cpu.matrix import MatrixKind, pack, product
+from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack, pack_levels, product
 from tests.kernels.cpu.sources import random_source
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("loaded")]
@@ -55,6 +55,26 @@ def test_kind_that_does_not_fit(format: str, kind: MatrixKind) -> None:
 def test_order_that_is_no_permutation(order: list[int]) -> None:
     with pytest.raises(ValueError, match="order must hold each of 0 to 2 once"):
         random_source("F32", 3, 4).packed(order=np.array(order))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 2)], r"the chunks have 2 rows; 4 are needed"),
+        ([(3, 2), (2, 2)], r"the chunks have 5 rows or more; 4 are needed"),
+        ([(4, 3)], r"\(4, 3\); \(rows, 2\) is needed"),
+        ([(8,)], r"\(8,\); \(rows, 2\) is needed"),
+    ],
+)
+def test_chunks_of_other_shapes(shapes: list[tuple[int, ...]], message: str) -> None:
+    chunks = [np.zeros(shape, LEVELS_BLOCK) for shape in shapes]
+    with pytest.raises(ValueError, match=message):
+        pack_levels(chunks, (4, 64), kind=MatrixKind.U4W)
+
+
+def test_levels_of_a_kind_without_any() -> None:
+    with pytest.raises(ValueError, match="levels can't be packed as BF16"):
+        pack_levels([np.zeros((4, 2), LEVELS_BLOCK)], (4, 64), kind=MatrixKind.BF16)
 
 
 def test_bias_of_another_size() -> None:

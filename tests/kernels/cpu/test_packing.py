@@ -6,7 +6,14 @@ import gguf
 import numpy as np
 import pytest
 
-from penstock_kernels.cpu.matrix import PLAIN, MatrixKind, product
+from penstock_kernels.cpu.matrix import (
+    LEVELS_BLOCK,
+    PLAIN,
+    MatrixKind,
+    pack_floats,
+    pack_levels,
+    product,
+)
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source, source_of
 
@@ -29,6 +36,39 @@ def test_rows_read_back_equal_the_gguf_package(way: tuple[str, MatrixKind | None
     # A weight is scale * level + minimum; either part can be larger than the weight.
     size = np.abs(true).reshape(19, -1, 32).max(-1).repeat(32, axis=1)
     assert (np.abs(read - true) <= 4 * size * 2.0**-24).all()
+
+
+SIGNED = (MatrixKind.S8H, MatrixKind.S8W16)
+LEVEL_KINDS = [kind for kind in MatrixKind if kind not in (MatrixKind.F32, MatrixKind.BF16)]
+
+
+@pytest.mark.parametrize("kind", LEVEL_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("inputs", [96, 70])
+def test_levels_read_back(kind: MatrixKind, inputs: int) -> None:
+    """Scales and minima are small whole numbers, which float16 holds: nothing is rounded. What lies
+    beyond the inputs counts for nothing."""
+    rng = np.random.default_rng(3)
+    blocks = np.zeros((19, 3), LEVELS_BLOCK)
+    blocks["scale"], blocks["minimum"] = rng.integers(1, 9, (2, 19, 3))
+    most = 16 if kind in (MatrixKind.U4H, MatrixKind.U4W) else 256
+    blocks["levels"] = rng.integers(0, most, (19, 3, 32))
+    levels = blocks["levels"].astype(np.float32)
+    if kind in SIGNED:
+        true = blocks["scale"][..., None] * (levels - 128)
+    else:
+        true = blocks["scale"][..., None] * levels + blocks["minimum"][..., None]
+    chunks = (blocks[:7], blocks[7:8], blocks[8:])
+    packed = pack_levels(chunks, (19, inputs), kind=kind, threads=2)
+    read = product(127 * np.eye(inputs, dtype=np.float32), packed).T
+    assert np.array_equal(read, 127 * true.reshape(19, 96)[:, :inputs])
+
+
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
+def test_floats_by_chunks(kind: MatrixKind) -> None:
+    values = random_source("F32", 19, 70).values
+    whole = source_of("F32", values, 19, 70).packed(kind=kind)
+    parts = pack_floats((values[:3], values[3:]), (19, 70), kind=kind)
+    assert np.array_equal(parts.tiles, whole.tiles)
 
 
 @pytest.mark.parametrize("format", PLAIN)

@@ -65,6 +65,15 @@ def test_long_tensors_are_read_in_chunks(kind: str) -> None:
     assert torch.equal(out, torch.from_numpy(true.astype(np.float32)))
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_K"])
+def test_neighbouring_rows_are_a_tensor(kind: str) -> None:
+    stored = StoredTensor("x", (33, 512), kind, stored_bytes(kind, 33 * 512))
+    whole, part = torch.empty(33, 512), torch.empty(7, 512)
+    stored.read_into(whole)
+    stored.row_range(range(4, 11)).read_into(part)
+    assert torch.equal(part, whole[4:11])
+
+
 def test_unknown_format_names_the_tensor() -> None:
     stored = StoredTensor("blk.0.attn_q.weight", (32,), "IQ4_NL", np.zeros(18, np.uint8))
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as IQ4_NL"):

@@ -59,6 +59,8 @@ template <class T> T read(const uint8_t* at) {
   return value;
 }
 
+constexpr size_t LEVELS_BLOCK = 8 + GROUP;  // bytes of a block of PK_LEVELS
+
 // 32 values as the checkpoint has them: levels with scales and a minimum, or floats.
 struct Levels {
   uint8_t levels[GROUP];
@@ -137,6 +139,12 @@ Levels decode(int source, const uint8_t* row, int g) {
       out.minimum = -half_to_float(read<uint16_t>(b + 2)) * static_cast<float>(minimum);
       break;
     }
+    case PK_LEVELS:
+      b = row + LEVELS_BLOCK * static_cast<size_t>(g);
+      out.scales[0] = out.scales[1] = read<float>(b);
+      out.minimum = read<float>(b + 4);
+      std::memcpy(out.levels, b + 8, GROUP);
+      break;
     default: {  // PK_Q6_K
       b = row + 210 * (g / 8);
       const int j = g % 8, part = j / 4, quarter = j % 4;  // 128 values a part, 32 a quarter
@@ -230,6 +238,7 @@ size_t source_row_bytes(int source, int inputs) {
     case PK_Q4_K: return 144 * (n / 256);
     case PK_Q5_K: return 176 * (n / 256);
     case PK_Q6_K: return 210 * (n / 256);
+    case PK_LEVELS: return LEVELS_BLOCK * (padded(inputs, GROUP) / GROUP);
     default: return 0;
   }
 }
@@ -244,6 +253,7 @@ bool can_pack(int source, int inputs, int kind) {
     case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
     case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
     case PK_Q6_K: return inputs % 256 == 0 && kind == PK_S8W16;
+    case PK_LEVELS: return kind >= PK_U4H && kind <= PK_S8W16;
     default: return false;
   }
 }

@@ -1,0 +1,120 @@
+"""FP8 weights: e4m3 without infinities (Micikevicius et al., "FP8 formats", 2022).
+
+`weight` [outputs, inputs], and its scales as `weight_scale`, or `weight_scale_inv` (which is a
+factor too, in spite of its name): one for all, [outputs, 1], or [rows of blocks, columns of
+blocks]. weight = scale * number, rounded once, to float32. Where activations are quantised too,
+their scales are their own, so an `input_scale` isn't needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.formats.safetensors_file import SafetensorsTensor
+from penstock.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix, finite, shifted
+from penstock_worker.quantisation.checkpoints.module import (
+    FLOATS,
+    CheckpointFormat,
+    Module,
+    float32,
+)
+from penstock_worker.quantisation.checkpoints.packed import float_bytes
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+_SCALE_TYPES = (*FLOATS, "F8_E8M0")
+_NUMBERS = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+"""By their bytes; 127 and 255 are not numbers."""
+
+
+@dataclass(frozen=True)
+class FP8Matrix(CheckpointMatrix):
+    weight: SafetensorsTensor
+    stored_scales: SafetensorsTensor
+    """[rows of blocks, columns of blocks], or of one element."""
+    block: tuple[int, int]
+    """Outputs and inputs of a block."""
+    float8_inputs: bool
+    """Whether the weights are meant for products with activations in FP8."""
+    first: int = 0
+    """Of a part of a matrix: its first row in the whole."""
+
+    def row_range(self, rows: range) -> FP8Matrix:
+        return replace(self, outputs=len(rows), first=self.first + rows.start)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether all inputs of an output share a scale."""
+        return self.block[1] >= self.inputs
+
+    def levels(self, rows: range, columns: range) -> np.ndarray:
+        """Reads the bytes of a part, [rows, columns] uint8. Raises UnsupportedModel for one that
+        isn't a number."""
+        rows = shifted(rows, self.first)
+        stored = self.weight.data.reshape(self.weight.shape)
+        part = stored[rows.start : rows.stop, columns.start : columns.stop]
+        if ((part & 127) == 127).any():
+            raise Module(self.name, {}).wrong("has a weight that isn't a number")
+        return part
+
+    def row_scales(self, rows: range) -> np.ndarray:
+        """Reads a scale per row, [rows] float32; for a matrix that is `by_row`."""
+        scales = self._scales(rows, range(1))
+        return np.broadcast_to(scales, (len(rows), 1))[:, 0]
+
+    def values(self, rows: range, columns: range) -> Tensor:
+        numbers = _NUMBERS[self.levels(rows, columns)]
+        numbers *= self._scales(rows, columns)
+        return torch.from_numpy(numbers)
+
+    def _scales(self, rows: range, columns: range) -> np.ndarray:
+        """Reads the scale of each weight; a dimension is 1 where all its scales are the same."""
+        rows = shifted(rows, self.first)
+        scales = float32(self.stored_scales)
+        scales = finite(scales.reshape(1, 1) if scales.size == 1 else scales, self.name)
+        if scales.ndim == 1:
+            scales = scales[:, None]
+        for axis, (part, size) in enumerate(zip((rows, columns), self.block, strict=True)):
+            if scales.shape[axis] > 1:
+                places = np.arange(part.start, part.stop) // size
+                scales = scales.take(places, axis)
+        return scales
+
+
+def _read(module: Module, scheme: WeightScheme) -> FP8Matrix | None:
+    weight = module.matrix("weight", ("F8_E4M3",))
+    outputs, inputs = weight.shape
+    name = next((each for each in _SCALES if each in module.parts), _SCALES[1])
+    scales = module.take(name, _SCALE_TYPES)
+    for unused in ("input_scale", "activation_scale", "input_scale_ub"):
+        module.find(unused, FLOATS)
+    if scheme.block is not None:
+        block = scheme.block
+        fits = scales.shape == (-(-outputs // block[0]), -(-inputs // block[1]))
+    else:
+        single = scales.data.size == float_bytes(scales)
+        block = (outputs, inputs) if single else (1, inputs)
+        fits = single or scales.shape in ((outputs, 1), (outputs,))
+    if not fits:
+        return None
+    return FP8Matrix(
+        module.name,
+        outputs,
+        inputs,
+        scheme.levels,
+        weight,
+        scales,
+        block,
+        scheme.float8_inputs,
+    )
+
+
+def _applies(module: Module) -> bool:
+    return "weight" in module.parts and module.parts["weight"].dtype == "F8_E4M3"
+
+
+FP8_WEIGHTS = CheckpointFormat("fp8", _applies, _read)

@@ -1,0 +1,44 @@
+"""Reads what config.json says of a checkpoint's quantisation. A method needs a module here, and its
+line in METHODS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.prepare.quantised.awq import read_awq
+from penstock.prepare.quantised.bitsandbytes import read_bitsandbytes
+from penstock.prepare.quantised.compressed_tensors import read_compressed_tensors
+from penstock.prepare.quantised.fp8 import read_fbgemm_fp8, read_fp8
+from penstock.prepare.quantised.gptq import read_gptq
+from penstock.quantised_checkpoint import QuantisedCheckpoint
+
+METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
+    "awq": read_awq,
+    "gptq": read_gptq,
+    "compressed-tensors": read_compressed_tensors,
+    "fp8": read_fp8,
+    "fbgemm_fp8": read_fbgemm_fp8,
+    "bitsandbytes": read_bitsandbytes,
+}
+"""By quant_method."""
+
+KEYS = ("quantization_config", "compression_config")
+"""Where config.json says it; the second is compressed-tensors' older name."""
+
+
+def read_quantisation(config: Fields) -> QuantisedCheckpoint | None:
+    """Returns how the checkpoint is quantised; None if it isn't. Raises UnsupportedModel for a
+    method or a variant that isn't served, and for any setting that is unknown here."""
+    key = next((key for key in KEYS if key in config), None)
+    if key is None:
+        return None
+    settings = config.section(key)
+    method = settings.text("quant_method", "unnamed")
+    if method not in METHODS:
+        raise UnsupportedModel(
+            f"{config.where}: weights quantised by {method} are not served; "
+            f"{', '.join(METHODS)} are, and quantised GGUF files"
+        )
+    return METHODS[method](settings)

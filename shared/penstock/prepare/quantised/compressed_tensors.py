@@ -1,0 +1,130 @@
+"""Checkpoints of the compressed-tensors library (llm-compressor writes them).
+
+Source of the keys: that library's QuantizationConfig, QuantizationScheme and QuantizationArgs. What
+they say of activations changes nothing but for FP8, whose kernels may take them in FP8 too. What
+they say of the KV cache changes nothing: its type is a setting of the server.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.prepare.quantised.fp8 import block_of
+from penstock.prepare.quantised.settings import check_known, group_size, modules, one_of
+from penstock.quantised_checkpoint import QuantisedCheckpoint, Storage, WeightScheme
+
+_KNOWN = {
+    "config_groups",
+    "format",
+    "global_compression_ratio",
+    "ignore",
+    "kv_cache_scheme",
+    "quant_method",
+    "quantization_status",
+    "sparsity_config",
+    "transform_config",
+    "version",
+}
+_GROUP = {"format", "input_activations", "output_activations", "targets", "weights"}
+_WEIGHTS = {
+    "actorder",
+    "block_structure",
+    "dynamic",
+    "group_size",
+    "num_bits",
+    "observer",
+    "observer_kwargs",
+    "scale_dtype",
+    "strategy",
+    "symmetric",
+    "type",
+    "zp_dtype",
+}
+_MOST_GROUPS = 256
+
+_STORED: dict[str, dict[tuple[str, int], Storage]] = {
+    "pack-quantized": {("int", 4): "packed", ("int", 8): "packed"},
+    "int-quantized": {("int", 8): "int8"},
+    "float-quantized": {("float", 8): "fp8"},
+    "naive-quantized": {("int", 8): "int8", ("float", 8): "fp8"},
+    "mxfp4-pack-quantized": {("float", 4): "mxfp4"},
+}
+"""By format, and by type and number of bits of the weights. With "mixed-precision", each group has
+its own format."""
+
+
+def read_compressed_tensors(settings: Fields) -> QuantisedCheckpoint:
+    """Raises UnsupportedModel for sparse and transformed weights, and for other formats than those
+    of 4 and 8 bits."""
+    check_known(settings, _KNOWN)
+    _refuse_sparse(settings.section("sparsity_config"))
+    if settings.section("transform_config").values:
+        raise UnsupportedModel(
+            f"{settings.where}: transform_config is not served: activations would have to be "
+            "rotated"
+        )
+    status = settings.text("quantization_status", "compressed")
+    one_of(settings, "quantization_status", status, ("compressed", "frozen"))
+    groups = settings.section("config_groups")
+    if not 1 <= len(groups.values) <= _MOST_GROUPS:
+        raise groups.wrong("config_groups", f"an object of 1 to {_MOST_GROUPS} groups")
+    form = settings.text("format")
+    schemes = [_scheme(groups.section(name), form) for name in groups.values]
+    return QuantisedCheckpoint(
+        method="compressed-tensors",
+        schemes=tuple(dict.fromkeys(schemes)),
+        unquantised=modules(settings, "ignore"),
+    )
+
+
+def _refuse_sparse(settings: Fields) -> None:
+    form = settings.text("format", "dense")
+    one_of(settings, "format", form, ("dense",))
+
+
+def _scheme(group: Fields, common_format: str) -> WeightScheme:
+    check_known(group, _GROUP)
+    # A group with a class of modules that isn't Linear would quantise embeddings, which are stored
+    # alike; which modules a group names is seen from their tensors.
+    group.listed("targets", str)
+    weights = group.section("weights")
+    if not weights.values:
+        raise UnsupportedModel(f"{group.where}: weights is missing")
+    check_known(weights, _WEIGHTS)
+    one_of(weights, "dynamic", weights.flag("dynamic", False), (False,))
+    form = group.text("format", common_format)
+    one_of(group, "format", form, tuple(_STORED))
+    bits = weights.integer("num_bits", 8)
+    kind = weights.text("type", "int")
+    one_of(weights, "type and num_bits", (kind, bits), tuple(_STORED[form]))
+    strategy = _strategy(weights)
+    return WeightScheme(
+        storage=_STORED[form][kind, bits],
+        bits=bits,
+        group_size=group_size(weights, "group_size") if strategy == "group" else None,
+        symmetric=weights.flag("symmetric", True),
+        act_order=_act_order(weights),
+        block=block_of(weights, "block_structure") if strategy == "block" else None,
+        float8_inputs=group.section("input_activations").text("type", "none") == "float",
+    )
+
+
+def _strategy(weights: Fields) -> str:
+    """Returns what shares a scale. Where it isn't said, the group's size says it."""
+    size = weights.optional_integer("group_size")
+    inferred = "tensor" if size is None else "group" if size > 0 else "channel"
+    strategy = weights.text("strategy", inferred)
+    one_of(weights, "strategy", strategy, ("tensor", "channel", "group", "block"))
+    if strategy == "block" and "block_structure" not in weights:
+        raise UnsupportedModel(f"{weights.where}: block_structure is missing")
+    return strategy
+
+
+def _act_order(weights: Fields) -> bool:
+    """Returns whether the inputs of a group are spread. With `weight` (alias `static`) they were
+    quantised in another order, but stored as they lie."""
+    order = weights.values.get("actorder")
+    if order in (None, False):
+        return False
+    one_of(weights, "actorder", order, ("group", "dynamic", "weight", "static", True))
+    return order in ("group", "dynamic", True)

@@ -1,0 +1,58 @@
+"""How the matrices of a safetensors checkpoint are quantised: what `quantization_config` says,
+normalised once, and kept in the prepared model's manifest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Storage = Literal["awq", "gptq", "packed", "int8", "fp8", "mxfp4", "nf4"]
+"""How a matrix is stored: penstock_worker.quantisation.checkpoints has a file for each."""
+
+_LEVELS = {"fp8": "fp8", "mxfp4": "mxfp4", "nf4": "nf4"}
+
+
+class WeightScheme(msgspec.Struct, frozen=True, kw_only=True):
+    """How some of the matrices are quantised. Sizes are element counts."""
+
+    storage: Storage
+    bits: int
+    """Of a level: 4 or 8."""
+    group_size: int | None = None
+    """Inputs that share a scale; None: all inputs of an output, or the whole matrix."""
+    symmetric: bool = True
+    """Whether no zero points are stored."""
+    act_order: bool = False
+    """Whether the inputs of a group aren't neighbours: g_idx says which group each belongs to."""
+    zeros_less_one: bool = False
+    """Whether zero points are stored minus one (GPTQ's first format)."""
+    block: tuple[int, int] | None = None
+    """Outputs and inputs that share a scale, for FP8 in blocks."""
+
+    float8_inputs: bool = False
+    """Whether FP8 weights are meant for products with activations in FP8."""
+
+    @property
+    def levels(self) -> str:
+        """What a stored number is: int4, int8, fp8, mxfp4 or nf4."""
+        return _LEVELS.get(self.storage, f"int{self.bits}")
+
+
+class QuantisedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Which modules are quantised is read from the tensors themselves, whose names differ."""
+
+    method: str
+    """The hub's name: quant_method in config.json."""
+    schemes: tuple[WeightScheme, ...]
+    """At least one. A quantised matrix has one of them, as its tensors' shapes say."""
+    unquantised: tuple[str, ...] = ()
+    """Modules that config.json says are left as they were: names or patterns, as it has them."""
+    plain_dtype: str = "float32"
+    """Of most other tensors: float32, bfloat16 or float16."""
+
+    @property
+    def name(self) -> str:
+        """For people: `gptq int4`."""
+        kinds = dict.fromkeys(scheme.levels for scheme in self.schemes)
+        return " ".join(dict.fromkeys((self.method, "/".join(kinds))))

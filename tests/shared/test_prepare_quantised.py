@@ -1,0 +1,157 @@
+"""What config.json says of a checkpoint's quantisation: what is understood, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model_config import PreparedModel
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.quantised import read_quantisation
+from penstock.quantised_checkpoint import QuantisedCheckpoint, WeightScheme
+from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+
+
+def group(**weights: Any) -> dict[str, Any]:
+    scheme = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+    return {"targets": ["Linear"], "weights": scheme | {"symmetric": True} | weights}
+
+
+CT: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": group()},
+}
+
+
+def read(settings: dict[str, Any]) -> QuantisedCheckpoint:
+    found = read_quantisation(Fields({"quantization_config": settings}, "config.json"))
+    assert found is not None
+    return found
+
+
+def test_each_method_as_a_scheme() -> None:
+    assert read(AWQ | {"modules_to_not_convert": ["visual"]}) == QuantisedCheckpoint(
+        method="awq",
+        schemes=(WeightScheme(storage="awq", bits=4, group_size=128, symmetric=False),),
+        unquantised=("visual",),
+    )
+    gptq = WeightScheme(
+        storage="gptq",
+        bits=4,
+        group_size=128,
+        symmetric=False,
+        act_order=True,
+        zeros_less_one=True,
+    )
+    assert read(GPTQ).schemes == (gptq,)
+    second = read(GPTQ | {"checkpoint_format": "gptq_v2", "bits": 8, "group_size": -1})
+    assert second.schemes == (
+        msgspec.structs.replace(gptq, bits=8, group_size=None, zeros_less_one=False),
+    )
+    assert second.name == "gptq int8"
+    blocks = WeightScheme(storage="fp8", bits=8, block=(128, 128), float8_inputs=True)
+    assert read(FP8 | {"modules_to_not_convert": ["lm_head"]}) == QuantisedCheckpoint(
+        method="fp8", schemes=(blocks,), unquantised=("lm_head",)
+    )
+    assert read(NF4).schemes == (WeightScheme(storage="nf4", bits=4),)
+    assert read(NF4).name == "bitsandbytes nf4"
+
+
+def test_groups_of_compressed_tensors() -> None:
+    """Two groups with other bits; equal ones are one scheme."""
+    wide = group(num_bits=8, strategy="channel", group_size=None)
+    groups = {"group_0": group(), "group_1": wide, "group_2": group(actorder="weight")}
+    found = read(CT | {"config_groups": groups, "ignore": ["lm_head", "re:.*gate$"]})
+    assert found.schemes == (
+        WeightScheme(storage="packed", bits=4, group_size=128),
+        WeightScheme(storage="packed", bits=8),
+    )
+    assert found.unquantised == ("lm_head", "re:.*gate$")
+    assert found.name == "compressed-tensors int4/int8"
+    older = read_quantisation(Fields({"compression_config": CT}, "config.json"))
+    assert older is not None
+    assert older.method == "compressed-tensors"
+
+
+def test_rules_of_gptqmodel_that_skip_modules() -> None:
+    found = read(GPTQ | {"dynamic": {r"-:.*lm_head.*": {}}})
+    assert found.unquantised == ("re:.*lm_head.*",)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no method": ({"bits": 4}, "quantised by unnamed are not served; awq, gptq"),
+    "another method": ({"quant_method": "quip"}, "quantised by quip are not served"),
+    "an unknown setting": (GPTQ | {"rotation": "hadamard"}, "the setting 'rotation' is unknown"),
+    "AWQ for other kernels": (AWQ | {"version": "gemv"}, "version is 'gemv'; 'gemm' is served"),
+    "AWQ of 3 bits": (AWQ | {"bits": 3}, "bits is 3; 4 is served"),
+    "AWQ without zero points": (AWQ | {"zero_point": False}, "zero_point is False"),
+    "GPTQ of 3 bits": (GPTQ | {"bits": 3}, "bits is 3; 4 or 8 is served"),
+    "GPTQ without bits": ({"quant_method": "gptq"}, "bits is missing"),
+    "GPTQ for Marlin": (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+    "no group": (GPTQ | {"group_size": 0}, "group_size is 0; -1, or a positive"),
+    "endless groups": (GPTQ | {"group_size": 10**12}, "group_size is 1000000000000"),
+    "modules with bits of their own": (
+        GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, "'.*down.*' has settings of its own"),
+    "text for bits": (GPTQ | {"bits": "4"}, "bits is '4'; a whole number is needed"),
+    "FP8 with other exponents": (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
+    "blocks of nothing": (FP8 | {"weight_block_size": [0, 128]}, "two positive numbers"),
+    "FP4": (NF4 | {"bnb_4bit_quant_type": "fp4"}, "bnb_4bit_quant_type is 'fp4'; 'nf4' is served"),
+    "LLM.int8": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True}, "load_in_4bit is False"),
+    "rotated": (CT | {"transform_config": {"config_groups": {}}}, "transform_config is not served"),
+    "sparse": (
+        CT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format is 'sparse-24-bitmask'"),
+    "another layout": (CT | {"format": "nvfp4-pack-quantized"}, "format is 'nvfp4-pack-quantized'"),
+    "another number of bits": (
+        CT | {"config_groups": {"group_0": group(num_bits=3)}}, r"num_bits is \('int', 3\)"),
+    "weights that aren't stored": (
+        CT | {"config_groups": {"group_0": group(dynamic=True)}}, "dynamic is True"),
+    "an unknown setting of weights": (
+        CT | {"config_groups": {"group_0": group(codebook=[1, 2])}}, "'codebook' is unknown"),
+    "no groups": (CT | {"config_groups": {}}, "1 to 256 groups"),
+    "a group without weights": (
+        CT | {"config_groups": {"group_0": {"targets": ["Linear"]}}}, "weights is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_served_is_refused_by_name(case: str) -> None:
+    settings, reason = REFUSED[case]
+    with pytest.raises(UnsupportedModel, match=reason) as raised:
+        read(settings)
+    assert "config.json" in str(raised.value)
+
+
+def manifest(folder: Path, **config: Any) -> PreparedModel:
+    write_hub_folder(folder, config=LLAMA_CONFIG | config)
+    return load_manifest(prepare(str(folder), cache_dir=str(folder / "cache")))
+
+
+def test_the_manifest_keeps_it(tmp_path: Path) -> None:
+    """And the digest, which stands for all that outputs depend on."""
+    plain = manifest(tmp_path / "plain")
+    first = manifest(tmp_path / "first", quantization_config=GPTQ)
+    second = manifest(
+        tmp_path / "second", quantization_config=GPTQ | {"checkpoint_format": "gptq_v2"}
+    )
+    assert plain.weights.quantised is None
+    assert first.weights.quantised == read(GPTQ)
+    assert first.weights.dtype == "gptq int4"
+    assert len({each.digest for each in (plain, first, second)}) == 3
+
+
+def test_encoders_are_refused(tmp_path: Path) -> None:
+    bert = {"model_type": "bert", "hidden_act": "gelu", "architectures": ["BertModel"]}
+    with pytest.raises(UnsupportedModel, match="encoders quantised by awq are not served"):
+        manifest(tmp_path / "model", quantization_config=AWQ, **bert)

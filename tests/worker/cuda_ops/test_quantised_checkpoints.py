@@ -1,0 +1,136 @@
+"""Quantised checkpoints on the CUDA kernels: levels stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from penstock_kernels.triton.linear.gguf_rows import gguf_rows
+from penstock_worker.dtype import CUDA, compute_dtype, stays_quantised
+from penstock_worker.parallel.place import RankPlace
+from penstock_worker.parallel.shard import shard_of
+from penstock_worker.quantisation.fp8 import FP8Rows
+from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
+from tests.worker.cuda_ops.test_quantised_models import greedy, opened
+from tests.worker.quantised_checkpoints import CASES, Checkpoint, write_checkpoint
+
+pytestmark = pytest.mark.timeout(240)
+
+KEPT = {
+    "AWQ": 4,
+    "GPTQ, first format": 4,
+    "GPTQ, 8 bits": 8,
+    "W4A16": 4,
+    "W8A16": 8,
+    "W8A16, wide scales": 8,
+    "INT8, asymmetric": 8,
+    "MXFP4": 8,
+}
+UNPACKED = ("GPTQ, act-order", "GPTQ, groups of 16", "INT8", "FP8, blocks", "NF4")
+"""Of these, INT8 has inputs that groups of 32 don't divide."""
+
+GATE, UP, DOWN = (f"layers.1.mlp.{part}_proj" for part in ("gate", "up", "down"))
+
+
+def weights_of(checkpoint: Checkpoint, device: torch.device) -> Weights:
+    prepared = checkpoint.prepared
+    return open_weights(
+        prepared.weights, prepared.decoder, torch.bfloat16, device=device, keep_quantised=True
+    )
+
+
+def parts_of(checkpoint: Checkpoint, *modules: str) -> list[tuple[str, tuple[int, ...]]]:
+    shapes = {each: checkpoint.meant[f"model.{each}.weight"].shape for each in modules}
+    return [(f"{module}.weight", tuple(shape)) for module, shape in shapes.items()]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_matrices_that_stay_mean_the_same(name: str, tmp_path: Path, device: torch.device) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    weights = weights_of(checkpoint, device)
+    held = weights.take_matrix(parts_of(checkpoint, GATE, UP))
+    assert isinstance(held, GGUFMatrix)
+    assert held.layout.bits == KEPT[name]
+    read = gguf_rows(held, None, torch.float32).cpu()
+    true = torch.cat([checkpoint.meant[f"model.{each}.weight"] for each in (GATE, UP)])
+    # A level times its scale and the minimum are rounded each, where there is a minimum.
+    allowed = 2**-22 * true.abs().max() if held.layout.minima else 0
+    assert (read - true).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("name", ["AWQ", "W4A16"])
+def test_a_product_and_a_ranks_part_of_it(name: str, tmp_path: Path, device: torch.device) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    true = checkpoint.meant[f"model.{DOWN}.weight"]
+    x = torch.randn(3, true.shape[1], dtype=torch.bfloat16)
+    whole = torch.zeros(3, true.shape[0])
+    for rank in range(2):
+        shard = shard_of(checkpoint.config, RankPlace(2, 1, rank))
+        weights = weights_of(checkpoint, device).cut_to(shard)
+        held = weights.take_matrix(parts_of(checkpoint, DOWN))
+        assert isinstance(held, GGUFMatrix)
+        product = held.product(None, torch.float32, batch_invariant=True)
+        whole += product(x[:, shard.inner.start : shard.inner.stop].to(device)).cpu()
+    assert torch.allclose(whole, x.float() @ true.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["FP8, per tensor", "FP8, per channel", "FP8 of fbgemm"])
+def test_fp8_meets_activations_in_fp8(name: str, tmp_path: Path, device: torch.device) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    held = weights_of(checkpoint, device).take_matrix(parts_of(checkpoint, GATE, UP))
+    assert isinstance(held, FP8Rows)
+    true = torch.cat([checkpoint.meant[f"model.{each}.weight"] for each in (GATE, UP)])
+    rows = torch.arange(held.outputs, device=device)
+    assert torch.equal(held.table(torch.float32)(rows).cpu(), true)
+    x = torch.randn(3, true.shape[1], dtype=torch.bfloat16)
+    scale = x.float().abs().amax(-1, keepdim=True) / 448
+    rounded = (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+    ours = held.product(None, torch.float32, batch_invariant=True)(x.to(device)).cpu()
+    assert torch.allclose(ours, rounded @ true.T, rtol=1e-4, atol=1e-4)
+
+
+def test_fp8_for_wide_activations_is_unpacked(tmp_path: Path, device: torch.device) -> None:
+    case = CASES["FP8, per channel"]
+    groups = {"group_0": case.settings["config_groups"]["group_0"] | {"input_activations": None}}
+    settings = case.settings | {"config_groups": groups}
+    checkpoint = write_checkpoint(tmp_path / "model", replace(case, settings=settings))
+    held = weights_of(checkpoint, device).take_matrix(parts_of(checkpoint, GATE))
+    assert isinstance(held, torch.Tensor)
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_other_matrices_are_rounded_to_the_dtype_of_activations(
+    name: str, tmp_path: Path, device: torch.device
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    held = weights_of(checkpoint, device).take_matrix(parts_of(checkpoint, GATE))
+    assert isinstance(held, torch.Tensor)
+    assert torch.equal(held.cpu(), checkpoint.meant[f"model.{GATE}.weight"].bfloat16())
+
+
+def test_what_auto_computes_in(tmp_path: Path) -> None:
+    levels, floats = (
+        write_checkpoint(tmp_path / name, CASES[case]).prepared.weights
+        for name, case in (("levels", "AWQ"), ("floats", "FP8, blocks"))
+    )
+    assert stays_quantised("auto", levels)
+    assert not stays_quantised("float16", levels)
+    assert not stays_quantised("auto", floats)
+    assert compute_dtype("auto", floats, CUDA) == torch.bfloat16
+    assert compute_dtype("auto", floats) == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AWQ", "INT8, asymmetric", "FP8, blocks"])
+def test_a_model_answers_as_in_float32(name: str, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
+    prepared, prompt = checkpoint.prepared, [40, 7, 93, 3, 12]
+    tokens, logits = greedy(opened(prepared, "triton"), prompt, 2)
+    wanted, true = greedy(opened(prepared, "reference"), prompt, 2)
+    assert tokens == wanted
+    assert (logits - true).abs().max() < 0.03 * true.abs().max()

@@ -1,0 +1,255 @@
+"""Quantised checkpoints as folders of the hub's files, each beside the same model in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare import load_manifest, prepare
+from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from tests.worker.checkpoints import tiny_tensors
+from tests.worker.quantised_writers import Writer, Written, awq, fp8, gptq, int8, mxfp4, nf4, packed
+
+SIZES = {
+    "vocab_size": 700,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """settings: quantization_config.  plain: the dtype of everything else."""
+
+    settings: dict[str, Any]
+    writer: Writer
+    plain: torch.dtype = torch.float16
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """folder: the hub's files.  prepared: what Penstock makes of them.  twin: the same model as
+    plain float32.  meant: the weights of quantised modules, by the hub's names."""
+
+    folder: Path
+    twin: WeightFiles
+    meant: dict[str, Tensor]
+
+    @property
+    def prepared(self) -> PreparedModel:
+        return load_manifest(prepare(str(self.folder), cache_dir=str(self.folder / "cache")))
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.prepared.decoder
+
+    def change(self, change: Callable[[dict[str, Tensor]], None]) -> None:
+        """Rewrites the tensors."""
+        path = self.folder / "model.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+
+
+def write_checkpoint(folder: Path, case: Case) -> Checkpoint:
+    stated = LLAMA_CONFIG | SIZES | case.sizes
+    config = stated | {"quantization_config": case.settings, "tie_word_embeddings": False}
+    write_hub_folder(folder, config=config)
+    shapes = ModelConfig(
+        architecture="llama",
+        vocab_size=stated["vocab_size"],
+        hidden_size=stated["hidden_size"],
+        intermediate_size=stated["intermediate_size"],
+        num_layers=stated["num_hidden_layers"],
+        num_heads=stated["num_attention_heads"],
+        num_kv_heads=stated["num_key_value_heads"],
+        head_dim=stated["head_dim"],
+        max_position=512,
+        rms_norm_eps=1e-5,
+        rope_theta=10_000.0,
+    )
+    tensors, twin, meant = {}, {}, {}
+    for name, weight in tiny_tensors(shapes).items():
+        if "_proj.weight" not in name:
+            tensors[name] = weight.to(case.plain)
+            twin[name] = tensors[name].float()
+            continue
+        module = name.removesuffix(".weight")
+        parts, meant[name] = case.writer(weight)
+        tensors |= {f"{module}.{part}": each for part, each in parts.items()}
+        twin[name] = meant[name].clone()
+    save_file(tensors, folder / "model.safetensors")
+    path = folder / "twin" / "model.safetensors"
+    path.parent.mkdir()
+    save_file(twin, path)
+    files = WeightFiles(format="safetensors", files=(str(path),), dtype="float32")
+    return Checkpoint(folder, files, meant)
+
+
+def compressed(form: str, **weights: Any) -> dict[str, Any]:
+    """quantization_config as compressed-tensors writes it."""
+    scheme = {"num_bits": 8, "type": "int", "strategy": "channel", "dynamic": False, **weights}
+    inputs = {"num_bits": 8, "type": scheme["type"], "strategy": "token", "dynamic": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": scheme,
+        "input_activations": None if "pack" in form else inputs,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "global_compression_ratio": 1.5,
+        "kv_cache_scheme": None,
+        "sparsity_config": {},
+        "ignore": ["lm_head", "re:.*router"],
+        "config_groups": {"group_0": group},
+    }
+
+
+def two_schemes(weight: Tensor) -> Written:
+    """8 bits for what has most inputs, as mixed recipes have it."""
+    wide = weight.shape[1] == SIZES["intermediate_size"]
+    write = packed(8, None, HALF, symmetric=True) if wide else packed(4, 32, HALF, symmetric=True)
+    return write(weight)
+
+
+def both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The groups of two configurations."""
+    groups = {"group_0": first["config_groups"]["group_0"]}
+    groups["group_1"] = second["config_groups"]["group_0"] | {"targets": ["re:.*down_proj"]}
+    return first | {"config_groups": groups}
+
+
+AWQ_SETTINGS = {
+    "quant_method": "awq",
+    "bits": 4,
+    "group_size": 32,
+    "zero_point": True,
+    "version": "GEMM",
+    "modules_to_not_convert": None,
+}
+GPTQ_SETTINGS = {
+    "quant_method": "gptq",
+    "bits": 4,
+    "group_size": 32,
+    "desc_act": False,
+    "sym": False,
+    "damp_percent": 0.1,
+    "true_sequential": True,
+    "checkpoint_format": "gptq",
+    "meta": {"quantizer": ["gptqmodel:1.0"]},
+}
+FP8_SETTINGS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+NF4_SETTINGS = {
+    "quant_method": "bitsandbytes",
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_compute_dtype": "bfloat16",
+    "llm_int8_threshold": 6.0,
+}
+HALF, BRAIN = torch.float16, torch.bfloat16
+V2 = {"checkpoint_format": "gptq_v2"}
+FLOAT8 = {"type": "float", "num_bits": 8}
+ODD = {"hidden_size": 60, "head_dim": 16}
+
+CASES = {
+    "AWQ": Case(AWQ_SETTINGS, awq(32)),
+    "AWQ, one group": Case(AWQ_SETTINGS | {"group_size": -1}, awq(None)),
+    "GPTQ, first format": Case(GPTQ_SETTINGS, gptq(4, 32, first=True)),
+    "GPTQ, second format": Case(GPTQ_SETTINGS | V2, gptq(4, 32, first=False)),
+    "GPTQ, 8 bits": Case(
+        GPTQ_SETTINGS | {"bits": 8, "group_size": -1}, gptq(8, None, first=True)
+    ),
+    "GPTQ, act-order": Case(
+        GPTQ_SETTINGS | {"desc_act": True}, gptq(4, 32, first=True, spread=True)
+    ),
+    "GPTQ, groups of 16": Case(GPTQ_SETTINGS | {"group_size": 16}, gptq(4, 16, first=True)),
+    "W4A16": Case(
+        compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
+        packed(4, 32, HALF, symmetric=True),
+    ),
+    "W4A16, asymmetric": Case(
+        compressed(
+            "pack-quantized", num_bits=4, strategy="group", group_size=32, symmetric=False
+        ),
+        packed(4, 32, BRAIN, symmetric=False),
+        plain=BRAIN,
+    ),
+    "W4A16, act-order": Case(
+        compressed(
+            "pack-quantized", num_bits=4, strategy="group", group_size=32, actorder="group"
+        ),
+        packed(4, 32, HALF, symmetric=True, spread=True),
+    ),
+    "W8A16": Case(compressed("pack-quantized"), packed(8, None, BRAIN, symmetric=True)),
+    "W8A16, wide scales": Case(
+        compressed("pack-quantized"), packed(8, None, torch.float32, symmetric=True)
+    ),
+    "W4A16 and W8A16": Case(
+        both(
+            compressed("pack-quantized", num_bits=4, strategy="group", group_size=32),
+            compressed("pack-quantized"),
+        ),
+        two_schemes,
+    ),
+    "INT8": Case(compressed("int-quantized"), int8(BRAIN), plain=BRAIN, sizes=ODD),
+    "INT8, asymmetric": Case(
+        compressed("int-quantized", symmetric=False), int8(HALF, symmetric=False)
+    ),
+    "INT8, per tensor": Case(
+        compressed("int-quantized", strategy="tensor"), int8(torch.float32, per_matrix=True)
+    ),
+    "FP8, per tensor": Case(
+        compressed("float-quantized", strategy="tensor", **FLOAT8),
+        fp8(None, BRAIN, name="weight_scale"),
+        plain=BRAIN,
+    ),
+    "FP8, per channel": Case(
+        compressed("float-quantized", **FLOAT8),
+        fp8((1, 1 << 20), name="weight_scale"),
+        plain=BRAIN,
+        sizes=ODD,
+    ),
+    "FP8, blocks": Case(
+        FP8_SETTINGS | {"weight_block_size": [40, 32]},
+        fp8((40, 32), name="weight_scale_inv"),
+        plain=BRAIN,
+        sizes=ODD,
+    ),
+    "FP8, blocks of powers": Case(
+        FP8_SETTINGS | {"weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
+        fp8((32, 32), name="weight_scale_inv", power=True),
+        plain=BRAIN,
+    ),
+    "FP8 of fbgemm": Case(
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+        fp8((1, 1 << 20), name="weight_scale"),
+        plain=BRAIN,
+    ),
+    "MXFP4": Case(
+        compressed(
+            "mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32
+        ),
+        mxfp4,
+        plain=BRAIN,
+    ),
+    "NF4": Case(NF4_SETTINGS, nf4(double=False), plain=BRAIN),
+    "NF4, scales quantised too": Case(
+        NF4_SETTINGS | {"bnb_4bit_use_double_quant": True}, nf4(double=True), plain=BRAIN
+    ),
+}  # fmt: skip

@@ -1,0 +1,237 @@
+"""Writers of quantised checkpoints, each after its format's definition and as plain as that.
+
+A writer takes a matrix, [outputs, inputs] float32, and returns the tensors that stand in its place,
+by what follows the module's name, and the float32 matrix that they mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Written = tuple[dict[str, Tensor], Tensor]
+Writer = Callable[[Tensor], Written]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What every format of whole numbers stores. levels: [outputs, inputs]; zeros, scales:
+    [outputs, groups]; group_of: [inputs]."""
+
+    levels: np.ndarray
+    zeros: np.ndarray
+    scales: Tensor
+    group_of: np.ndarray
+
+    @property
+    def meant(self) -> Tensor:
+        scales = self.scales.double().numpy()[:, self.group_of]
+        centred = self.levels.astype(np.int64) - self.zeros[:, self.group_of]
+        return torch.from_numpy(scales * centred).float()
+
+
+def quantise(
+    weight: Tensor,
+    bits: int,
+    group: int | None,
+    *,
+    symmetric: bool,
+    dtype: torch.dtype,
+    spread: bool = False,
+) -> Levels:
+    """Rounds to the nearest level. spread: the inputs of a group lie anywhere (act-order)."""
+    values = weight.double().numpy()
+    outputs, inputs = values.shape
+    group_of = np.arange(inputs) // (group or inputs)
+    if spread:
+        group_of = np.random.default_rng(7).permutation(group_of)
+    most, groups = 2**bits - 1, int(group_of.max()) + 1
+    levels, zeros = np.zeros((outputs, inputs), int), np.zeros((outputs, groups), int)
+    scales = torch.zeros(outputs, groups, dtype=dtype)
+    for each in range(groups):
+        part = values[:, group_of == each]
+        if symmetric:
+            scales[:, each] = torch.from_numpy(np.abs(part).max(1) / (most // 2)).to(dtype)
+            zeros[:, each] = 2 ** (bits - 1)
+        else:
+            low, high = np.minimum(part.min(1), 0), np.maximum(part.max(1), 0)
+            scales[:, each] = torch.from_numpy((high - low) / most).to(dtype)
+            step = scales[:, each].double().numpy()
+            zeros[:, each] = np.clip(np.rint(-low / step), 1, most)
+        step = scales[:, each].double().numpy()[:, None]
+        found = np.rint(part / step) + zeros[:, each, None]
+        levels[:, group_of == each] = np.clip(found, 0, most)
+    return Levels(levels, zeros, scales, group_of)
+
+
+def into_words(levels: np.ndarray, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """Packs [lines, n] into int32 [lines, words], one number at a time. order: which of a word's
+    numbers lies in its lowest bits, in the next ones, and so on."""
+    per = 32 // bits
+    words = np.zeros((levels.shape[0], -(-levels.shape[1] // per)), dtype=np.uint32)
+    for at in range(levels.shape[1]):
+        word, place = divmod(at, per)
+        place = place if order is None else order.index(place)
+        words[:, word] |= levels[:, at].astype(np.uint32) << np.uint32(bits * place)
+    return torch.from_numpy(words.view(np.int32))
+
+
+def awq(group: int | None) -> Writer:
+    def write(weight: Tensor) -> Written:
+        found = quantise(weight, 4, group, symmetric=False, dtype=torch.float16)
+        order = (0, 2, 4, 6, 1, 3, 5, 7)
+        tensors = {
+            "qweight": into_words(found.levels.T, 4, order),
+            "qzeros": into_words(found.zeros.T, 4, order),
+            "scales": found.scales.T.contiguous(),
+        }
+        return tensors, found.meant
+
+    return write
+
+
+def gptq(bits: int, group: int | None, *, first: bool, spread: bool = False) -> Writer:
+    def write(weight: Tensor) -> Written:
+        dtype = torch.float16
+        found = quantise(weight, bits, group, symmetric=False, dtype=dtype, spread=spread)
+        if first:
+            found.zeros[1, 0] = 0  # Borrows from its neighbour.
+        zeros = into_words(found.zeros.T, bits).numpy().view(np.uint32)
+        if first:
+            zeros = zeros - np.uint32(sum(1 << at for at in range(0, 32, bits)))
+        tensors = {
+            "qweight": into_words(found.levels, bits).T.contiguous(),
+            "qzeros": torch.from_numpy(zeros.view(np.int32)),
+            "scales": found.scales.T.contiguous(),
+            "g_idx": torch.from_numpy(found.group_of).int(),
+            "bias": torch.zeros(weight.shape[0], dtype=torch.float16),
+        }
+        return tensors, found.meant
+
+    return write
+
+
+def packed(
+    bits: int, group: int | None, dtype: torch.dtype, *, symmetric: bool, spread: bool = False
+) -> Writer:
+    def write(weight: Tensor) -> Written:
+        found = quantise(weight, bits, group, symmetric=symmetric, dtype=dtype, spread=spread)
+        tensors = {
+            "weight_packed": into_words(found.levels, bits),
+            "weight_scale": found.scales,
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not symmetric:
+            tensors["weight_zero_point"] = into_words(found.zeros.T, bits).T.contiguous()
+        if spread:
+            tensors["weight_g_idx"] = torch.from_numpy(found.group_of).int()
+        return tensors, found.meant
+
+    return write
+
+
+def int8(dtype: torch.dtype, *, symmetric: bool = True, per_matrix: bool = False) -> Writer:
+    def write(weight: Tensor) -> Written:
+        shaped = weight.reshape(1, -1) if per_matrix else weight
+        found = quantise(shaped, 8, None, symmetric=symmetric, dtype=dtype)
+        signed = (found.levels - 128).reshape(weight.shape).astype(np.int8)
+        tensors = {"weight": torch.from_numpy(signed), "weight_scale": found.scales}
+        if per_matrix:
+            tensors["weight_scale"] = found.scales.reshape(1)
+            tensors["input_scale"] = torch.ones(1)
+        if not symmetric:
+            tensors["weight_zero_point"] = torch.from_numpy((found.zeros - 128).astype(np.int8))
+        return tensors, found.meant.reshape(weight.shape)
+
+    return write
+
+
+def fp8(
+    block: tuple[int, int] | None,
+    dtype: torch.dtype = torch.float32,
+    *,
+    name: str,
+    power: bool = False,
+) -> Writer:
+    """block: outputs and inputs that share a scale; None: all. power: scales are powers of two."""
+
+    def write(weight: Tensor) -> Written:
+        outputs, inputs = weight.shape
+        rows, columns = (
+            min(*pair) for pair in zip(block or weight.shape, weight.shape, strict=True)
+        )
+        shape = (-(-outputs // rows), -(-inputs // columns))
+        scales, stored = torch.zeros(shape, dtype=dtype), torch.zeros(weight.shape)
+        meant = torch.zeros(weight.shape)
+        for row in range(shape[0]):
+            for column in range(shape[1]):
+                here = (
+                    slice(row * rows, (row + 1) * rows),
+                    slice(column * columns, (column + 1) * columns),
+                )
+                scale = weight[here].abs().max() / 448
+                if power:
+                    scale = 2.0 ** scale.log2().ceil()
+                scales[row, column] = scale
+                scale = scales[row, column].float()
+                stored[here] = (weight[here] / scale).clamp(-448, 448)
+                meant[here] = stored[here].to(torch.float8_e4m3fn).float() * scale
+        tensors = {"weight": stored.to(torch.float8_e4m3fn), name: scales}
+        if block is None:
+            tensors |= {name: scales.reshape(()), "input_scale": torch.ones(())}
+        return tensors, meant
+
+    return write
+
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def mxfp4(weight: Tensor) -> Written:
+    outputs, inputs = weight.shape
+    blocks = weight.reshape(outputs, inputs // 32, 32)
+    exponents = (blocks.abs().amax(-1, keepdim=True) / 6).log2().ceil()
+    table = torch.tensor([*E2M1, *(-each for each in E2M1)])
+    codes = (blocks[..., None] / 2.0 ** exponents[..., None] - table).abs().argmin(-1)
+    meant = (table[codes] * 2.0**exponents).reshape(weight.shape)
+    codes = codes.reshape(outputs, inputs // 2, 2).to(torch.uint8)
+    tensors = {
+        "weight_packed": codes[..., 0] | codes[..., 1] << 4,
+        "weight_scale": (exponents[..., 0] + 127).to(torch.uint8),
+    }
+    return tensors, meant
+
+
+def nf4(double: bool) -> Writer:
+    """The code's numbers are quantiles of a normal distribution; any sixteen would do here."""
+    levels = torch.linspace(-1, 1, 16).sin() / torch.tensor(1.0).sin()
+
+    def write(weight: Tensor) -> Written:
+        blocks = weight.reshape(-1, 64)
+        scales = blocks.abs().amax(-1)
+        tensors = {"weight.quant_map": levels.clone(), "weight.absmax": scales}
+        state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32"}
+        state["shape"] = list(weight.shape)
+        if double:
+            offset, table = float(scales.mean()), torch.linspace(-1, 1, 256)
+            nested = torch.stack([part.abs().max() for part in (scales - offset).split(256)])
+            per = nested.repeat_interleave(256)[: len(scales)]
+            indices = ((scales - offset)[:, None] / per[:, None] - table).abs().argmin(-1)
+            scales = table[indices] * per + torch.tensor(offset)
+            tensors["weight.absmax"] = indices.to(torch.uint8)
+            tensors |= {"weight.nested_absmax": nested, "weight.nested_quant_map": table}
+            state |= {"nested_blocksize": 256, "nested_offset": offset, "nested_dtype": "float32"}
+        codes = (blocks[..., None] / scales[:, None, None] - levels).abs().argmin(-1)
+        meant = (levels[codes] * scales[:, None]).reshape(weight.shape)
+        pairs = codes.reshape(-1, 2).to(torch.uint8)
+        tensors["weight"] = (pairs[:, :1] << 4) | pairs[:, 1:]
+        text = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+        return tensors | {"weight.quant_state.bitsandbytes__nf4": text}, meant
+
+    return write
