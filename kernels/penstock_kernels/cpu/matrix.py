@@ -24,6 +24,7 @@ class MatrixKind(enum.IntEnum):
     U8W = 5
     S8H = 6
     S8W16 = 7
+    U4W16 = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ SOURCES = {
     "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4W),
     "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
     "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
+    "Q2_K": SourceFormat(20, 256, 84, MatrixKind.U4W16),
+    "Q3_K": SourceFormat(21, 256, 110, MatrixKind.S8W16),
+    "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.S8H),
+    "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.S8W16),
+    "MXFP4": SourceFormat(24, 32, 17, MatrixKind.S8W16),
 }
 """By the checkpoints' names."""
 

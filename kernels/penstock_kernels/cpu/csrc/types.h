@@ -7,8 +7,10 @@ extern "C" {
 
 // How a matrix is stored. A tile is 16 outputs by all inputs; a group is 32 of its inputs.
 // U4, U8: unsigned levels q, value = scale * q + minimum.  S8: value = scale * (q - 128).
-// H: scale and minimum are float16.  W: they are float32.  S8W16: a float32 scale for 16 inputs.
-enum PkKind : int32_t { PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7 };
+// H: scale and minimum are float16.  W: they are float32.  W16: they are float32, for 16 inputs each.
+enum PkKind : int32_t {
+  PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7, PK_U4W16 = 8
+};
 
 // outputs, inputs: of the matrix; tiles cover them, rounded up to 16 and 32 with zeros.
 // tiles: 64-byte aligned.  bias: [outputs rounded up to 16] or null.
@@ -109,7 +111,7 @@ constexpr int level_bytes(int kind) {
   switch (kind) {
     case PK_F32: return 4 * LANES * GROUP;
     case PK_BF16: return 2 * LANES * GROUP;
-    case PK_U4H: case PK_U4W: return LANES * GROUP / 2;
+    case PK_U4H: case PK_U4W: case PK_U4W16: return LANES * GROUP / 2;
     default: return LANES * GROUP;
   }
 }
@@ -119,6 +121,7 @@ constexpr int scale_bytes(int kind) {
     case PK_U4H: case PK_U8H: return 4 * LANES;
     case PK_U4W: case PK_U8W: return 8 * LANES;
     case PK_S8H: return 2 * LANES;
+    case PK_U4W16: return 16 * LANES;
     default: return 8 * LANES;
   }
 }
