@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
+from penstock.errors import UnsupportedModel
 from penstock.families import FAMILIES
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
@@ -20,6 +21,8 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
     for path in files:
         for tensor in GGUFFile(path).tensors.values():
             name = from_gguf(tensor.name)
+            if name in found:
+                raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
             found[name] = StoredTensor(
                 tensor.name, tensor.shape, tensor.type, tensor.data, _rearrangement(name, config)
             )
