@@ -11,9 +11,16 @@ from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.gguf_split import open_gguf, part_paths
 from penstock.formats.gguf_types import READ_TYPES
-from penstock.model_config import EncoderConfig, GenerationDefaults, ModelConfig, WeightFiles
+from penstock.model_config import (
+    EncoderConfig,
+    GenerationDefaults,
+    ModelConfig,
+    PoolingConfig,
+    WeightFiles,
+)
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config
+from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
@@ -32,9 +39,9 @@ def read_gguf(path: Path) -> Checkpoint:
     """
     file = open_gguf(path)
     fields = Fields(file.metadata, str(path))
-    config = read_config(file)
+    config, pooling = _config(file)
     _check_tensors(file, config)
-    tokenizer = build_tokenizer(file)
+    tokenizer = build_tokenizer(file, encoder=isinstance(config, EncoderConfig))
     generation = _generation(fields, tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -46,7 +53,15 @@ def read_gguf(path: Path) -> Checkpoint:
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(fields),
         add_bos=tokenizer.add_bos and generation.bos_token_id is not None,
+        pooling=pooling,
     )
+
+
+def _config(file: GGUFFile) -> tuple[ModelConfig | EncoderConfig, PoolingConfig | None]:
+    if is_encoder(file):
+        return read_encoder(file)
+    config = read_config(file)
+    return config, read_decoder_pooling(file, config)
 
 
 def _check_tensors(file: GGUFFile, config: ModelConfig | EncoderConfig) -> None:
