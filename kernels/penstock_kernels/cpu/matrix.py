@@ -25,6 +25,9 @@ class MatrixKind(enum.IntEnum):
     S8H = 6
     S8W16 = 7
     U4W16 = 8
+    T4H = 9
+    T4W = 10
+    F4W = 11
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ SOURCES = {
     "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
     "Q2_K": SourceFormat(20, 256, 84, MatrixKind.U4W16),
     "Q3_K": SourceFormat(21, 256, 110, MatrixKind.S8W16),
-    "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.S8H),
-    "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.S8W16),
-    "MXFP4": SourceFormat(24, 32, 17, MatrixKind.S8W16),
+    "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.T4H),
+    "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.T4W),
+    "MXFP4": SourceFormat(24, 32, 17, MatrixKind.F4W),
 }
 """By the checkpoints' names."""
 

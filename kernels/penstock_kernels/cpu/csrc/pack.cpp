@@ -68,9 +68,6 @@ struct Levels {
   float second_minimum;
 };
 
-// What 4-bit levels stand for, IQ4_NL's and IQ4_XS's and (twice) MXFP4's.
-constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 void q4(const uint8_t* q, uint8_t* levels) {
   for (int i = 0; i < 16; i++) {
@@ -94,10 +91,6 @@ void k_scale(const uint8_t* packed, int j, int& scale, int& minimum) {
   }
 }
 
-// Levels that stand for a table's entries become those, plus 128.
-void look_up(const int8_t* table, uint8_t* levels) {
-  for (int i = 0; i < GROUP; i++) levels[i] = static_cast<uint8_t>(table[levels[i]] + 128);
-}
 // 2 to the power of e - 128; below 2^-126, numbers are subnormal.
 float power_of_two(uint8_t e) {
   const uint32_t bits = e < 2 ? 0x200000u << e : static_cast<uint32_t>(e - 1) << 23;
@@ -137,22 +130,19 @@ Levels decode_small(int source, const uint8_t* row, int g) {
     case PK_IQ4_NL:
       b = row + 18 * g;
       q4(b + 2, out.levels);
-      look_up(IQ4, out.levels);
       out.scales[0] = half_to_float(read<uint16_t>(b));
       break;
     case PK_IQ4_XS: {
       b = row + 136 * (g / 8);
       q4(b + 8 + 16 * j, out.levels);
-      look_up(IQ4, out.levels);
       const int low = (b[4 + j / 2] >> (4 * (j % 2))) & 15, high = (b[2 + j / 4] >> (2 * (j % 4))) & 3;
-      out.scales[0] = out.scales[1] = half_to_float(read<uint16_t>(b)) * static_cast<float>((low | high << 4) - 32);
+      out.scales[0] = half_to_float(read<uint16_t>(b)) * static_cast<float>((low | high << 4) - 32);
       break;
     }
     default:  // PK_MXFP4
       b = row + 17 * g;
       q4(b + 1, out.levels);
-      look_up(E2M1, out.levels);
-      out.scales[0] = out.scales[1] = power_of_two(b[0]);
+      out.scales[0] = power_of_two(b[0]);
   }
   return out;
 }
@@ -257,8 +247,9 @@ void put_scale(uint8_t* scales, bool wide, int index, int lane, float value) {
 }
 
 void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group) {
-  const bool halves = kind == PK_S8W16 || kind == PK_U4W16;
-  const bool nibbles = kind == PK_U4H || kind == PK_U4W || kind == PK_U4W16, wide = kind == PK_U4W || kind == PK_U8W || halves;
+  const bool halves = kind == PK_S8W16 || kind == PK_U4W16, table = kind == PK_T4H || kind == PK_T4W || kind == PK_F4W;
+  const bool nibbles = kind == PK_U4H || kind == PK_U4W || kind == PK_U4W16 || table;
+  const bool wide = kind == PK_U4W || kind == PK_U8W || halves || kind == PK_T4W || kind == PK_F4W;
   if (nibbles) {
     for (int i = 0; i < GROUP; i += 8)
       for (int j = 0; j < 4; j++) q[8 * i + 4 * lane + j] = static_cast<uint8_t>(group.levels[i + j] | group.levels[i + 4 + j] << 4);
@@ -268,7 +259,7 @@ void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group)
   }
   put_scale(s, wide, 0, lane, group.scales[0]);
   if (halves) put_scale(s, wide, 1, lane, group.scales[1]);
-  else if (kind != PK_S8H) put_scale(s, wide, 1, lane, group.minimum);
+  else if (kind != PK_S8H && !table) put_scale(s, wide, 1, lane, group.minimum);
   if (kind == PK_U4W16) {
     put_scale(s, wide, 2, lane, group.minimum);
     put_scale(s, wide, 3, lane, group.second_minimum);
@@ -324,10 +315,11 @@ bool can_pack(int source, int inputs, int kind) {
     case PK_Q8_0: return inputs % 32 == 0 && kind == PK_S8H;
     case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
     case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
-    case PK_Q6_K: case PK_Q3_K: case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_S8W16;
+    case PK_Q6_K: case PK_Q3_K: return inputs % 256 == 0 && kind == PK_S8W16;
+    case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_T4W;
     case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U4W16;
-    case PK_IQ4_NL: return inputs % 32 == 0 && kind == PK_S8H;
-    case PK_MXFP4: return inputs % 32 == 0 && kind == PK_S8W16;
+    case PK_IQ4_NL: return inputs % 32 == 0 && kind == PK_T4H;
+    case PK_MXFP4: return inputs % 32 == 0 && kind == PK_F4W;
     default: return false;
   }
 }
