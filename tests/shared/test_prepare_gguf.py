@@ -235,6 +235,30 @@ def test_space_prefix_can_be_switched_off(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(" the").ids) == " the"
 
 
+def test_extra_spaces_can_be_removed(tmp_path: Path) -> None:
+    """As SentencePiece's own normaliser does it where the model says so."""
+    plain = write_gguf(tmp_path / "plain.gguf", vocabulary=add_sentencepiece_vocabulary)
+    without = write_gguf(
+        tmp_path / "spm.gguf",
+        vocabulary=add_sentencepiece_vocabulary,
+        adjust=lambda writer: writer.add_remove_extra_whitespaces(True),
+    )
+    ours, usual = _prepare(without)[1], _prepare(plain)[1]
+    for text in (*TEXTS, "  the   quick  ", "   "):
+        words = " ".join(word for word in text.split(" ") if word)
+        assert ours.encode(text).ids == usual.encode(words).ids, text
+
+
+@pytest.mark.parametrize("name", ["Phi-3 mini", "Other"])
+def test_tokens_of_phi_3_take_the_space_behind_them(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", adjust=lambda writer: writer.add_name(name))
+    tokenizer = _prepare(path)[1]
+    stripped = tokenizer.encode("<|im_end|> \n x").ids == tokenizer.encode("<|im_end|>x").ids
+    assert stripped == (name != "Other")
+    kept = tokenizer.encode("<|endoftext|> x").ids
+    assert kept != tokenizer.encode("<|endoftext|>x").ids
+
+
 def test_kinds_of_tokens(tmp_path: Path) -> None:
     def vocabulary(writer: gguf.GGUFWriter) -> int:
         tokens = [*tokens_by_id(byte_level_tokenizer()), "<tool>", "[PAD]", "[PAD]"]

@@ -68,6 +68,10 @@ PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 """Unquantised formats, which can be packed as F32, BF16 or S8H (int8 in groups of 32)."""
 
 
+class NotFiniteError(ValueError):
+    """A quantised matrix has a scale or a minimum that is NaN or infinite."""
+
+
 @dataclass(frozen=True)
 class PackedMatrix:
     """A matrix in the kernels' layout."""
@@ -107,7 +111,7 @@ def pack(
     `arena`: where the tiles are allocated.
 
     Raises ValueError if source, kind and width don't fit together, if data has another size, or if
-    order is no permutation.
+    order is no permutation; NotFiniteError, which is one, for broken scales.
     """
     outputs, inputs = shape
     if source not in SOURCES:
@@ -137,6 +141,8 @@ def pack(
         None if order is None else order.ctypes.data,
         threads,
     )
+    if packed == -2:
+        raise NotFiniteError(f"a {source} matrix of shape {shape} holds scales that aren't finite")
     if packed != 0:
         raise ValueError(f"a {source} matrix of shape {shape} can't be packed as {kind.name}")
     padded = None

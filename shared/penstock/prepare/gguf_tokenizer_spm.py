@@ -41,7 +41,7 @@ def sentencepiece_bpe(vocabulary: Vocabulary) -> Built:
         spaces.append(decoders.Strip(" ", 1, 0))
     if fields.flag(f"{KEY}remove_extra_whitespaces", False):
         steps[:0] = [
-            normalizers.Replace(Regex("^ +| +$"), ""),
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
             normalizers.Replace(Regex(" {2,}"), " "),
         ]
     tokenizer.normalizer = normalizers.Sequence(steps)

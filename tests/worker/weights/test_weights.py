@@ -59,13 +59,12 @@ def test_every_format_equals_the_gguf_package(kind: str) -> None:
 
 
 def test_every_exponent_of_mxfp4_equals_the_gguf_package() -> None:
-    """From 2 ** -128, which is a subnormal number, to 2 ** 127; every nibble with each."""
-    data = np.tile(np.arange(256, dtype=np.uint8)[:, None], (1, 17))
+    """From 2 ** -128, which is a subnormal number, to the largest whose numbers are all finite."""
+    data = np.tile(np.arange(252, dtype=np.uint8)[:, None], (1, 17))
     data[:, 1:] = (np.arange(16) | 15 - np.arange(16) << 4).astype(np.uint8)
-    with np.errstate(over="ignore"):
-        true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType.MXFP4).ravel()
-    out = torch.empty(256, 32)
-    StoredTensor("x", (256, 32), "MXFP4", data.ravel()).read_into(out)
+    true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType.MXFP4).ravel()
+    out = torch.empty(252, 32)
+    StoredTensor("x", (252, 32), "MXFP4", data.ravel()).read_into(out)
     assert torch.equal(out.view(-1), torch.from_numpy(true))
 
 

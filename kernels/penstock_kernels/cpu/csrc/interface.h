@@ -20,7 +20,8 @@ PK_PUBLIC int pk_use(const char* name);
 
 PK_PUBLIC size_t pk_matrix_bytes(int kind, int outputs, int inputs);
 // Packs `rows` source rows; row r becomes output order[r] (null: r) of the matrix.  tiles must be
-// zeroed before the first rows are packed.  -1 for a source, kind or width that can't be packed.
+// zeroed before the first rows are packed.  -1 for a source, kind or width that can't be packed,
+// -2 for scales of a quantised source that aren't finite.
 PK_PUBLIC int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const int32_t* order, int threads);
 
 // Bytes of scratch that the call below needs.
@@ -44,7 +45,8 @@ namespace pk {
 
 size_t source_row_bytes(int source, int inputs);
 bool can_pack(int source, int inputs, int kind);
-void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
+// False: a scale or minimum of a quantised source isn't finite.
+bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
 
 // Bytes of 64-byte aligned scratch that the batch needs; with `work`, runs it.
 size_t sample(const Kernels& kernels, const PkSampling& batch, void* work);

@@ -324,17 +324,23 @@ bool can_pack(int source, int inputs, int kind) {
   }
 }
 
-void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output) {
+bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output) {
   const int groups = padded(inputs, GROUP) / GROUP, lane = output % LANES;
   uint8_t* levels = tiles + output / LANES * tile_bytes(kind, groups);
   uint8_t* scales = levels + static_cast<size_t>(groups) * level_bytes(kind);
+  bool sound = true;
   for (int g = 0; g < groups; g++) {
     uint8_t* q = levels + static_cast<size_t>(g) * level_bytes(kind);
     uint8_t* s = scales + static_cast<size_t>(g) * scale_bytes(kind);
     if (kind == PK_F32 || kind == PK_BF16) put_plain(kind, q, lane, source, row, g, inputs);
     else if (is_plain(source)) put_levels(kind, q, s, lane, quantise(source, row, g, inputs));
-    else put_levels(kind, q, s, lane, decode(source, row, g));
+    else {
+      const Levels group = decode(source, row, g);
+      sound = sound && std::isfinite(group.scales[0] + group.scales[1]) && std::isfinite(group.minimum + group.second_minimum);
+      put_levels(kind, q, s, lane, group);
+    }
   }
+  return sound;
 }
 
 }  // namespace pk
