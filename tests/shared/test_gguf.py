@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -141,6 +142,14 @@ def test_tensor_data_outlives_the_file_object(tmp_path: Path) -> None:
     assert not data.flags.writeable
 
 
+def _two_tensors(first: int, second: int) -> bytes:
+    """`a` and `b`, 256 bytes each, at these offsets of 512 bytes of data."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0)
+    for name, offset in (("a", first), ("b", second)):
+        head += _string(name) + struct.pack("<IQQIQ", 2, 32, 2, 0, offset)
+    return head + bytes(-len(head) % 32) + bytes(512)
+
+
 KEY = _string("k")
 HUGE = 2**63
 BROKEN = {
@@ -175,6 +184,20 @@ BROKEN = {
     "far tensor": (_small_file(offset=2**60), "the file at"),
     "unaligned tensor": (_small_file(offset=8), "not aligned"),
     "short data": (_small_file(data=bytes(255)), "cut short"),
+    "overlapping tensors": (_two_tensors(0, 224), "the tensors 'a' and 'b' overlap"),
+    "one tensor inside another": (_two_tensors(32, 0), "the tensors 'b' and 'a' overlap"),
+    "too many pairs": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 70_000) + bytes(13 * 70_000), "at most 65536"),
+    "too many tensors": (
+        b"GGUF" + struct.pack("<IQQ", 3, 70_000, 0) + bytes(32 * 70_000), "at most 65536"),
+    "too many numbers": (
+        _small_file(metadata=(
+            KEY + struct.pack("<IIQ", 9, 0, (1 << 22) + 1) + bytes((1 << 22) + 1),)),
+        "at most 4194304 are allowed"),
+    "too many numbers together": (
+        _small_file(metadata=tuple(
+            _string(key) + struct.pack("<IIQ", 9, 0, 3 << 20) + bytes(3 << 20) for key in "ab")),
+        "arrays up to 'b' have 6291456 elements"),
     "alignment of 0": (
         _small_file(metadata=(_string("general.alignment") + struct.pack("<II", 4, 0),)),
         "power of two"),
@@ -190,6 +213,26 @@ def test_broken_file_is_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(UnsupportedModel, match=reason) as raised:
         GGUFFile(_write(tmp_path, content))
     assert "model.gguf" in str(raised.value)
+
+
+def test_a_header_of_any_length_is_not_read(tmp_path: Path) -> None:
+    """A file of 4 GiB that holds next to nothing, but says that it begins with a long text."""
+    for metadata in (
+        KEY + struct.pack("<IQ", 8, 3 << 30),
+        KEY + struct.pack("<IIQQ", 9, 8, 2, 3 << 30),
+        KEY + struct.pack("<IIQ", 9, 12, 400 << 20),
+    ):
+        path = _write(tmp_path, _small_file(metadata=(metadata,)))
+        with open(path, "r+b") as file:
+            file.truncate(4 << 30)
+        tracemalloc.start()
+        try:
+            with pytest.raises(UnsupportedModel, match="header is longer than 268435456 bytes"):
+                GGUFFile(path)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+            path.unlink()
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -237,6 +237,30 @@ def test_space_prefix_can_be_switched_off(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(" the").ids) == " the"
 
 
+def test_extra_spaces_can_be_removed(tmp_path: Path) -> None:
+    """As SentencePiece's own normaliser does it where the model says so."""
+    plain = write_gguf(tmp_path / "plain.gguf", vocabulary=add_sentencepiece_vocabulary)
+    without = write_gguf(
+        tmp_path / "spm.gguf",
+        vocabulary=add_sentencepiece_vocabulary,
+        adjust=lambda writer: writer.add_remove_extra_whitespaces(True),
+    )
+    ours, usual = _prepare(without)[1], _prepare(plain)[1]
+    for text in (*TEXTS, "  the   quick  ", "   "):
+        words = " ".join(word for word in text.split(" ") if word)
+        assert ours.encode(text).ids == usual.encode(words).ids, text
+
+
+@pytest.mark.parametrize("name", ["Phi-3 mini", "Other"])
+def test_tokens_of_phi_3_take_the_space_behind_them(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", adjust=lambda writer: writer.add_name(name))
+    tokenizer = _prepare(path)[1]
+    stripped = tokenizer.encode("<|im_end|> \n x").ids == tokenizer.encode("<|im_end|>x").ids
+    assert stripped == (name != "Other")
+    kept = tokenizer.encode("<|endoftext|> x").ids
+    assert kept != tokenizer.encode("<|endoftext|>x").ids
+
+
 def test_kinds_of_tokens(tmp_path: Path) -> None:
     def vocabulary(writer: gguf.GGUFWriter) -> int:
         tokens = [*tokens_by_id(byte_level_tokenizer()), "<tool>", "[PAD]", "[PAD]"]
@@ -284,12 +308,38 @@ ADJUSTED: dict[str, tuple[Callable[[Writer], None], Callable[[PreparedModel], bo
     "one KV count for each layer": (
         lambda w: w.add_array("llama.attention.head_count_kv", [1]),
         lambda m: m.config.num_kv_heads == 1),
+    "end of message": (
+        lambda w: w.add_eom_token_id(1), lambda m: m.generation.eos_token_ids == (2, 1)),
     "template": (lambda w: w.add_chat_template("{{ 1 }}"), lambda m: m.has_chat_template),
     "no template": (lambda w: None, lambda m: not m.has_chat_template),
     "sampling": (
         lambda w: w.add_float32("general.sampling.temp", 0.5),
         lambda m: m.generation.temperature == 0.5),
 }  # fmt: skip
+
+
+NAMED = {
+    "default and others": (
+        [("default", "{{ 1 }}"), ("tool_use", "{{ 2 }}")], "{{ 1 }}"),
+    "the only one": ([("rag", "{{ 3 }}")], "{{ 3 }}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_named_templates(tmp_path: Path, case: str) -> None:
+    named, wanted = NAMED[case]
+    templates = [{"name": name, "template": template} for name, template in named]
+    path = write_gguf(tmp_path / "m.gguf", adjust=lambda w: w.add_chat_template(templates))
+    folder = prepare(str(path), cache_dir=str(tmp_path / "cache"))
+    assert (folder / "chat_template.jinja").read_text() == wanted
+
+
+def test_prompts_end_with_eos_where_the_file_says_so(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", adjust=lambda w: w.add_add_eos_token(True))
+    manifest, tokenizer = _prepare(path)
+    plain = tokenizer.encode("some text", add_special_tokens=False).ids
+    assert tokenizer.encode("some text").ids == [*plain, 2]
+    assert not manifest.add_bos
 
 
 @pytest.mark.parametrize("case", ADJUSTED)
@@ -338,8 +388,8 @@ def test_head_dim_may_differ_from_the_share_of_a_head(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict, str]] = {
     "architecture": ({"architecture": "gemma3"}, "'gemma3' is not served; GGUF files of llama"),
     "pre-tokenizer": (
-        {"vocabulary": partial(add_byte_level_vocabulary, pre="viking")},
-        r"pre-tokenizer 'viking' \(tokenizer.ggml.pre\) is not known; known: default"),
+        {"vocabulary": partial(add_byte_level_vocabulary, pre="whitespace")},
+        r"pre-tokenizer 'whitespace' \(tokenizer.ggml.pre\) is not known; known: default"),
     "yarn": (
         {"adjust": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "'yarn'"),
     "experts": ({"adjust": lambda w: w.add_expert_count(8)}, "expert_count is 8, which is not"),
@@ -360,12 +410,28 @@ REFUSED: dict[str, tuple[dict, str]] = {
     "layers differ": (
         {"without": ("feed_forward_length",),
          "adjust": lambda w: w.add_feed_forward_length([48, 32])}, "differs between layers"),
-    "split file": ({"adjust": lambda w: w.add_uint16("split.count", 2)}, "merge the parts"),
+    "split file": (
+        {"adjust": lambda w: w.add_uint16("split.count", 2)}, "one of 2 parts .* one of 1"),
     "EOS outside": (
         {"adjust": lambda w: w.add_eot_token_id(10_000)}, "10000 is outside the vocabulary"),
     "EOS is text": (
         {"adjust": lambda w: w.add_string("tokenizer.ggml.eot_token_id", "x")}, "whole number"),
-    "EOS after prompts": ({"adjust": lambda w: w.add_add_eos_token(True)}, "ends prompts"),
+    "no EOS to end prompts with": (
+        {"adjust": lambda w: (w.add_add_eos_token(True),
+                              w.kv_data[0].pop("tokenizer.ggml.eos_token_id"))},
+        "add_eos_token.* but tokenizer.ggml.eos_token_id is missing"),
+    "tensor type": (
+        {"without": ("output_norm.weight",),
+         "tensors": {"output_norm.weight": np.zeros(24, np.int32)}},
+        "output_norm.weight is of type I32, which is not served; BF16, F16"),
+    "embedding's shape": (
+        {"without": ("token_embd.weight",),
+         "tensors": {"token_embd.weight": np.zeros((600, 25), np.float32)}},
+        r"token_embd.weight has shape \(600, 25\); the metadata make it \(600, 24\)"),
+    "unnamed templates": (
+        {"adjust": lambda w: w.add_chat_template(
+            [{"name": "tool_use", "template": "a"}, {"name": "rag", "template": "b"}])},
+        "a name 'default' among them"),
 }  # fmt: skip
 
 
@@ -399,7 +465,10 @@ def _vocabulary(
 
 
 BROKEN_VOCABULARIES = {
-    "kind": (_vocabulary(["a"], model="bert"), "tokenizer model 'bert' is not served"),
+    "kind": (_vocabulary(["a"], model="rwkv"), "tokenizer model 'rwkv' is not served"),
+    "no unknown": (_vocabulary(["a"], model="bert"), r"unknown words \(\[UNK\]\)"),
+    "scores that are none": (
+        _vocabulary(["a", "b"], model="t5", scores=[1.0, float("nan")]), "NaN or infinity"),
     "no merges": (_vocabulary(["a", "b"]), "tokenizer.ggml.merges is missing"),
     "merge of one": (_vocabulary(["a", "b"], merges=["ab"]), "'ab' is not two tokens"),
     "merge of nothing": (_vocabulary(["a", "b"], merges=["a "]), "not two tokens"),

@@ -116,9 +116,11 @@ def write_gguf(
     vocabulary: Callable[[gguf.GGUFWriter], int] | None = None,
     heads: int = 3,
     kv_heads: int = 1,
+    tensors_a_part: int = 0,
 ) -> Path:
-    """One layer, head dimension 8. `adjust` adds metadata, `without` leaves some keys out."""
-    writer = gguf.GGUFWriter(path, architecture)
+    """One layer, head dimension 8. `adjust` adds metadata, `without` leaves some keys out.
+    tensors_a_part: 0 for one file; else the file is split, and the first part's path returned."""
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_part)
     head_dim, hidden = 8, heads * 8
     settings: dict[str, Callable[[], None]] = {
         "block_count": lambda: writer.add_block_count(1),
@@ -145,7 +147,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return next(path.parent.glob(f"{path.stem}-00001-of-*")) if tensors_a_part else path
 
 
 def add_byte_level_vocabulary(writer: gguf.GGUFWriter, pre: str = "gpt-2") -> int:

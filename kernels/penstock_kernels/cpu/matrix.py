@@ -25,6 +25,10 @@ class MatrixKind(enum.IntEnum):
     U8W = 5
     S8H = 6
     S8W16 = 7
+    U4W16 = 8
+    T4H = 9
+    T4W = 10
+    F4W = 11
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,20 @@ SOURCES = {
     "Q4_K": SourceFormat(8, 256, 144, MatrixKind.U4W),
     "Q5_K": SourceFormat(9, 256, 176, MatrixKind.U8W),
     "Q6_K": SourceFormat(10, 256, 210, MatrixKind.S8W16),
+    "Q2_K": SourceFormat(20, 256, 84, MatrixKind.U4W16),
+    "Q3_K": SourceFormat(21, 256, 110, MatrixKind.S8W16),
+    "IQ4_NL": SourceFormat(22, 32, 18, MatrixKind.T4H),
+    "IQ4_XS": SourceFormat(23, 256, 136, MatrixKind.T4W),
+    "MXFP4": SourceFormat(24, 32, 17, MatrixKind.F4W),
 }
 """By the checkpoints' names."""
 
 PLAIN = tuple(name for name, source in SOURCES.items() if source.elements == 1)
 """Unquantised formats, which can be packed as F32, BF16 or S8H (int8 in groups of 32)."""
+
+
+class NotFiniteError(ValueError):
+    """A quantised matrix has a scale or a minimum that is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ def pack(
     `arena`: where the tiles are allocated.
 
     Raises ValueError if source, kind and width don't fit together, if data has another size, or if
-    order is no permutation.
+    order is no permutation; NotFiniteError, which is one, for broken scales.
     """
     outputs, inputs = shape
     if source not in SOURCES:
@@ -220,6 +233,8 @@ def _packed(
             None if order is None else order.ctypes.data,
             threads,
         )
+        if packed == -2:
+            raise NotFiniteError(f"a matrix of shape {shape} holds scales that aren't finite")
         if packed != 0:
             raise ValueError(f"a matrix of shape {shape} can't be packed as {kind.name}")
     padded = None

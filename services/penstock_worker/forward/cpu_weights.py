@@ -10,12 +10,13 @@ import torch
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.decoder import LayerWeights
-from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
+from penstock_worker.weights.stored import not_finite
 from penstock_worker.weights.weights import Weights
 
 KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
@@ -104,16 +105,19 @@ class CPUWeights:
         if kind in QUANTISED and not plain:
             kind = None
         if plain or (kind is None and form is not None and form.packed):
-            return pack(
-                stored.format,
-                stored.data,
-                shape,
-                kind=kind,
-                order=stored.places(),
-                bias=added,
-                threads=self.threads,
-                arena=self.arena,
-            )
+            try:
+                return pack(
+                    stored.format,
+                    stored.data,
+                    shape,
+                    kind=kind,
+                    order=stored.places(),
+                    bias=added,
+                    threads=self.threads,
+                    arena=self.arena,
+                )
+            except NotFiniteError:
+                raise not_finite(stored) from None
         # Another dtype was asked for, or the kernels don't know this format: decode to float32.
         decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
         return pack(

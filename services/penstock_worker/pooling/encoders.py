@@ -12,6 +12,7 @@ from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
 from penstock_worker.pooling.encoder.model import EncoderModel
 from penstock_worker.pooling.encoder.names import encoder_name
 from penstock_worker.pooling.encoder.ops import EncoderOps
@@ -84,7 +85,11 @@ def build_encoder(
     if not isinstance(config, EncoderConfig):
         raise TypeError(f"{type(config).__name__} is no encoder's")
     family = config.family
-    tensors = safetensors_tensors(prepared.weights.files, lambda name: encoder_name(name, family))
+    files = prepared.weights.files
+    if prepared.weights.format == "gguf":
+        tensors = encoder_gguf_tensors(files)
+    else:
+        tensors = safetensors_tensors(files, lambda name: encoder_name(name, family))
     weights = Weights(tensors, dtype, device)
     model = EncoderModel(config, weights, ops)
     head = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.errors import UnsupportedModel
 from penstock.families import FAMILIES
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
@@ -16,7 +17,8 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
     found: dict[str, StoredTensor] = {}
     for path in files:
         for tensor in GGUFFile(path).tensors.values():
-            found[from_gguf(tensor.name)] = StoredTensor(
-                tensor.name, tensor.shape, tensor.type, tensor.data
-            )
+            name = from_gguf(tensor.name)
+            if name in found:
+                raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
+            found[name] = StoredTensor(tensor.name, tensor.shape, tensor.type, tensor.data)
     return by_our_names(found, FAMILIES[config.architecture].gguf_names, config)

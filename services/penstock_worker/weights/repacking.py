@@ -65,6 +65,8 @@ def _read(
     for at in range(0, len(sources), step):
         blocks = tensor.blocks_of(sources[at : at + step], range(first, last))
         found = split(blocks.flatten(0, 1))
+        for values in found.values():
+            tensor.check_finite(values)
         for name, target in out.tensors.items():
             per = len(columns) // target.shape[0]
             values = _by_row(found[name], blocks.shape[0], width, per)

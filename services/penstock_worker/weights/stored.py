@@ -21,6 +21,14 @@ Place = Callable[[Tensor, Tensor], object]
 is contiguous, and may have another dtype and be on another device."""
 
 
+def not_finite(tensor: StoredTensor) -> UnsupportedModel:
+    """The error to raise for a quantised tensor with scales that are NaN or infinite."""
+    return UnsupportedModel(
+        f"tensor {tensor.name} ({tensor.format}) holds scales that aren't finite numbers: the file "
+        "is damaged"
+    )
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor whose bytes are mapped but not read."""
@@ -81,6 +89,8 @@ class StoredTensor:
         for start in range(0, len(sources), step):
             blocks = self.blocks_of(sources[start : start + step], held)
             decoded = stored.decode(blocks.flatten(0, 1)).view(-1, width)
+            if not stored.plain:
+                self.check_finite(decoded)
             target = out[start : start + len(decoded)]
             place(target, decoded[:, skipped : skipped + len(columns)])
 
@@ -115,7 +125,15 @@ class StoredTensor:
             chunk = torch.from_numpy(blocks[start : start + step].copy())
             at = start * stored.elements
             decoded = stored.decode(chunk).view(-1)
+            if not stored.plain:
+                self.check_finite(decoded)
             place(flat[at : at + decoded.shape[0]], decoded)
+
+    def check_finite(self, values: Tensor) -> None:
+        """Raises UnsupportedModel if scales or decoded values of a quantised type aren't finite: no
+        answer would come of them. Unquantised weights may hold anything."""
+        if values.is_floating_point() and not values.isfinite().all():
+            raise not_finite(self)
 
     def _stored_format(self) -> StoredFormat:
         stored = FORMATS.get(self.format)

@@ -3,7 +3,9 @@
 Source of the format: the GGUF specification in the ggml project (docs/gguf.md).  A file is a
 header, key-value metadata, tensor descriptions, padding, and tensor data.  Nothing in the file is
 trusted: every count, length and offset is checked against the file's size before it is used, so
-a broken or hostile file gives UnsupportedModel and never a huge allocation or a wild read.
+a broken or hostile file gives UnsupportedModel and never a huge allocation or a wild read. What a
+large file could truthfully claim is bounded as well: entries, tensors, elements of arrays, and the
+bytes of all that comes before the tensors' data.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MAX_ENTRIES = 1 << 16
+"""Key-value pairs, or tensors. Models have some 50 pairs and some thousands of tensors."""
 MIN_METADATA_ENTRY = 8 + 4 + 1
 """Bytes that the shortest key-value pair takes: key length, value type, a one-byte value."""
 MIN_TENSOR_ENTRY = 8 + 4 + 8 + 4 + 8
@@ -61,9 +66,9 @@ class GGUFFile:
         self.version = _read_version(cursor)
         num_tensors = cursor.unsigned64()
         num_metadata = cursor.unsigned64()
-        cursor.expect_room(num_metadata, MIN_METADATA_ENTRY, "key-value pairs")
+        _expect_entries(cursor, num_metadata, MIN_METADATA_ENTRY, "key-value pairs")
         self.metadata = _read_metadata(cursor, num_metadata)
-        cursor.expect_room(num_tensors, MIN_TENSOR_ENTRY, "tensors")
+        _expect_entries(cursor, num_tensors, MIN_TENSOR_ENTRY, "tensors")
         self.tensors = _read_tensors(cursor, num_tensors, self.alignment, mapping)
 
     @property
@@ -86,6 +91,12 @@ def _read_version(cursor: Cursor) -> int:
     if version & 0xFFFF == 0:
         raise cursor.broken("it is big-endian; only little-endian files are read")
     raise cursor.broken(f"its version is {version}; versions 2 and 3 are read")
+
+
+def _expect_entries(cursor: Cursor, count: int, each: int, what: str) -> None:
+    cursor.expect_room(count, each, what)
+    if count > MAX_ENTRIES:
+        raise cursor.broken(f"it has {count} {what}; at most {MAX_ENTRIES} are allowed")
 
 
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
@@ -117,7 +128,15 @@ def _read_tensors(
             )
         data = whole[start + offset : start + offset + size]
         tensors[name] = GGUFTensor(name=name, shape=shape, type=kind, data=data)
+    _expect_disjoint(cursor, sorted((offset, size, name) for name, _, _, size, offset in described))
     return tensors
+
+
+def _expect_disjoint(cursor: Cursor, places: list[tuple[int, int, str]]) -> None:
+    """places: offset, bytes and name of each tensor, by offset."""
+    for (offset, size, name), (following, _, other) in pairwise(places):
+        if offset + size > following:
+            raise cursor.broken(f"the tensors {name!r} and {other!r} overlap")
 
 
 def _read_description(cursor: Cursor) -> tuple[str, tuple[int, ...], str, int, int]:

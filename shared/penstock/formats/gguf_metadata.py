@@ -12,6 +12,10 @@ from penstock.errors import UnsupportedModel
 
 BOOL, STRING, ARRAY = 7, 8, 9
 MAX_ARRAY_DEPTH = 4
+MAX_ELEMENTS = 1 << 22
+"""Of all arrays together. A vocabulary of 262,144 tokens has 514,906 merges, scores and types."""
+MAX_HEADER_BYTES = 256 << 20
+"""Of all that comes before the tensors' data."""
 SCALARS: dict[int, str] = {
     0: "<u1",
     1: "<i1",
@@ -39,6 +43,7 @@ class Cursor:
         self.size = len(mapping)
         self.position = 0
         self._name = name
+        self._elements = 0
 
     def broken(self, why: str) -> UnsupportedModel:
         """The error to raise for this file."""
@@ -49,6 +54,17 @@ class Cursor:
         if count * each > self.size - self.position:
             raise self.broken(
                 f"it claims {count} {what} at byte {self.position} of {self.size} (cut short?)"
+            )
+        if self.position + count * each > MAX_HEADER_BYTES:
+            raise self.broken(f"its header is longer than {MAX_HEADER_BYTES} bytes")
+
+    def count_elements(self, count: int, key: str) -> None:
+        """Refuse more elements of arrays than a model can need."""
+        self._elements += count
+        if self._elements > MAX_ELEMENTS:
+            raise self.broken(
+                f"its arrays up to {key!r} have {self._elements} elements; at most {MAX_ELEMENTS} "
+                "are allowed"
             )
 
     def take(self, count: int) -> bytes:
@@ -92,6 +108,7 @@ def _read_array(cursor: Cursor, key: str, depth: int) -> list[Any]:
         return _read_strings(cursor, count, key)
     if kind == ARRAY:
         cursor.expect_room(count, 12, f"arrays in {key!r}")
+        cursor.count_elements(count, key)
         return [_read_array(cursor, key, depth + 1) for _ in range(count)]
     return _read_scalars(cursor, kind, count, key)
 
@@ -101,6 +118,7 @@ def _read_scalars(cursor: Cursor, kind: int, count: int, key: str) -> list[Any]:
         raise cursor.broken(f"{key!r} has the unknown value type {kind}")
     dtype = np.dtype(SCALARS[kind])
     cursor.expect_room(count, dtype.itemsize, f"elements in {key!r}")
+    cursor.count_elements(count, key)
     values = np.frombuffer(cursor.take(count * dtype.itemsize), dtype)
     return [value != 0 for value in values.tolist()] if kind == BOOL else values.tolist()
 
@@ -108,6 +126,7 @@ def _read_scalars(cursor: Cursor, kind: int, count: int, key: str) -> list[Any]:
 def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
     """A vocabulary has 50,000 to 250,000 of these, hence the tight loop without method calls."""
     cursor.expect_room(count, 8, f"strings in {key!r}")
+    cursor.count_elements(count, key)
     mapping, size, position = cursor.mapping, cursor.size, cursor.position
     length_at = _U64.unpack_from
     strings: list[str] = []
@@ -117,6 +136,8 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
             position = begin + length_at(mapping, position)[0]
             if position > size:
                 raise cursor.broken(f"a string in {key!r} ends after the file does (cut short?)")
+            if position > MAX_HEADER_BYTES:
+                raise cursor.broken(f"its header is longer than {MAX_HEADER_BYTES} bytes")
             strings.append(mapping[begin:position].decode())
     except struct.error as error:
         raise cursor.broken(f"the strings of {key!r} are cut short") from error

@@ -41,8 +41,20 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     34: ("TQ1_0", 256, 54),
     35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
 }
 """Type code -> (name, elements per block, bytes per block)."""
+
+
+READ_TYPES = frozenset(
+    (
+        *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+    )
+)
+"""Types that workers can decode. The others need long tables (IQ1 to IQ3), belong to models that
+aren't served (TQ), or are no weights."""
 
 
 class Block(NamedTuple):

@@ -63,10 +63,11 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
             fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
         ),
     )
-    return _checked(config, fields.where)
+    return check_encoder_config(config, fields.where)
 
 
-def _checked(config: EncoderConfig, where: str) -> EncoderConfig:
+def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
+    """Refuse shapes that can't be a model. Returns the config; raises UnsupportedModel."""
     bounds = {
         "vocab_size": (1, MAX_SIZE),
         "hidden_size": (1, MAX_SIZE),

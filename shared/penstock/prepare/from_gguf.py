@@ -9,47 +9,81 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import GGUFFile
-from penstock.model_config import GenerationDefaults, WeightFiles
+from penstock.formats.gguf_split import open_gguf, part_paths
+from penstock.formats.gguf_types import READ_TYPES
+from penstock.model_config import (
+    EncoderConfig,
+    GenerationDefaults,
+    ModelConfig,
+    PoolingConfig,
+    WeightFiles,
+)
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.gguf_tokenizer import build_tokenizer
+from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder
+from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
+
+TEMPLATE = "tokenizer.chat_template"
 
 
 def gguf_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale."""
-    return [path]
+    """The files whose change makes a prepared folder stale: all parts of a split one."""
+    return part_paths(path)
 
 
 def read_gguf(path: Path) -> Checkpoint:
-    """Raises UnsupportedModel if the file is broken or of a kind that isn't served."""
-    file = GGUFFile(path)
+    """path: of the file, or of any part of a split one.
+
+    Raises ModelNotFound if a part is missing, UnsupportedModel if the file is broken or of a kind
+    that isn't served.
+    """
+    file = open_gguf(path)
     fields = Fields(file.metadata, str(path))
-    if fields.integer("split.count", 1) > 1:
-        raise UnsupportedModel(f"{path} is one part of a split GGUF file; merge the parts first")
-    config = read_config(file)
-    tokenizer = build_tokenizer(file)
-    generation = _generation(fields)
+    config, pooling = _config(file)
+    _check_tensors(file, config)
+    tokenizer = build_tokenizer(file, encoder=isinstance(config, EncoderConfig))
+    generation = _generation(fields, tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
         config=config,
         generation=generation,
-        weights=WeightFiles(format="gguf", files=(str(path),), dtype=_dtype(file)),
+        weights=WeightFiles(
+            format="gguf", files=tuple(map(str, part_paths(path))), dtype=_dtype(file)
+        ),
         tokenizer_json=tokenizer.json,
-        chat_template=fields.text("tokenizer.chat_template", ""),
+        chat_template=_chat_template(fields),
         add_bos=tokenizer.add_bos and generation.bos_token_id is not None,
+        pooling=pooling,
     )
 
 
-def _generation(fields: Fields) -> GenerationDefaults:
-    """EOS (end of text) comes first, then EOT (end of turn), where they differ."""
-    ends = [
-        fields.integer(key)
-        for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-        if key in fields
-    ]
+def _config(file: GGUFFile) -> tuple[ModelConfig | EncoderConfig, PoolingConfig | None]:
+    if is_encoder(file):
+        return read_encoder(file)
+    config = read_config(file)
+    return config, read_decoder_pooling(file, config)
+
+
+def _check_tensors(file: GGUFFile, config: ModelConfig | EncoderConfig) -> None:
+    """Refuses, before any process starts, what no worker could load."""
+    for tensor in file.tensors.values():
+        if tensor.type not in READ_TYPES:
+            raise UnsupportedModel(
+                f"{file.path}: tensor {tensor.name} is of type {tensor.type}, which is not served; "
+                f"{', '.join(sorted(READ_TYPES))} are"
+            )
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is not None and embedding.shape != (config.vocab_size, config.hidden_size):
+        raise UnsupportedModel(
+            f"{file.path}: token_embd.weight has shape {embedding.shape}; the metadata make it "
+            f"{(config.vocab_size, config.hidden_size)}"
+        )
+
+
+def _generation(fields: Fields, tokenizer: BuiltTokenizer) -> GenerationDefaults:
     return GenerationDefaults(
-        eos_token_ids=tuple(dict.fromkeys(ends)),
-        bos_token_id=fields.optional_integer("tokenizer.ggml.bos_token_id"),
+        eos_token_ids=tokenizer.end_ids,
+        bos_token_id=tokenizer.bos_id,
         temperature=fields.optional_number("general.sampling.temp"),
         top_p=fields.optional_number("general.sampling.top_p"),
         top_k=fields.optional_integer("general.sampling.top_k"),
@@ -57,11 +91,24 @@ def _generation(fields: Fields) -> GenerationDefaults:
     )
 
 
+def _chat_template(fields: Fields) -> str:
+    """The one without a name; of named ones, the one called `default`, or the only one. "" if there
+    is none."""
+    if TEMPLATE in fields:
+        return fields.text(TEMPLATE)
+    names = fields.listed(f"{TEMPLATE}s", str) if f"{TEMPLATE}s" in fields else []
+    if not names:
+        return ""
+    if len(names) > 1 and "default" not in names:
+        raise fields.wrong(f"{TEMPLATE}s", f"a name 'default' among them, or a {TEMPLATE},")
+    return fields.text(f"{TEMPLATE}.{names[0] if len(names) == 1 else 'default'}")
+
+
 def _dtype(file: GGUFFile) -> str:
     """The type that most bytes of the blocks' matrices have: what people call the file by."""
     sizes: Counter[str] = Counter()
     for name, tensor in file.tensors.items():
-        if name.startswith("blk.") and len(tensor.shape) == 2:
+        if name.startswith("blk.") and len(tensor.shape) >= 2:
             sizes[tensor.type] += tensor.data.nbytes
     if not sizes:
         raise UnsupportedModel(f"{file.path} holds no layers (tensors named blk.*)")

@@ -49,7 +49,7 @@ def _family(fields: Fields) -> Family:
     return GGUF_ARCHITECTURES[name]
 
 
-HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"})
+HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type"})
 """Keys that change nothing beyond what others say."""
 
 

@@ -7,31 +7,22 @@ loader); where a model's own tokenizer.json says the same in its own words, thos
 from __future__ import annotations
 
 import msgspec
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 from penstock.errors import UnsupportedModel
-
-CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-PUNCTUATION_AND_SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-
-LLAMA3 = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{PUNCTUATION_AND_SPACE}"
-QWEN2 = rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{PUNCTUATION_AND_SPACE}"
-TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}")
-DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
+from penstock.prepare import gguf_patterns as patterns
+from penstock.prepare.gguf_patterns import GPT2
 
 
 class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """patterns: applied one after the other; each isolates its matches in what is left.
     digits: before them, every digit is split off alone.
     ignore_merges: a word that is in the vocabulary is one token, whatever the merges say.
-    add_bos: whether BOS is added where the file doesn't say.  nfc: text is normalised to NFC.
+    add_bos: whether BOS is added where the file doesn't say.  nfc: text is normalised to NFC,
+    where the file doesn't say.
+    add_sep: as add_bos, for what ends an encoder's text.
+    raw: the vocabulary holds text with marks for spaces, as SentencePiece's do, and no bytes
+    written as letters.
     """
 
     patterns: tuple[str, ...] = (GPT2,)
@@ -39,6 +30,8 @@ class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     ignore_merges: bool = False
     add_bos: bool = False
     nfc: bool = False
+    add_sep: bool = False
+    raw: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """As an object of the tokenizers library, the bytes' mapping to letters included."""
@@ -49,44 +42,92 @@ class PreTokenizer(msgspec.Struct, frozen=True, kw_only=True):
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
         else:
             steps += [pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns]
-            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+            if not self.raw:
+                steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         return steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
 
-    def normalizer(self) -> normalizers.Normalizer | None:
-        return normalizers.NFC() if self.nfc else None
 
+_KINDS: tuple[tuple[tuple[str, ...], PreTokenizer], ...] = (
+    (("default",), PreTokenizer(patterns=patterns.DEFAULT)),
+    (
+        (
+            *("gpt-2", "gpt2", "phi-2", "jais", "trillion", "granite-docling", "exaone4"),
+            *("gigachat", "a.x-4.0", "mellum", "modern-bert", "jina-es", "jina-de"),
+            *("jina-v2-es", "jina-v2-de"),
+        ),
+        PreTokenizer(),
+    ),
+    (("roberta-bpe", "jina-v1-en", "jina-v2-code"), PreTokenizer(add_sep=True)),
+    (("mpt", "olmo"), PreTokenizer(nfc=True)),  # both are GPT-NeoX's
+    (
+        ("smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"),
+        PreTokenizer(digits=True),
+    ),
+    (("command-r",), PreTokenizer(digits=True, nfc=True)),
+    (
+        (
+            *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"),
+            *("lfm2", "jina-v5-nano"),
+        ),
+        PreTokenizer(patterns=(patterns.LLAMA3,), ignore_merges=True, add_bos=True),
+    ),
+    (
+        ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
+        PreTokenizer(patterns=(patterns.LLAMA3,)),
+    ),
+    (("jais-2",), PreTokenizer(patterns=(patterns.JAIS2,))),
+    (("qwen2", "deepseek-r1-qwen"), PreTokenizer(patterns=(patterns.QWEN2,), nfc=True)),
+    (
+        ("stablelm2", "hunyuan", "solar-open", "megrez", "grok-2", "kormo", "f2llmv2"),
+        PreTokenizer(patterns=(patterns.QWEN2,)),
+    ),
+    (("qwen35",), PreTokenizer(patterns=(patterns.QWEN35,), nfc=True)),
+    (("ufakzeka",), PreTokenizer(patterns=(patterns.WITHOUT_CONTRACTIONS,))),
+    (("laguna",), PreTokenizer(patterns=patterns.LAGUNA)),
+    (
+        ("tekken",),
+        PreTokenizer(patterns=(patterns.TEKKEN,), ignore_merges=True, add_bos=True),
+    ),
+    (
+        ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+        PreTokenizer(patterns=(patterns.GPT4O,)),
+    ),
+    (
+        ("granite-embed-multi-97m",),
+        PreTokenizer(patterns=(patterns.GPT4O,), ignore_merges=True),
+    ),
+    (("tiny_aya", "cohere2moe"), PreTokenizer(patterns=patterns.TINY_AYA)),
+    (("kimi-k2",), PreTokenizer(patterns=(patterns.KIMI_K2,))),
+    (("deepseek-llm",), PreTokenizer(patterns=patterns.DEEPSEEK_LLM)),
+    (("deepseek-coder",), PreTokenizer(patterns=patterns.DEEPSEEK_CODER)),
+    (
+        ("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"),
+        PreTokenizer(patterns=patterns.DEEPSEEK_V3),
+    ),
+    (("spark2_5",), PreTokenizer(patterns=patterns.SPARK)),
+    (("youtu",), PreTokenizer(patterns=patterns.YOUTU, ignore_merges=True)),
+    (("afmoe",), PreTokenizer(patterns=patterns.AFMOE)),
+    (("minicpm5",), PreTokenizer(patterns=patterns.MINICPM5, ignore_merges=True)),
+    (
+        ("bailingmoe", "bailingmoe2", "llada-moe"),
+        PreTokenizer(patterns=(patterns.BAILING,)),
+    ),
+    (("seed-coder",), PreTokenizer(patterns=(patterns.SEED_CODER,))),
+    (("exaone-moe",), PreTokenizer(patterns=(patterns.EXAONE_MOE,))),
+    (("falcon",), PreTokenizer(patterns=patterns.FALCON)),
+    (("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer(patterns=(patterns.BLOOM,))),
+    (("viking",), PreTokenizer(patterns=(patterns.BLOOM, r"\p{N}"))),
+    (("chameleon",), PreTokenizer(patterns=patterns.CHAMELEON, add_bos=True)),
+    (("superbpe",), PreTokenizer(patterns=patterns.SUPERBPE)),
+    (
+        ("gemma4", "granite-embed-multi-311m"),
+        PreTokenizer(patterns=(patterns.LINES,), raw=True, add_bos=True),
+    ),
+    (("sarvam-moe",), PreTokenizer(patterns=(patterns.LINES,), raw=True)),
+)
 
-_GPT2 = PreTokenizer()
-_SMOLLM = PreTokenizer(digits=True)
-_LLAMA3 = PreTokenizer(patterns=(LLAMA3,), ignore_merges=True, add_bos=True)
-_QWEN2 = PreTokenizer(patterns=(QWEN2,), nfc=True)
-_DEFAULT = PreTokenizer(patterns=DEFAULT)
-
-PRE_TOKENIZERS: dict[str, PreTokenizer] = {
-    "default": _DEFAULT,
-    "gpt-2": _GPT2,
-    "gpt2": _GPT2,
-    "mpt": _GPT2,
-    "olmo": _GPT2,
-    "jais": _GPT2,
-    "smollm": _SMOLLM,
-    "starcoder": _SMOLLM,
-    "refact": _SMOLLM,
-    "command-r": _SMOLLM,
-    "codeshell": _SMOLLM,
-    "exaone": _SMOLLM,
-    "minerva-7b": _SMOLLM,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "dbrx": PreTokenizer(patterns=(LLAMA3,)),
-    "smaug-bpe": PreTokenizer(patterns=(LLAMA3,)),
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "tekken": PreTokenizer(patterns=(TEKKEN,), ignore_merges=True, add_bos=True),
-    "deepseek-coder": PreTokenizer(patterns=DEEPSEEK_CODER),
-}
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: each for names, each in _KINDS for name in names}
+"""By the name in the file."""
 
 
 def find_pre_tokenizer(name: str, where: str) -> PreTokenizer:

@@ -12,6 +12,8 @@ from penstock.errors import UnsupportedModel
 
 MAX_TOKEN_LENGTH = 512
 """Longer tokens are refused: their cuts would take quadratic time."""
+MAX_CHARACTERS = 1 << 23
+"""Of all tokens together. A vocabulary of 262,144 tokens has some two million."""
 
 
 def merges_from_scores(
@@ -21,6 +23,10 @@ def merges_from_scores(
 
     tokens: text by id; None for those that merges neither make nor use.  scores: one for each.
     """
+    if sum(len(token) for token in tokens if token) > MAX_CHARACTERS:
+        raise UnsupportedModel(
+            f"{where}: the vocabulary's tokens have more than {MAX_CHARACTERS} characters together"
+        )
     known = {token for token in tokens if token}
     order = sorted(
         (i for i, token in enumerate(tokens) if token and len(token) > 1),

@@ -1,158 +1,106 @@
 """tokenizer.json from the vocabulary in a GGUF file, made with the tokenizers library.
 
-BOS is not part of the post-processor: manifest.add_bos says whether it is added, and
-`penstock.text.Tokenizer` adds it, in that one place.
+A decoder's BOS is not part of the post-processor: manifest.add_bos says whether it is added, and
+`penstock.text.Tokenizer` adds it, in that one place. What an encoder's texts begin and end with is.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
-from penstock.prepare.gguf_pretokenizers import find_pre_tokenizer
-from penstock.prepare.gguf_scores import merges_from_scores
+from penstock.prepare.gguf_tokenizer_bpe import byte_level_bpe, marked_bpe
+from penstock.prepare.gguf_tokenizer_kinds import Built
+from penstock.prepare.gguf_tokenizer_spm import sentencepiece_bpe
+from penstock.prepare.gguf_tokenizer_unigram import unigram
+from penstock.prepare.gguf_tokenizer_wordpiece import wordpiece
+from penstock.prepare.gguf_vocabulary import (
+    KEY,
+    Vocabulary,
+    add_tokens,
+    end_ids,
+    frame,
+    read_vocabulary,
+)
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Token types of the GGUF specification."""
-SPACE_MARK = "▁"
+_BUILDERS = {
+    "gpt2": byte_level_bpe,
+    "gemma4": marked_bpe,
+    "llama": sentencepiece_bpe,
+    "t5": unigram,
+    "bert": wordpiece,
+}
+"""By `tokenizer.ggml.model`."""
 
 
 class BuiltTokenizer(msgspec.Struct, frozen=True, kw_only=True):
-    """json: tokenizer.json.  add_bos: whether plain prompts begin with BOS."""
+    """json: tokenizer.json.  add_bos: whether plain prompts begin with BOS.
+    end_ids: what ends an answer, end of text first."""
 
     json: bytes
     highest_id: int
     add_bos: bool
+    bos_id: int | None
+    end_ids: tuple[int, ...]
 
 
-class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens in the order of their ids, and the type of each."""
+def build_tokenizer(file: GGUFFile, *, encoder: bool = False) -> BuiltTokenizer:
+    """encoder: whether the model is one, so that special tokens around a text are the
+    post-processor's.
 
-    tokens: list[str]
-    types: list[int]
-    ids: dict[str, int]
-    """Without the unused ones, which often share one text."""
-
-
-def build_tokenizer(file: GGUFFile) -> BuiltTokenizer:
-    """Raises UnsupportedModel if the vocabulary is broken or of a kind that isn't served."""
+    Raises UnsupportedModel if the vocabulary is broken or of a kind that isn't served.
+    """
     fields = Fields(file.metadata, str(file.path))
-    kind = fields.text("tokenizer.ggml.model")
+    kind = fields.text(f"{KEY}model")
     if kind not in _BUILDERS:
         raise UnsupportedModel(
             f"{file.path}: the tokenizer model {kind!r} is not served; "
-            "gpt2 (byte-level BPE) and llama (SentencePiece BPE) are"
+            "gpt2 (byte-level BPE), llama (SentencePiece BPE), gemma4 (BPE with marks for spaces), "
+            "t5 (Unigram) and bert (WordPiece) are"
         )
-    if "tokenizer.ggml.add_eos_token" in fields and fields.flag("tokenizer.ggml.add_eos_token"):
-        raise UnsupportedModel(f"{file.path}: a tokenizer that ends prompts with EOS is not served")
-    vocabulary = _read_vocabulary(fields)
+    vocabulary = read_vocabulary(fields)
     try:
-        tokenizer, add_bos = _BUILDERS[kind](fields, vocabulary)
-        _add_tokens(tokenizer, vocabulary)
+        built = _BUILDERS[kind](vocabulary)
+        tokenizer = built.tokenizer
+        add_tokens(tokenizer, vocabulary)
+        _frame(tokenizer, vocabulary, built, encoder)
         text = tokenizer.to_str()
+        Tokenizer.from_str(text)  # what it can't read itself is broken, too
     except UnsupportedModel:
         raise
-    except Exception as error:  # the library raises bare Exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare Exceptions, and panics, which are not
         raise UnsupportedModel(f"{file.path}: the vocabulary is broken: {error}") from error
     return BuiltTokenizer(
         json=text.encode(),
         highest_id=max(vocabulary.ids.values()),
-        add_bos=fields.flag("tokenizer.ggml.add_bos_token", add_bos),
+        add_bos=not encoder and fields.flag(f"{KEY}add_bos_token", built.add_bos),
+        bos_id=vocabulary.special_id("bos_token_id"),
+        end_ids=end_ids(vocabulary),
     )
 
 
-def _read_vocabulary(fields: Fields) -> Vocabulary:
-    tokens = fields.listed("tokenizer.ggml.tokens", str)
-    types = [NORMAL] * len(tokens)
-    if "tokenizer.ggml.token_type" in fields:
-        types = fields.listed("tokenizer.ggml.token_type", int)
-    if len(types) != len(tokens):
-        raise UnsupportedModel(f"{fields.where}: {len(tokens)} tokens but {len(types)} token types")
-    ids = {token: i for i, token in enumerate(tokens) if types[i] != UNUSED}
-    if len(ids) != len(types) - types.count(UNUSED) or not ids:
-        raise UnsupportedModel(
-            f"{fields.where}: the vocabulary is empty, or two of its tokens have the same text"
-        )
-    return Vocabulary(tokens=tokens, types=types, ids=ids)
-
-
-def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Tokens that are found in text before it is split: control tokens, which are special, and
-    those that the user defined, which aren't."""
-    added = [
-        AddedToken(token, normalized=False, special=kind != USER_DEFINED)
-        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-        if kind in (CONTROL, UNKNOWN, USER_DEFINED) and token
-    ]
-    tokenizer.add_special_tokens([token for token in added if token.special])
-    tokenizer.add_tokens([token for token in added if not token.special])
-
-
-def _byte_level(fields: Fields, vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
-    """Byte-level BPE as in GPT-2: bytes are written as letters, merges are given."""
-    pre = find_pre_tokenizer(fields.text("tokenizer.ggml.pre", "default"), fields.where)
-    merges = [_split_merge(merge, fields) for merge in fields.listed("tokenizer.ggml.merges", str)]
-    for left, right in merges:  # the library panics at one that isn't known
-        if not (left in vocabulary.ids and right in vocabulary.ids):
-            raise UnsupportedModel(f"{fields.where}: a merge of {left!r} and {right!r}: no tokens")
-        if left + right not in vocabulary.ids:
-            raise UnsupportedModel(f"{fields.where}: a merge gives {left + right!r}: no token")
-    tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=pre.ignore_merges))
-    normalizer = pre.normalizer()
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre.build()
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, pre.add_bos
-
-
-def _split_merge(merge: str, fields: Fields) -> tuple[str, str]:
-    """A merge is written "left right". The left one may begin with a space itself."""
-    space = merge.find(" ", 1)
-    if space < 0 or space == len(merge) - 1:
-        raise UnsupportedModel(f"{fields.where}: the merge {merge!r} is not two tokens")
-    return merge[:space], merge[space + 1 :]
-
-
-def _sentencepiece(fields: Fields, vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
-    """SentencePiece BPE: spaces are marks, merges follow from scores, what is not in the
-    vocabulary falls back to byte tokens."""
-    scores = fields.listed("tokenizer.ggml.scores", float)
-    if len(scores) != len(vocabulary.tokens):
-        raise UnsupportedModel(
-            f"{fields.where}: {len(vocabulary.tokens)} tokens but {len(scores)} scores"
-        )
-    usable = [
-        token if kind == NORMAL else None
-        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ]
-    merges = merges_from_scores(usable, scores, fields.where)
-    unknown = next((i for i, kind in enumerate(vocabulary.types) if kind == UNKNOWN), None)
-    unknown = fields.integer("tokenizer.ggml.unknown_token_id", -1 if unknown is None else unknown)
-    unknown_text = vocabulary.tokens[unknown] if 0 <= unknown < len(scores) else None
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocabulary.ids, merges, unk_token=unknown_text, fuse_unk=True, byte_fallback=True
-        )
-    )
-    prefix = fields.flag("tokenizer.ggml.add_space_prefix", True)
-    marks: list[Any] = [normalizers.Replace(" ", SPACE_MARK)]
-    spaces: list[Any] = [
-        decoders.Replace(SPACE_MARK, " "),
-        decoders.ByteFallback(),
-        decoders.Fuse(),
-    ]
-    if prefix:
-        marks.insert(0, normalizers.Prepend(SPACE_MARK))
-        spaces.append(decoders.Strip(" ", 1, 0))
-    tokenizer.normalizer = normalizers.Sequence(marks)
-    tokenizer.decoder = decoders.Sequence(spaces)
-    return tokenizer, True
-
-
-_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+def _frame(tokenizer: Tokenizer, vocabulary: Vocabulary, built: Built, encoder: bool) -> None:
+    """An encoder's texts stand between its first and its last token. A decoder's end with EOS only
+    if the file says so."""
+    fields = vocabulary.fields
+    first, last = None, None
+    if encoder and fields.flag(f"{KEY}add_bos_token", built.add_bos or built.add_sep):
+        first = vocabulary.special_id("cls_token_id", "bos_token_id", texts=("[CLS]", "<s>"))
+    if encoder and fields.flag(f"{KEY}add_sep_token", built.add_sep):
+        last = vocabulary.special_id(
+            "seperator_token_id", "eos_token_id", texts=("[SEP]", "</s>")
+        )  # the key is written like that
+    elif fields.flag(f"{KEY}add_eos_token", built.add_eos):
+        last = vocabulary.special_id("eos_token_id")
+        if last is None:
+            raise UnsupportedModel(
+                f"{fields.where}: texts are to end with EOS ({KEY}add_eos_token), but "
+                f"{KEY}eos_token_id is missing"
+            )
+    tokens = [None if each is None else vocabulary.tokens[each] for each in (first, last)]
+    frame(tokenizer, tokens[0], tokens[1], pairs=built.pairs)

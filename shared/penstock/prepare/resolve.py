@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf import MAGIC
+from penstock.formats.gguf_split import stem_of
 from penstock.formats.weight_files import refuse_pickle
 from penstock.model_config import GenerationDefaults
 from penstock.prepare.aliases import ALIASES, find_packaged, installed_path
@@ -58,7 +59,7 @@ def resolve(model: str, report: Report) -> ResolvedModel:
     path = Path(model).expanduser()
     if path.exists():
         path = path.resolve()
-        return _local(path, name=path.stem if path.is_file() else path.name, source=str(path))
+        return _local(path, name=stem_of(path) if path.is_file() else path.name, source=str(path))
     if HUB_ID.fullmatch(model) and not model.lower().endswith(".gguf"):
         folder = fetch_hub_folder(model, report)
         return ResolvedModel(name=model, source=model, kind="folder", path=folder)

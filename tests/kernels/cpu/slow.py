@@ -83,7 +83,7 @@ def product(x: np.ndarray, weights: np.ndarray, kind: MatrixKind) -> tuple[np.nd
     """
     given = input_as(x, kind)
     magnitude = np.abs(given) @ np.abs(weights).T
-    if kind in (MatrixKind.U4H, MatrixKind.U4W, MatrixKind.U8H, MatrixKind.U8W):
+    if kind.name.startswith("U"):
         # scale * level and minimum are summed apart, and can be larger than their sum.
         magnitude = magnitude + np.abs(given).sum(-1, keepdims=True) * np.abs(weights).max(-1) * 2
     roundings = 8 + x.shape[1] / (1 if kind in (MatrixKind.F32, MatrixKind.BF16) else GROUP / 2)

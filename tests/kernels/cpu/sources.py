@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock_kernels.cpu.matrix import PLAIN, SOURCES, MatrixKind, PackedMatrix, pack
 
-WIDTH = {name: 256 if name.endswith("K") else 1 if name in PLAIN else 32 for name in SOURCES}
+WIDTH = {name: source.elements for name, source in SOURCES.items()}
 """Source -> its rows' lengths are a multiple of this."""
 
 WAYS = [(source, None) for source in SOURCES] + [
@@ -17,9 +17,14 @@ WAYS = [(source, None) for source in SOURCES] + [
 ]
 """Every source in every kind that it can be packed as. None: its own."""
 
-K_HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-"""Where a K-quant's block holds its float16 scales."""
-K_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+K_HALVES = {
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,),
+}  # fmt: skip
+"""Where blocks of the types that the gguf package can't quantise hold their float16 scales."""
+K_BYTES = {
+    "Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "IQ4_NL": 18, "IQ4_XS": 136,
+}  # fmt: skip
 
 
 def name_of(way: tuple[str, MatrixKind | None]) -> str:
@@ -42,7 +47,7 @@ class Source:
 def random_source(format: str, outputs: int, inputs: int, seed: int = 0) -> Source:
     rng = np.random.default_rng(seed)
     if format in K_HALVES:
-        data = _k_blocks(rng, format, outputs * inputs // 256)
+        data = _k_blocks(rng, format, outputs * inputs // WIDTH[format])
     else:
         plain = rng.standard_normal((outputs, inputs)).astype(np.float32)
         data = gguf.quants.quantize(plain, gguf.GGMLQuantizationType[format])

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("loaded")]
 
 
 def test_unknown_format() -> None:
-    with pytest.raises(ValueError, match="IQ4_NL can't be packed; F32, F16"):
-        pack("IQ4_NL", np.zeros(18, np.uint8), (1, 32))
+    with pytest.raises(ValueError, match="IQ3_S can't be packed; F32, F16"):
+        pack("IQ3_S", np.zeros(18, np.uint8), (1, 32))
 
 
 @pytest.mark.parametrize("shape", [(0, 32), (4, 0), (-1, 32)])

@@ -90,7 +90,7 @@ def test_other_kinds(format: str, kind: MatrixKind | None, bound: float) -> None
     assert typical < bound / 4
 
 
-@pytest.mark.parametrize("format", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("format", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
 def test_k_quants(format: str) -> None:
     sizes = Sizes(
         hidden=256, inner=256, heads=8, kv_heads=2, head_dim=32, format=format, cache="bfloat16"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu.matrix import PLAIN, SOURCES, MatrixKind, product
-from tests.kernels.cpu.sources import K_BYTES, K_HALVES, Source, source_of
+from tests.kernels.cpu.sources import K_BYTES, K_HALVES, WIDTH, Source, source_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
@@ -24,9 +24,13 @@ def whole_source(format: str) -> Source:
         dtype = {"F32": np.float32, "F16": np.float16}.get(format)
         data = values.astype(dtype) if dtype else (values.view(np.uint32) >> 16).astype(np.uint16)
     elif format in K_BYTES:
-        data = rng.integers(0, 256, (OUTPUTS * INPUTS // 256, K_BYTES[format]), dtype=np.uint8)
+        count = OUTPUTS * INPUTS // WIDTH[format]
+        data = rng.integers(0, 256, (count, K_BYTES[format]), dtype=np.uint8)
         for at in K_HALVES[format]:
             data[:, at : at + 2] = np.array([0.5], np.float16).view(np.uint8)
+    elif format == "MXFP4":
+        data = rng.integers(0, 256, (OUTPUTS * INPUTS // 32, 17), dtype=np.uint8)
+        data[:, 0] = rng.integers(125, 130, len(data))
     else:
         count = OUTPUTS * INPUTS // 32
         data = rng.integers(0, 256, (count, BYTES[format]), dtype=np.uint8)

@@ -37,7 +37,7 @@ def test_alone_and_in_company(way: tuple[str, MatrixKind | None]) -> None:
             assert np.array_equal(ours, together[part]), (start, size)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q4_K", "Q6_K", "BF16", "F32"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "BF16", "F32"])
 def test_among_4097_rows(kind: str) -> None:
     packed = random_source(kind, 40, 256).packed()
     x = np.random.default_rng(4).standard_normal((4097, 256)).astype(np.float32)

@@ -55,8 +55,9 @@ def check(ours: Tensor, x: Tensor, weight: Tensor, minima: float, bias: Tensor |
 
 
 def test_which_types_are_kept() -> None:
-    legacy, k_quants = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}, {"Q4_K", "Q5_K", "Q6_K"}
-    assert set(LAYOUTS) == legacy | k_quants
+    legacy = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
+    k_quants = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}
+    assert set(LAYOUTS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4"}
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -135,9 +136,12 @@ def test_rows_are_the_files(kind: str, device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_no_more_bytes_than_in_the_file(kind: str, device: torch.device) -> None:
-    """K-quants' scales of 6 bits take a byte each: a little more."""
+    """But for a little more: K-quants' scales of 4 or 6 bits take a byte each, levels of 2 or 3
+    bits a nibble, those that stand for a table's entries a byte, and MXFP4's scales six."""
     there, file = kept(kind, 16, 512, device), stored(kind, 16, 512).data.nbytes
-    more = {"Q4_K": 16 * 2 * 4, "Q5_K": 16 * 2 * 4}.get(kind, 0)
+    small = {"Q2_K": 16 + 64, "Q3_K": 4 + 32, "Q4_K": 4, "Q5_K": 4}
+    tables = {"IQ4_NL": 8 * 16, "IQ4_XS": 2 + 8 * 16, "MXFP4": 8 * (16 + 5)}
+    more = 16 * 2 * (small | tables).get(kind, 0)
     assert there.nbytes == file + more
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from penstock.formats.gguf_types import BLOCKS
+from penstock.formats.gguf_types import BLOCKS, READ_TYPES
 from penstock_kernels.cpu.matrix import PLAIN, SOURCES
 from penstock_worker.quantisation.registry import FORMATS
 
@@ -13,6 +13,10 @@ def test_blocks_are_the_file_readers() -> None:
     for name, form in FORMATS.items():
         assert form.name == name
         assert (form.elements, form.bytes) == BLOCKS[name]
+
+
+def test_types_that_are_read_are_those_that_prepare_accepts() -> None:
+    assert set(FORMATS) & set(BLOCKS) == READ_TYPES
 
 
 def test_blocks_are_the_cpu_kernels() -> None:

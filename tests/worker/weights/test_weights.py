@@ -23,7 +23,10 @@ from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_tensors
 pytestmark = pytest.mark.timeout(240)
 
 QUANTISED = [name for name in FORMATS if name.startswith("Q")]
-HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALVES = {
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,),
+}  # fmt: skip
 """Where the blocks of the types that the package can't quantise hold their float16 numbers."""
 
 
@@ -55,6 +58,16 @@ def test_every_format_equals_the_gguf_package(kind: str) -> None:
     assert torch.equal(rounded, out.bfloat16())
 
 
+def test_every_exponent_of_mxfp4_equals_the_gguf_package() -> None:
+    """From 2 ** -128, which is a subnormal number, to the largest whose numbers are all finite."""
+    data = np.tile(np.arange(252, dtype=np.uint8)[:, None], (1, 17))
+    data[:, 1:] = (np.arange(16) | 15 - np.arange(16) << 4).astype(np.uint8)
+    true = gguf.quants.dequantize(data, gguf.GGMLQuantizationType.MXFP4).ravel()
+    out = torch.empty(252, 32)
+    StoredTensor("x", (252, 32), "MXFP4", data.ravel()).read_into(out)
+    assert torch.equal(out.view(-1), torch.from_numpy(true))
+
+
 @pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
 def test_long_tensors_are_read_in_chunks(kind: str) -> None:
     elements = (1 << 20) + 256 * 3
@@ -75,9 +88,9 @@ def test_neighbouring_rows_are_a_tensor(kind: str) -> None:
 
 
 def test_unknown_format_names_the_tensor() -> None:
-    stored = StoredTensor("blk.0.attn_q.weight", (32,), "IQ4_NL", np.zeros(18, np.uint8))
-    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as IQ4_NL"):
-        stored.read_into(torch.empty(32))
+    stored = StoredTensor("blk.0.attn_q.weight", (256,), "IQ3_S", np.zeros(110, np.uint8))
+    with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_q\.weight is stored as IQ3_S"):
+        stored.read_into(torch.empty(256))
 
 
 def test_default_model_equals_the_gguf_package(default_model: object) -> None:

@@ -82,10 +82,11 @@ int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* 
   const size_t row_bytes = pk::source_row_bytes(source, inputs);
   for (int r = 0; r < rows; r++)
     if ((order ? order[r] : r) < 0 || (order ? order[r] : r) >= outputs) return -1;
-#pragma omp parallel for schedule(static) num_threads(threads)
+  bool sound = true;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : sound)
   for (int r = 0; r < rows; r++)
-    pk::pack_row(source, static_cast<const uint8_t*>(data) + r * row_bytes, inputs, kind, static_cast<uint8_t*>(tiles), order ? order[r] : r);
-  return 0;
+    sound = pk::pack_row(source, static_cast<const uint8_t*>(data) + r * row_bytes, inputs, kind, static_cast<uint8_t*>(tiles), order ? order[r] : r) && sound;
+  return sound ? 0 : -2;
 }
 
 size_t pk_product_bytes(const PkMatrix* matrix, int rows) { return kernels().product(*matrix, nullptr, rows, nullptr, 1, nullptr); }

@@ -8,7 +8,8 @@ extern "C" {
 
 enum PkSource : int32_t {
   PK_SOURCE_F32 = 0, PK_SOURCE_F16 = 1, PK_SOURCE_BF16 = 2, PK_Q4_0 = 3, PK_Q4_1 = 4, PK_Q5_0 = 5, PK_Q5_1 = 6,
-  PK_Q8_0 = 7, PK_Q4_K = 8, PK_Q5_K = 9, PK_Q6_K = 10,
+  PK_Q8_0 = 7, PK_Q4_K = 8, PK_Q5_K = 9, PK_Q6_K = 10, PK_Q2_K = 20, PK_Q3_K = 21, PK_IQ4_NL = 22, PK_IQ4_XS = 23,
+  PK_MXFP4 = 24,
   // For formats that only the caller can read: a block has a float32 scale, a float32 minimum and 32 levels of a
   // byte each, as the kind has them. Rows are filled up to whole blocks; what is beyond the inputs counts for nothing.
   PK_LEVELS = 64
@@ -22,7 +23,8 @@ PK_PUBLIC int pk_use(const char* name);
 
 PK_PUBLIC size_t pk_matrix_bytes(int kind, int outputs, int inputs);
 // Packs `rows` source rows; row r becomes output order[r] (null: r) of the matrix.  tiles must be
-// zeroed before the first rows are packed.  -1 for a source, kind or width that can't be packed.
+// zeroed before the first rows are packed.  -1 for a source, kind or width that can't be packed,
+// -2 for scales of a quantised source that aren't finite.
 PK_PUBLIC int pk_pack(int source, const void* data, int rows, int inputs, int kind, void* tiles, int outputs, const int32_t* order, int threads);
 
 // Bytes of scratch that the call below needs.
@@ -46,7 +48,8 @@ namespace pk {
 
 size_t source_row_bytes(int source, int inputs);
 bool can_pack(int source, int inputs, int kind);
-void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
+// False: a scale or minimum of a quantised source isn't finite.
+bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
 
 // Bytes of 64-byte aligned scratch that the batch needs; with `work`, runs it.
 size_t sample(const Kernels& kernels, const PkSampling& batch, void* work);

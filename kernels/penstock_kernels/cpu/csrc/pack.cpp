@@ -61,12 +61,15 @@ template <class T> T read(const uint8_t* at) {
 
 constexpr size_t LEVELS_BLOCK = 8 + GROUP;  // bytes of a block of PK_LEVELS
 
-// 32 values as the checkpoint has them: levels with scales and a minimum, or floats.
+// 32 values as the checkpoint has them: levels with scales and minima, or floats. The second scale and
+// the second minimum are those of the latter 16, where they have their own.
 struct Levels {
   uint8_t levels[GROUP];
   float scales[2];
   float minimum;
+  float second_minimum;
 };
+
 
 void q4(const uint8_t* q, uint8_t* levels) {
   for (int i = 0; i < 16; i++) {
@@ -88,6 +91,62 @@ void k_scale(const uint8_t* packed, int j, int& scale, int& minimum) {
     scale = (packed[j + 4] & 15) | ((packed[j - 4] >> 6) << 4);
     minimum = (packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
   }
+}
+
+// 2 to the power of e - 128; below 2^-126, numbers are subnormal.
+float power_of_two(uint8_t e) {
+  const uint32_t bits = e < 2 ? 0x200000u << e : static_cast<uint32_t>(e - 1) << 23;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+// Group j of eight in a super-block's 64 bytes of two-bit levels: 32 bytes hold four groups.
+void two_bits(const uint8_t* q, int j, uint8_t* levels) {
+  for (int i = 0; i < GROUP; i++) levels[i] = (q[32 * (j / 4) + i] >> (2 * (j % 4))) & 3;
+}
+// The six-bit scale number i of sixteen in Q3_K's twelve bytes.
+int q3_scale(const uint8_t* packed, int i) {
+  const int low = i < 8 ? packed[i] & 15 : packed[i - 8] >> 4, high = (packed[8 + i % 4] >> (2 * (i / 4))) & 3;
+  return (low | high << 4) - 32;
+}
+
+// Group g of a row of blocks whose levels have two or three bits, or stand for a table's entries.
+Levels decode_small(int source, const uint8_t* row, int g) {
+  Levels out{};
+  const int j = g % 8;
+  const uint8_t* b;
+  switch (source) {
+    case PK_Q2_K:
+      b = row + 84 * (g / 8);
+      two_bits(b + 16, j, out.levels);
+      for (int i = 0; i < 2; i++) out.scales[i] = half_to_float(read<uint16_t>(b + 80)) * static_cast<float>(b[2 * j + i] & 15);
+      out.minimum = -half_to_float(read<uint16_t>(b + 82)) * static_cast<float>(b[2 * j] >> 4);
+      out.second_minimum = -half_to_float(read<uint16_t>(b + 82)) * static_cast<float>(b[2 * j + 1] >> 4);
+      break;
+    case PK_Q3_K:
+      b = row + 110 * (g / 8);
+      two_bits(b + 32, j, out.levels);
+      for (int i = 0; i < GROUP; i++) out.levels[i] = static_cast<uint8_t>((out.levels[i] | ((b[i] >> j) & 1) << 2) + 124);
+      for (int i = 0; i < 2; i++) out.scales[i] = half_to_float(read<uint16_t>(b + 108)) * static_cast<float>(q3_scale(b + 96, 2 * j + i));
+      break;
+    case PK_IQ4_NL:
+      b = row + 18 * g;
+      q4(b + 2, out.levels);
+      out.scales[0] = half_to_float(read<uint16_t>(b));
+      break;
+    case PK_IQ4_XS: {
+      b = row + 136 * (g / 8);
+      q4(b + 8 + 16 * j, out.levels);
+      const int low = (b[4 + j / 2] >> (4 * (j % 2))) & 15, high = (b[2 + j / 4] >> (2 * (j % 4))) & 3;
+      out.scales[0] = half_to_float(read<uint16_t>(b)) * static_cast<float>((low | high << 4) - 32);
+      break;
+    }
+    default:  // PK_MXFP4
+      b = row + 17 * g;
+      q4(b + 1, out.levels);
+      out.scales[0] = power_of_two(b[0]);
+  }
+  return out;
 }
 
 // Group g of a row of GGUF blocks.
@@ -145,7 +204,7 @@ Levels decode(int source, const uint8_t* row, int g) {
       out.minimum = read<float>(b + 4);
       std::memcpy(out.levels, b + 8, GROUP);
       break;
-    default: {  // PK_Q6_K
+    case PK_Q6_K: {
       b = row + 210 * (g / 8);
       const int j = g % 8, part = j / 4, quarter = j % 4;  // 128 values a part, 32 a quarter
       const uint8_t *low = b + 64 * part + 32 * (quarter % 2), *high = b + 128 + 32 * part;
@@ -155,7 +214,9 @@ Levels decode(int source, const uint8_t* row, int g) {
       }
       const float d = half_to_float(read<uint16_t>(b + 208));
       for (int i = 0; i < 2; i++) out.scales[i] = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * j + i]));
+      break;
     }
+    default: return decode_small(source, row, g);
   }
   return out;
 }
@@ -194,7 +255,9 @@ void put_scale(uint8_t* scales, bool wide, int index, int lane, float value) {
 }
 
 void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group) {
-  const bool nibbles = kind == PK_U4H || kind == PK_U4W, wide = kind == PK_U4W || kind == PK_U8W || kind == PK_S8W16;
+  const bool halves = kind == PK_S8W16 || kind == PK_U4W16, table = kind == PK_T4H || kind == PK_T4W || kind == PK_F4W;
+  const bool nibbles = kind == PK_U4H || kind == PK_U4W || kind == PK_U4W16 || table;
+  const bool wide = kind == PK_U4W || kind == PK_U8W || halves || kind == PK_T4W || kind == PK_F4W;
   if (nibbles) {
     for (int i = 0; i < GROUP; i += 8)
       for (int j = 0; j < 4; j++) q[8 * i + 4 * lane + j] = static_cast<uint8_t>(group.levels[i + j] | group.levels[i + 4 + j] << 4);
@@ -203,8 +266,12 @@ void put_levels(int kind, uint8_t* q, uint8_t* s, int lane, const Levels& group)
       for (int j = 0; j < 4; j++) q[16 * i + 4 * lane + j] = group.levels[i + j];
   }
   put_scale(s, wide, 0, lane, group.scales[0]);
-  if (kind == PK_S8W16) put_scale(s, wide, 1, lane, group.scales[1]);
-  else if (kind != PK_S8H) put_scale(s, wide, 1, lane, group.minimum);
+  if (halves) put_scale(s, wide, 1, lane, group.scales[1]);
+  else if (kind != PK_S8H && !table) put_scale(s, wide, 1, lane, group.minimum);
+  if (kind == PK_U4W16) {
+    put_scale(s, wide, 2, lane, group.minimum);
+    put_scale(s, wide, 3, lane, group.second_minimum);
+  }
 }
 
 void put_plain(int kind, uint8_t* q, int lane, int source, const uint8_t* row, int g, int inputs) {
@@ -239,6 +306,11 @@ size_t source_row_bytes(int source, int inputs) {
     case PK_Q5_K: return 176 * (n / 256);
     case PK_Q6_K: return 210 * (n / 256);
     case PK_LEVELS: return LEVELS_BLOCK * (padded(inputs, GROUP) / GROUP);
+    case PK_Q2_K: return 84 * (n / 256);
+    case PK_Q3_K: return 110 * (n / 256);
+    case PK_IQ4_NL: return 18 * (n / 32);
+    case PK_IQ4_XS: return 136 * (n / 256);
+    case PK_MXFP4: return 17 * (n / 32);
     default: return 0;
   }
 }
@@ -252,23 +324,33 @@ bool can_pack(int source, int inputs, int kind) {
     case PK_Q8_0: return inputs % 32 == 0 && kind == PK_S8H;
     case PK_Q4_K: return inputs % 256 == 0 && kind == PK_U4W;
     case PK_Q5_K: return inputs % 256 == 0 && kind == PK_U8W;
-    case PK_Q6_K: return inputs % 256 == 0 && kind == PK_S8W16;
     case PK_LEVELS: return kind >= PK_U4H && kind <= PK_S8W16;
+    case PK_Q6_K: case PK_Q3_K: return inputs % 256 == 0 && kind == PK_S8W16;
+    case PK_IQ4_XS: return inputs % 256 == 0 && kind == PK_T4W;
+    case PK_Q2_K: return inputs % 256 == 0 && kind == PK_U4W16;
+    case PK_IQ4_NL: return inputs % 32 == 0 && kind == PK_T4H;
+    case PK_MXFP4: return inputs % 32 == 0 && kind == PK_F4W;
     default: return false;
   }
 }
 
-void pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output) {
+bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output) {
   const int groups = padded(inputs, GROUP) / GROUP, lane = output % LANES;
   uint8_t* levels = tiles + output / LANES * tile_bytes(kind, groups);
   uint8_t* scales = levels + static_cast<size_t>(groups) * level_bytes(kind);
+  bool sound = true;
   for (int g = 0; g < groups; g++) {
     uint8_t* q = levels + static_cast<size_t>(g) * level_bytes(kind);
     uint8_t* s = scales + static_cast<size_t>(g) * scale_bytes(kind);
     if (kind == PK_F32 || kind == PK_BF16) put_plain(kind, q, lane, source, row, g, inputs);
     else if (is_plain(source)) put_levels(kind, q, s, lane, quantise(source, row, g, inputs));
-    else put_levels(kind, q, s, lane, decode(source, row, g));
+    else {
+      const Levels group = decode(source, row, g);
+      sound = sound && std::isfinite(group.scales[0] + group.scales[1]) && std::isfinite(group.minimum + group.second_minimum);
+      put_levels(kind, q, s, lane, group);
+    }
   }
+  return sound;
 }
 
 }  // namespace pk

@@ -34,12 +34,52 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
   }
 };
 
+// Two to a byte; the first and the latter 16 inputs have a scale and a minimum each.
+struct UnsignedHalves {
+  static constexpr int KIND = PK_U4W16;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    W w[8];
+    for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
+    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
+    const V least = load_scale<true>(s, 2), second_least = load_scale<true>(s, 3);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const float scale = a.scales[static_cast<size_t>(row + m) * a.groups + g];
+      I one = izero(), two = izero();
+      for (int i = 0; i < 4; i++) one = dot4_nibble(one, w[i], x + 4 * i);
+      for (int i = 4; i < 8; i++) two = dot4_nibble(two, w[i], x + 4 * i);
+      sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
+      sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
+      sums[m] = fma(least, set1(scale * static_cast<float>(sum_i8(x))), sums[m]);
+      sums[m] = fma(second_least, set1(scale * static_cast<float>(sum_i8(x + 16))), sums[m]);
+    }
+  }
+};
+
 struct Signed {
   static constexpr int KIND = PK_S8H;
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
     const V scale = load_scale<false>(s, 0);
+    for (int m = 0; m < M; m++) {
+      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
+      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
+      I dot = izero();
+      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
+      sums[m] = fma(to_float(minus(dot, 128 * a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+    }
+  }
+};
+
+// Levels that stand for a table's entries, two to a byte.
+template <int KIND_> struct Looked {
+  static constexpr int KIND = KIND_;
+  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
+    const uint8_t* table = KIND == PK_F4W ? pk::E2M1 : pk::IQ4;
+    W w[8];
+    for (int i = 0; i < 8; i++) w[i] = look_up(table, i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2))));
+    const V scale = load_scale<KIND != PK_T4H>(s, 0);
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const size_t at = static_cast<size_t>(row + m) * a.groups + g;
@@ -142,6 +182,10 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
     case PK_U8H: return tile_of<Unsigned<false, false>>(matrix, tile, a, row, rows, out);
     case PK_U8W: return tile_of<Unsigned<false, true>>(matrix, tile, a, row, rows, out);
     case PK_S8H: return tile_of<Signed>(matrix, tile, a, row, rows, out);
+    case PK_U4W16: return tile_of<UnsignedHalves>(matrix, tile, a, row, rows, out);
+    case PK_T4H: return tile_of<Looked<PK_T4H>>(matrix, tile, a, row, rows, out);
+    case PK_T4W: return tile_of<Looked<PK_T4W>>(matrix, tile, a, row, rows, out);
+    case PK_F4W: return tile_of<Looked<PK_F4W>>(matrix, tile, a, row, rows, out);
     default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
   }
 }
@@ -149,7 +193,7 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
 // Lane `lane` of 16 scales, as floats.
 inline float scale_at(const uint8_t* scales, int kind, int index, int lane) {
   alignas(64) float lanes[16];
-  const bool wide = kind == PK_U4W || kind == PK_U8W || kind == PK_S8W16;
+  const bool wide = kind == PK_U4W || kind == PK_U8W || (kind >= PK_S8W16 && kind != PK_T4H);
   store(lanes, wide ? load_scale<true>(scales, index) : load_scale<false>(scales, index));
   return lanes[lane];
 }
@@ -164,10 +208,13 @@ inline float value_at(const uint8_t* q, const uint8_t* s, int kind, int lane, in
       __builtin_memcpy(&value, &bits, 4);
       return value;
     }
-    case PK_U4H: case PK_U4W: {
+    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: {
       const uint8_t both = q[64 * (i / 8) + 4 * lane + i % 4];
       const int level = i % 8 < 4 ? both & 15 : both >> 4;
-      return scale_at(s, kind, 0, lane) * static_cast<float>(level) + scale_at(s, kind, 1, lane);
+      if (kind == PK_T4H || kind == PK_T4W) return scale_at(s, kind, 0, lane) * static_cast<float>(pk::IQ4[level] - 128);
+      if (kind == PK_F4W) return scale_at(s, kind, 0, lane) * static_cast<float>(pk::E2M1[level] - 128);
+      const bool halves = kind == PK_U4W16;
+      return scale_at(s, kind, halves ? i / 16 : 0, lane) * static_cast<float>(level) + scale_at(s, kind, halves ? 2 + i / 16 : 1, lane);
     }
     case PK_U8H: case PK_U8W:
       return scale_at(s, kind, 0, lane) * static_cast<float>(q[64 * (i / 4) + 4 * lane + i % 4]) + scale_at(s, kind, 1, lane);

@@ -7,8 +7,12 @@ extern "C" {
 
 // How a matrix is stored. A tile is 16 outputs by all inputs; a group is 32 of its inputs.
 // U4, U8: unsigned levels q, value = scale * q + minimum.  S8: value = scale * (q - 128).
-// H: scale and minimum are float16.  W: they are float32.  S8W16: a float32 scale for 16 inputs.
-enum PkKind : int32_t { PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7 };
+// T4: levels from 0 to 15, value = scale * (IQ4[q] - 128).  F4: the same with E2M1.
+// H: scale and minimum are float16.  W: they are float32.  W16: they are float32, for 16 inputs each.
+enum PkKind : int32_t {
+  PK_F32 = 0, PK_BF16 = 1, PK_U4H = 2, PK_U4W = 3, PK_U8H = 4, PK_U8W = 5, PK_S8H = 6, PK_S8W16 = 7, PK_U4W16 = 8,
+  PK_T4H = 9, PK_T4W = 10, PK_F4W = 11
+};
 
 // outputs, inputs: of the matrix; tiles cover them, rounded up to 16 and 32 with zeros.
 // tiles: 64-byte aligned.  bias: [outputs rounded up to 16] or null.
@@ -104,12 +108,16 @@ constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
+// What four-bit levels stand for, plus 128: in GGUF's IQ4_NL and IQ4_XS, and (twice) in MXFP4.
+constexpr uint8_t IQ4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr uint8_t E2M1[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+
 // Bytes of a group's levels (or values), and of its scales and minima.
 constexpr int level_bytes(int kind) {
   switch (kind) {
     case PK_F32: return 4 * LANES * GROUP;
     case PK_BF16: return 2 * LANES * GROUP;
-    case PK_U4H: case PK_U4W: return LANES * GROUP / 2;
+    case PK_U4H: case PK_U4W: case PK_U4W16: case PK_T4H: case PK_T4W: case PK_F4W: return LANES * GROUP / 2;
     default: return LANES * GROUP;
   }
 }
@@ -118,7 +126,9 @@ constexpr int scale_bytes(int kind) {
     case PK_F32: case PK_BF16: return 0;
     case PK_U4H: case PK_U8H: return 4 * LANES;
     case PK_U4W: case PK_U8W: return 8 * LANES;
-    case PK_S8H: return 2 * LANES;
+    case PK_S8H: case PK_T4H: return 2 * LANES;
+    case PK_T4W: case PK_F4W: return 4 * LANES;
+    case PK_U4W16: return 16 * LANES;
     default: return 8 * LANES;
   }
 }

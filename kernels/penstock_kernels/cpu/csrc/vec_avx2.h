@@ -88,6 +88,11 @@ inline W high_nibbles(W w) {
   const __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(_mm256_srli_epi16(w.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(w.hi, 4), mask)};
 }
+// Each level's entry of a table of 16.
+inline W look_up(const uint8_t* table, W levels) {
+  const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(entries, levels.lo), _mm256_shuffle_epi8(entries, levels.hi)};
+}
 inline __m256i four_bytes(const int8_t* a) {
   int32_t four;
   __builtin_memcpy(&four, a, 4);

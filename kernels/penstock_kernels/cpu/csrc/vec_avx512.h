@@ -57,6 +57,10 @@ inline I minus(I a, int32_t b) { return _mm512_sub_epi32(a, _mm512_set1_epi32(b)
 inline W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline W low_nibbles(W w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
 inline W high_nibbles(W w) { return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15)); }
+// Each level's entry of a table of 16.
+inline W look_up(const uint8_t* table, W levels) {
+  return _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), levels);
+}
 // sums += w[lane][0..3] . a[0..3]; w unsigned, a signed bytes.
 inline I dot4(I sums, W w, const int8_t* a) {
   int32_t four;

@@ -58,6 +58,8 @@ inline I minus(I a, int32_t b) { PK_LANES a.x[i] -= b; return a; }
 inline W load_w(const uint8_t* p) { W r; __builtin_memcpy(r.x, p, 64); return r; }
 inline W low_nibbles(W w) { for (auto& b : w.x) b &= 15; return w; }
 inline W high_nibbles(W w) { for (auto& b : w.x) b >>= 4; return w; }
+// Each level's entry of a table of 16.
+inline W look_up(const uint8_t* table, W levels) { for (auto& b : levels.x) b = table[b]; return levels; }
 inline I dot4(I sums, W w, const int8_t* a) {
   PK_LANES for (int j = 0; j < 4; j++) sums.x[i] += static_cast<int32_t>(w.x[4 * i + j]) * a[j];
   return sums;

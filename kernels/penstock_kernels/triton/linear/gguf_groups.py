@@ -65,6 +65,27 @@ def _factor(
 
 
 @triton.jit
+def _two_factors(
+    values,
+    units,
+    group,
+    column,
+    mask,
+    outputs,
+    GROUP: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Returns the factors of the first and of the latter 16 of 32 inputs."""
+    if GROUP == 16:
+        first = _factor(values, units, 2 * group, column, mask, outputs, GROUP, UNIT)
+        second = _factor(values, units, 2 * group + 1, column, mask, outputs, GROUP, UNIT)
+    else:
+        first = _factor(values, units, group, column, mask, outputs, GROUP, UNIT)
+        second = first
+    return first, second
+
+
+@triton.jit
 def group_factors(
     scales,
     units,
@@ -79,19 +100,17 @@ def group_factors(
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Returns for 32 inputs (scale, scale of the latter 16 if GROUP is 16, minimum if there are
-    any). All are 0 from group `end` on."""
+    """Returns for 32 inputs (scale, scale of the latter 16, minimum, minimum of the latter 16). The
+    second of each counts if GROUP is 16, and minima if there are any. All are 0 from group `end`
+    on."""
     mask = in_columns & (group < end)
-    if GROUP == 16:
-        scale = _factor(scales, units, 2 * group, column, mask, outputs, GROUP, UNIT)
-        second = _factor(scales, units, 2 * group + 1, column, mask, outputs, GROUP, UNIT)
-    else:
-        scale = _factor(scales, units, group, column, mask, outputs, GROUP, UNIT)
-        second = scale
-    least = scale
+    scale, second = _two_factors(scales, units, group, column, mask, outputs, GROUP, UNIT)
+    least, second_least = scale, second
     if MINIMA:
-        least = _factor(minima, unit_minima, group, column, mask, outputs, GROUP, UNIT)
-    return scale, second, least
+        least, second_least = _two_factors(
+            minima, unit_minima, group, column, mask, outputs, GROUP, UNIT
+        )
+    return scale, second, least, second_least
 
 
 @triton.jit
@@ -103,6 +122,7 @@ def add_group(
     scale,
     second_scale,
     least,
+    second_least,
     group,
     end,
     in_rows,
@@ -133,6 +153,12 @@ def add_group(
         acc = tl.fma(product, tl.broadcast_to(second_scale[:, None], product.shape), acc)
     if MINIMA:
         ones = round_to(tl.full([acc.shape[0], 16], 1.0, tl.float32), dtype)
-        total = tile_dot(ones, more, tile_dot(ones, some, none))
-        acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
+        if GROUP == 32:
+            total = tile_dot(ones, more, tile_dot(ones, some, none))
+            acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
+        else:
+            total = tile_dot(ones, some, none)
+            acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
+            total = tile_dot(ones, more, none)
+            acc = tl.fma(total, tl.broadcast_to(second_least[:, None], total.shape), acc)
     return acc

@@ -69,37 +69,37 @@ def _gguf_product(
     for group in tl.range(part * groups // PARTS, end, 4, num_stages=STAGES):
         # Scales are too narrow to be prefetched as levels are, so those of four groups are loaded
         # at a time.
-        a, a_second, a_least = group_factors(
+        a, a_second, a_least, a_other = group_factors(
             scales, units, minima, unit_minima, group, end, column, in_columns, outputs,
             GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        b, b_second, b_least = group_factors(
+        b, b_second, b_least, b_other = group_factors(
             scales, units, minima, unit_minima, group + 1, end, column, in_columns, outputs,
             GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        c, c_second, c_least = group_factors(
+        c, c_second, c_least, c_other = group_factors(
             scales, units, minima, unit_minima, group + 2, end, column, in_columns, outputs,
             GROUP, MINIMA, UNIT,
         )  # fmt: skip
-        d, d_second, d_least = group_factors(
+        d, d_second, d_least, d_other = group_factors(
             scales, units, minima, unit_minima, group + 3, end, column, in_columns, outputs,
             GROUP, MINIMA, UNIT,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, a, a_second, a_least, group, end, in_rows, column,
-            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, a, a_second, a_least, a_other, group, end, in_rows,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, b, b_second, b_least, group + 1, end, in_rows, column,
-            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, b, b_second, b_least, b_other, group + 1, end, in_rows,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, c, c_second, c_least, group + 2, end, in_rows, column,
-            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, c, c_second, c_least, c_other, group + 2, end, in_rows,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, d, d_second, d_least, group + 3, end, in_rows, column,
-            in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
+            acc, x_place, levels, high, d, d_second, d_least, d_other, group + 3, end, in_rows,
+            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA,
         )  # fmt: skip
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[:, None]

@@ -27,7 +27,7 @@ class Layout:
     minima: bool = False
     factors: torch.dtype | None = None
     """Dtype of scales and minima. None: they are float16 and there are no units. Otherwise a scale
-    is an integer times its unit."""
+    is such a number, mostly a whole one, times its unit."""
     unit: int = 256
     """Inputs that share a unit."""
 

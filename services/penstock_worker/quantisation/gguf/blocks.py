@@ -48,6 +48,19 @@ def fifth_bits(blocks: Tensor, start: int) -> Tensor:
     return bits.flatten(1) << 4
 
 
+def two_bit_levels(packed: Tensor) -> Tensor:
+    """Unpacks 64 bytes to [blocks, 8, 32] uint8. Each of the two runs of 32 bytes has four groups'
+    values, the first group's in the lowest two bits."""
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    return ((packed.reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(-1, 8, 32)
+
+
+def group_bits(packed: Tensor) -> Tensor:
+    """Unpacks 32 bytes to [blocks, 8, 32] uint8: bit i of each byte belongs to group i."""
+    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    return (packed[:, None] >> shifts) & 1
+
+
 def signed(blocks: Tensor, start: int, stop: int) -> Tensor:
     """Returns bytes `start` to `stop` of each block as [blocks, stop - start] int8."""
     return blocks[:, start:stop].contiguous().view(torch.int8)

@@ -6,15 +6,18 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.linear.gguf_weights import Layout
-from penstock_worker.quantisation.gguf.blocks import bit_planes, gguf_format, packed_nibbles
+from penstock_worker.quantisation.gguf.blocks import (
+    bit_planes,
+    gguf_format,
+    group_bits,
+    packed_nibbles,
+)
 from penstock_worker.quantisation.gguf.k_quants import k_factors, k_nibbles, k_values
 
 
 def _levels(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] uint8, from 0 to 31."""
-    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
-    fifth = ((blocks[:, None, 16:48] >> shifts) & 1) << 4
-    return k_nibbles(blocks[:, 48:]) | fifth
+    return k_nibbles(blocks[:, 48:]) | group_bits(blocks[:, 16:48]) << 4
 
 
 def _decode(blocks: Tensor) -> Tensor:

@@ -14,15 +14,14 @@ from penstock_worker.quantisation.gguf.blocks import (
     nibbles,
     packed_nibbles,
     signed,
+    two_bit_levels,
 )
 
 
 def _levels(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] uint8, from 0 to 63, where 32 stands for zero."""
     low = nibbles(blocks[:, :128].unflatten(-1, (2, 64))).reshape(-1, 8, 32)
-    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
-    high = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3).reshape(-1, 8, 32)
-    return low | (high << 4)
+    return low | two_bit_levels(blocks[:, 128:192]) << 4
 
 
 def _decode(blocks: Tensor) -> Tensor:
