@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from penstock.prepare.folder import load_manifest
 
@@ -22,19 +23,24 @@ def prepare(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     copy_weights: bool = False,
+    fetch: Literal["missing", "newest", "never"] = "missing",
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
-    model: alias, hub id, folder in the hub's format, or .gguf file.
+    model: alias, name on the hub, folder in the hub's format, or .gguf file.
     cache_dir: folder for prepared folders; default: the XDG cache.
     progress: told, in a sentence, what takes time.
     copy_weights: copy weights that lie elsewhere into cache_dir, which is whole by itself then.
-    Raises ModelNotFound, UnsupportedModel, or StartupError if the cache can't be written.
+    fetch: what is asked of the hub: for what isn't in its cache, for a newer version of what is, or
+    nothing.
+    Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
     from penstock.prepare.pipeline import prepare_model
 
-    return prepare_model(model, cache_dir, progress or _silent, copy_weights=copy_weights)
+    return prepare_model(
+        model, cache_dir, progress or _silent, copy_weights=copy_weights, fetch=fetch
+    )
 
 
 def _silent(_: str) -> None:

@@ -22,15 +22,20 @@ from penstock.prepare.folder import (
 )
 from penstock.prepare.from_gguf import gguf_inputs, read_gguf
 from penstock.prepare.from_hub_folder import folder_inputs, read_hub_folder
-from penstock.prepare.resolve import Report, ResolvedModel, resolve
+from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
 from penstock.prepare.samples import sample_digest
 
 
 def prepare_model(
-    model: str, cache_dir: str | os.PathLike[str] | None, report: Report, *, copy_weights: bool
+    model: str,
+    cache_dir: str | os.PathLike[str] | None,
+    report: Report,
+    *,
+    copy_weights: bool,
+    fetch: Fetch = "missing",
 ) -> Path:
     """See `penstock.prepare.prepare`."""
-    found = resolve(model, report)
+    found = resolve(model, report, fetch)
     inputs, read = (
         (gguf_inputs, read_gguf) if found.kind == "gguf" else (folder_inputs, read_hub_folder)
     )
