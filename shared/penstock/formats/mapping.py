@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.formats.small_file import open_regular
 
 
 def map_file(path: Path, least: int, too_short: UnsupportedModel) -> mmap.mmap:
@@ -16,7 +17,7 @@ def map_file(path: Path, least: int, too_short: UnsupportedModel) -> mmap.mmap:
     1), UnsupportedModel if it can't be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size < least:
                 raise too_short
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

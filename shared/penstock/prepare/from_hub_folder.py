@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.formats.small_file import read_json, read_small
 from penstock.formats.weight_files import INDEX_FILE, find_safetensors
 from penstock.generation_config import stated_sampling
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
+from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
@@ -27,7 +26,7 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
 
 
@@ -63,6 +62,8 @@ def read_hub_folder(path: Path) -> Checkpoint:
     config = read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
     pooling = read_pooling(path, stated, config)
     weights = find_safetensors(path)
+    held = check_shards(path, weights)
+    refuse_more_than_is_held(config, held, stated.where)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
     tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
@@ -73,7 +74,7 @@ def read_hub_folder(path: Path) -> Checkpoint:
         weights=WeightFiles(
             format="safetensors",
             files=tuple(str(file) for file in weights),
-            dtype=_dtype(weights[0]),
+            dtype=_dtype(weights[0], held),
         ),
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(path, tokenizer_config),
@@ -95,13 +96,9 @@ def _adapter(path: Path) -> UnsupportedModel:
 def _read_json(path: Path) -> Fields:
     """The settings in a file; none if there is no such file."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise UnsupportedModel(f"{path} is larger than {MAX_JSON_BYTES} bytes")
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         return Fields({}, str(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
     if not isinstance(values, dict):
         raise UnsupportedModel(f"{path} is not a JSON object")
     return Fields(values, str(path))
@@ -114,9 +111,7 @@ def _read_tokenizer(path: Path) -> bytes:
             f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
             "with a fast one first"
         )
-    if file.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise UnsupportedModel(f"{file} is larger than {MAX_TOKENIZER_BYTES} bytes")
-    return file.read_bytes()
+    return read_small(file, MAX_TOKENIZER_BYTES)
 
 
 def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> GenerationDefaults:
@@ -140,7 +135,7 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
 def _chat_template(path: Path, tokenizer_config: Fields) -> str:
     """A file of its own comes before the tokenizer's settings; "" if there is none."""
     try:
-        return (path / TEMPLATE).read_bytes().decode()
+        return read_small(path / TEMPLATE, MAX_JSON_BYTES).decode()
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:
@@ -165,12 +160,9 @@ def _default_template(named: list[Any], source: Fields) -> Any:
     return templates["default"]
 
 
-def _dtype(shard: Path) -> str:
-    """The type that most bytes of the (first) file have."""
-    sizes: Counter[str] = Counter()
-    for tensor in SafetensorsFile(shard).tensors.values():
-        sizes[tensor.dtype] += tensor.data.nbytes
-    kind = sizes.most_common(1)[0][0] if sizes else "none"
+def _dtype(shard: Path, held: HeldTensors) -> str:
+    """The type that most bytes of the first file have."""
+    kind = held.first_types.most_common(1)[0][0] if held.first_types else "none"
     if kind not in FLOAT_DTYPES:
         raise UnsupportedModel(
             f"{shard}: weights of type {kind} are not served; {', '.join(FLOAT_DTYPES)} are"
