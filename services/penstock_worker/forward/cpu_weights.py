@@ -96,7 +96,7 @@ class CPUWeights:
         if kind in QUANTISED and not plain:
             kind = None
         if plain or (kind is None and form is not None and form.packed):
-            return pack(
+            packed = pack(
                 stored.format,
                 stored.data,
                 shape,
@@ -106,6 +106,8 @@ class CPUWeights:
                 threads=self.threads,
                 arena=self.arena,
             )
+            stored.release()
+            return packed
         # Another dtype was asked for, or the kernels don't know this format: decode to float32.
         decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
         return pack(

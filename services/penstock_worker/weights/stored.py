@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.mapping import release
 from penstock_worker.quantisation.interface import StoredFormat
 from penstock_worker.quantisation.registry import FORMATS
 
@@ -74,6 +75,12 @@ class StoredTensor:
             decoded = stored.decode(blocks.flatten(0, 1)).view(-1, width)
             target = out[start : start + len(decoded)]
             place(target, decoded[:, skipped : skipped + len(columns)])
+        self.release()
+
+    def release(self) -> None:
+        """To be called when the tensor has been read: its part of the file leaves this process's
+        memory, but for what was copied."""
+        release(self.data)
 
     def sources(self) -> np.ndarray:
         """Returns [rows] int64: the index in the file of each row."""
@@ -107,6 +114,7 @@ class StoredTensor:
             at = start * stored.elements
             decoded = stored.decode(chunk).view(-1)
             place(flat[at : at + decoded.shape[0]], decoded)
+        self.release()
 
     def _stored_format(self) -> StoredFormat:
         stored = FORMATS.get(self.format)

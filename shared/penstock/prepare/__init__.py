@@ -2,6 +2,7 @@
 the hub's and GGUF's file formats.
 
 prepare        name -> prepared folder (manifest.json, tokenizer.json, chat_template.jinja)
+find_prepared  the same, where it is there already
 load_manifest  prepared folder -> PreparedModel
 """
 
@@ -14,7 +15,7 @@ from typing import Literal
 
 from penstock.prepare.folder import load_manifest
 
-__all__ = ["load_manifest", "prepare"]
+__all__ = ["find_prepared", "load_manifest", "prepare"]
 
 
 def prepare(
@@ -41,6 +42,14 @@ def prepare(
     return prepare_model(
         model, cache_dir, progress or _silent, copy_weights=copy_weights, fetch=fetch
     )
+
+
+def find_prepared(model: str, cache_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
+    Reads nothing but our own folder, and asks no hub."""
+    from penstock.prepare.pipeline import find_prepared_folder
+
+    return find_prepared_folder(model, cache_dir)
 
 
 def _silent(_: str) -> None:

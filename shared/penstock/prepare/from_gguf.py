@@ -15,11 +15,6 @@ from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_tokenizer import build_tokenizer
 
 
-def gguf_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale."""
-    return [path]
-
-
 def read_gguf(path: Path) -> Checkpoint:
     """Raises UnsupportedModel if the file is broken or of a kind that isn't served."""
     file = GGUFFile(path)

@@ -9,43 +9,27 @@ from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
-from penstock.formats.weight_files import INDEX_FILE, find_safetensors
+from penstock.formats.weight_files import find_safetensors
 from penstock.generation_config import stated_sampling
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
+from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
+from penstock.prepare.inputs import (
+    CONFIG,
+    GENERATION_CONFIG,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 
-CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
-GENERATION_CONFIG = "generation_config.json"
-TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
-TEMPLATE_JSON = "chat_template.json"
 MAX_JSON_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
-
-
-def folder_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale."""
-    small = [
-        path / name
-        for name in (
-            CONFIG,
-            GENERATION_CONFIG,
-            TOKENIZER,
-            TOKENIZER_CONFIG,
-            TEMPLATE,
-            TEMPLATE_JSON,
-            INDEX_FILE,
-        )
-    ]
-    named = [file for file in small if file.exists()] + pooling_inputs(path)
-    return named + sorted(path.glob("*.safetensors"))
 
 
 def read_hub_folder(path: Path) -> Checkpoint:

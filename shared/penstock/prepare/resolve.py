@@ -9,7 +9,6 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.formats.gguf import MAGIC
 from penstock.formats.weight_files import refuse_pickle
 from penstock.hub.name import HubName, parse
 from penstock.model_config import GenerationDefaults
@@ -103,6 +102,8 @@ def _local(path: Path, *, name: str, source: str) -> ResolvedModel:
 
 
 def _begins_with_magic(path: Path) -> bool:
+    from penstock.formats.gguf import MAGIC  # Here: it needs numpy.
+
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
