@@ -226,7 +226,8 @@ def test_what_is_prepared_is_found_without_the_readers(tmp_path: Path, model: Pa
     code = (
         "import sys; from penstock.prepare import find_prepared\n"
         "print(find_prepared(*sys.argv[1:]))\n"
-        "print([name for name in ('numpy', 'tokenizers', 'huggingface_hub') if name in sys.modules])"
+        "heavy = ('numpy', 'tokenizers', 'huggingface_hub')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(model), cache],
