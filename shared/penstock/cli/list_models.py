@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sizes import columns, day, decimal
+from penstock.errors import ModelNotFound
 
 if TYPE_CHECKING:
     from penstock.prepare.inventory import PreparedFolder
@@ -93,7 +94,10 @@ def _packaged() -> list[ListedModel]:
 
     rows = []
     for model in PACKAGED_MODELS:
-        path = installed_path(model)
+        try:
+            path = installed_path(model)
+        except ModelNotFound:
+            continue  # a package without its file
         if path is not None:
             files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
             rows.append(
