@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from contextlib import AbstractContextManager, nullcontext
@@ -127,5 +128,10 @@ class Signals:
 
 
 def _preload() -> None:
-    """Import torch and what is built on it while the session opens."""
-    import penstock_worker.loading.load  # noqa: F401
+    """Import torch and what is built on it while the session opens. All of it stays, so that what
+    the garbage collector would look for meanwhile isn't there: a tenth of the time."""
+    gc.disable()
+    try:
+        import penstock_worker.loading.load  # noqa: F401
+    finally:
+        gc.enable()

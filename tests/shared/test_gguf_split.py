@@ -13,7 +13,8 @@ import pytest
 
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.formats.gguf_split import open_gguf, part_paths, stem_of
+from penstock.formats.gguf_names import part_paths, stem_of
+from penstock.formats.gguf_split import open_gguf
 from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import write_gguf
 

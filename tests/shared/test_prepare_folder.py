@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
+from penstock.prepare import find_prepared, load_manifest, prepare
 from penstock.prepare import folder as prepared_folder
-from penstock.prepare import load_manifest, prepare
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
@@ -216,3 +216,23 @@ def test_a_gguf_file_needs_no_suffix(tmp_path: Path) -> None:
     assert (
         load_manifest(prepare(str(tmp_path / "blob"), cache_dir=str(tmp_path / "c"))).name == "blob"
     )
+
+
+def test_what_is_prepared_is_found_without_the_readers(tmp_path: Path, model: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert find_prepared(str(model), cache) is None
+    assert find_prepared(str(tmp_path / "none"), cache) is None
+    folder = prepare(str(model), cache_dir=cache)
+    code = (
+        "import sys; from penstock.prepare import find_prepared\n"
+        "print(find_prepared(*sys.argv[1:]))\n"
+        "heavy = ('numpy', 'tokenizers', 'huggingface_hub')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(model), cache],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert ran.stdout.splitlines() == [str(folder), "[]"]
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    assert find_prepared(str(model), cache) is None

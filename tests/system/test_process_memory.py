@@ -30,3 +30,8 @@ def test_nor_in_the_supervisor(server: Server) -> None:
 
 def test_the_worker_has_it(server: Server) -> None:
     assert any("libtorch" in file for file in torch_files(server.child("worker 0")))
+
+
+def test_a_worker_on_a_cpu_keeps_neither_triton_nor_the_file_that_it_packed(server: Server) -> None:
+    files = mapped_files(server.child("worker 0"))
+    assert [file for file in files if "triton" in file.lower() or file.endswith(".gguf")] == []

@@ -432,3 +432,16 @@ def test_a_signal_amid_an_import_is_an_orderly_end(tmp_path: Path, way: str) -> 
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_worker_on_a_cpu_loads_no_triton() -> None:
+    """It takes 65 MB, and half a second of each start."""
+    code = (
+        "import sys; from penstock_worker.process import _preload; _preload()\n"
+        "import penstock_worker.forward.cpu, penstock_worker.forward.backends\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'triton'))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.strip() == "[]"

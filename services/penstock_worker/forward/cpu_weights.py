@@ -106,7 +106,7 @@ class CPUWeights:
             kind = None
         if plain or (kind is None and form is not None and form.packed):
             try:
-                return pack(
+                packed = pack(
                     stored.format,
                     stored.data,
                     shape,
@@ -118,6 +118,8 @@ class CPUWeights:
                 )
             except NotFiniteError:
                 raise not_finite(stored) from None
+            stored.release()
+            return packed
         # Another dtype was asked for, or the kernels don't know this format: decode to float32.
         decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
         return pack(

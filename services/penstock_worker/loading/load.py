@@ -132,7 +132,7 @@ def _load_on_device(
     phases: Phases,
     ranks: Ranks = ALONE,
 ) -> Loaded:
-    # Imported here, because CPU installations have no triton.
+    # Imported here: a worker on a CPU needs no Triton, which takes 65 MB and half a second.
     from penstock_worker.loading.device import load_on_device
 
     with torch.inference_mode():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
+from penstock.formats.mapping import release
 from penstock_worker.quantisation.interface import StoredFormat
 from penstock_worker.quantisation.registry import FORMATS
 
@@ -93,6 +94,12 @@ class StoredTensor:
                 self.check_finite(decoded)
             target = out[start : start + len(decoded)]
             place(target, decoded[:, skipped : skipped + len(columns)])
+        self.release()
+
+    def release(self) -> None:
+        """To be called when the tensor has been read: its part of the file leaves this process's
+        memory, but for what was copied."""
+        release(self.data)
 
     def sources(self) -> np.ndarray:
         """Returns [rows] int64: the index in the file of each row."""
@@ -128,6 +135,7 @@ class StoredTensor:
             if not stored.plain:
                 self.check_finite(decoded)
             place(flat[at : at + decoded.shape[0]], decoded)
+        self.release()
 
     def check_finite(self, values: Tensor) -> None:
         """Raises UnsupportedModel if scales or decoded values of a quantised type aren't finite: no

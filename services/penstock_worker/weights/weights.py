@@ -63,12 +63,14 @@ class Weights:
         """Returns several tensors, [(name, shape), ...], stacked by rows. Their other dimensions
         are equal."""
         cuts = [self._part(name, shape) for name, shape in parts]
+        # Shapes are checked before memory is taken for them: a config may claim any.
+        sources = [self.source(name, tuple(shape)) for name, shape in parts]
         rows, inner = sum(len(cut[0]) for cut in cuts), map(len, cuts[0][1:])
         out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
         start = 0
-        for (name, shape), cut in zip(parts, cuts, strict=True):
+        for source, cut in zip(sources, cuts, strict=True):
             end = start + len(cut[0])
-            self.source(name, tuple(shape)).read_part_into(out[start:end], cut, self._place)
+            source.read_part_into(out[start:end], cut, self._place)
             start = end
         return out
 

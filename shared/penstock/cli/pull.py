@@ -14,10 +14,16 @@ from penstock.errors import InvalidRequest
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Finds a model (alias, hub id, folder, .gguf file), downloads it where it is not here, and "
-        "prepares it, so that a later start needs no network. Prints the prepared folder."
+        "Finds a model (alias, name on the hub, folder, .gguf file), downloads what of it is not "
+        "here or has changed, and prepares it, so that a later start needs no network. A download "
+        "goes on where it was cut off, and all hashes are checked. Of a repository of GGUF files, "
+        "NAME:Q4_K_M or NAME:FILE.gguf chooses one. Prints the prepared folder."
     )
-    parser.epilog = examples("penstock pull smollm2-135m", "penstock pull owner/name --json")
+    parser.epilog = examples(
+        "penstock pull smollm2-135m",
+        "penstock pull owner/name --json",
+        "penstock pull owner/name-GGUF:Q4_K_M",
+    )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
     parser.add_argument("--json", action="store_true", help="What was found, as JSON.")
@@ -30,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequest("MODEL is empty")
     from penstock.prepare import prepare
 
-    # The hub's library draws its own bars, on stderr.
-    folder = prepare(arguments.model, cache_dir=arguments.cache_dir, progress=_say)
+    folder = prepare(arguments.model, cache_dir=arguments.cache_dir, progress=_say, fetch="newest")
     print(json.dumps(_facts(folder)) if arguments.json else folder)
     return 0
 

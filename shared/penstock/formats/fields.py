@@ -49,9 +49,13 @@ class Fields:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, "a number")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            number = math.inf
+        if not math.isfinite(number):
             raise self.wrong(key, "a finite number")
-        return float(value)
+        return number
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._get(key, default)

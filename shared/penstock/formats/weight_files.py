@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.formats.small_file import read_small
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 SINGLE_FILE = "model.safetensors"
@@ -34,7 +35,7 @@ def find_safetensors(folder: Path) -> tuple[Path, ...]:
     ModelNotFound if there are no weights at all, or a shard is missing.
     """
     if (folder / INDEX_FILE).is_file():
-        return _read_index(folder / INDEX_FILE)
+        return _shards(folder / INDEX_FILE)
     if (folder / SINGLE_FILE).is_file():
         return (folder / SINGLE_FILE,)
     others = sorted(folder.glob("*.safetensors"))
@@ -49,14 +50,17 @@ def find_safetensors(folder: Path) -> tuple[Path, ...]:
     raise ModelNotFound(f"{folder} holds no weights: {SINGLE_FILE} or {INDEX_FILE} expected")
 
 
-def _read_index(path: Path) -> tuple[Path, ...]:
+def read_index(path: Path) -> dict[str, str]:
+    """The shard of each tensor, by its name. Raises UnsupportedModel if it can't be read."""
     try:
-        if path.stat().st_size > MAX_INDEX_BYTES:
-            raise UnsupportedModel(f"{path} is larger than {MAX_INDEX_BYTES} bytes")
-        index = msgspec.json.decode(path.read_bytes(), type=_Index)
-    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+        index = msgspec.json.decode(read_small(path, MAX_INDEX_BYTES), type=_Index)
+    except (msgspec.DecodeError, OSError, UnicodeDecodeError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is not a readable shard index: {error}") from None
-    shards = sorted(set(index.weight_map.values()))
+    return index.weight_map
+
+
+def _shards(path: Path) -> tuple[Path, ...]:
+    shards = sorted(set(read_index(path).values()))
     if not shards:
         raise UnsupportedModel(f"{path} names no shard")
     for shard in shards:

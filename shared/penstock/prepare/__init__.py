@@ -2,6 +2,7 @@
 the hub's and GGUF's file formats.
 
 prepare        name -> prepared folder (manifest.json, tokenizer.json, chat_template.jinja)
+find_prepared  the same, where it is there already
 load_manifest  prepared folder -> PreparedModel
 """
 
@@ -10,10 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from penstock.prepare.folder import load_manifest
 
-__all__ = ["load_manifest", "prepare"]
+__all__ = ["find_prepared", "load_manifest", "prepare"]
 
 
 def prepare(
@@ -22,19 +24,32 @@ def prepare(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     copy_weights: bool = False,
+    fetch: Literal["missing", "newest", "never"] = "missing",
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
-    model: alias, hub id, folder in the hub's format, or .gguf file.
+    model: alias, name on the hub, folder in the hub's format, or .gguf file.
     cache_dir: folder for prepared folders; default: the XDG cache.
     progress: told, in a sentence, what takes time.
     copy_weights: copy weights that lie elsewhere into cache_dir, which is whole by itself then.
-    Raises ModelNotFound, UnsupportedModel, or StartupError if the cache can't be written.
+    fetch: what is asked of the hub: for what isn't in its cache, for a newer version of what is, or
+    nothing.
+    Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
     from penstock.prepare.pipeline import prepare_model
 
-    return prepare_model(model, cache_dir, progress or _silent, copy_weights=copy_weights)
+    return prepare_model(
+        model, cache_dir, progress or _silent, copy_weights=copy_weights, fetch=fetch
+    )
+
+
+def find_prepared(model: str, cache_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
+    Reads nothing but our own folder, and asks no hub."""
+    from penstock.prepare.pipeline import find_prepared_folder
+
+    return find_prepared_folder(model, cache_dir)
 
 
 def _silent(_: str) -> None:

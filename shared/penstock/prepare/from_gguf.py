@@ -9,7 +9,8 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.gguf import GGUFFile
-from penstock.formats.gguf_split import open_gguf, part_paths
+from penstock.formats.gguf_names import part_paths
+from penstock.formats.gguf_split import open_gguf
 from penstock.formats.gguf_types import READ_TYPES
 from penstock.model_config import (
     EncoderConfig,
@@ -24,11 +25,6 @@ from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
-
-
-def gguf_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale: all parts of a split one."""
-    return part_paths(path)
 
 
 def read_gguf(path: Path) -> Checkpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,44 +11,29 @@ import msgspec
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.formats.safetensors_file import SafetensorsFile
-from penstock.formats.weight_files import INDEX_FILE, find_safetensors
+from penstock.formats.small_file import read_json, read_small
+from penstock.formats.weight_files import find_safetensors
 from penstock.generation_config import stated_sampling
 from penstock.model_config import GenerationDefaults, WeightFiles
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
+from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.hub_config import read_config
-from penstock.prepare.hub_pooling import pooling_inputs, read_pooling
+from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
+from penstock.prepare.inputs import (
+    CONFIG,
+    GENERATION_CONFIG,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 from penstock.prepare.quantised import read_quantisation
 
-CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
-GENERATION_CONFIG = "generation_config.json"
-TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
-TEMPLATE_JSON = "chat_template.json"
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
-
-
-def folder_inputs(path: Path) -> list[Path]:
-    """The files whose change makes a prepared folder stale."""
-    small = [
-        path / name
-        for name in (
-            CONFIG,
-            GENERATION_CONFIG,
-            TOKENIZER,
-            TOKENIZER_CONFIG,
-            TEMPLATE,
-            TEMPLATE_JSON,
-            INDEX_FILE,
-        )
-    ]
-    named = [file for file in small if file.exists()] + pooling_inputs(path)
-    return named + sorted(path.glob("*.safetensors"))
 
 
 def read_hub_folder(path: Path) -> Checkpoint:
@@ -66,6 +50,8 @@ def read_hub_folder(path: Path) -> Checkpoint:
     config = read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
     pooling = read_pooling(path, stated, config)
     weights = find_safetensors(path)
+    held = check_shards(path, weights)
+    refuse_more_than_is_held(config, held, stated.where)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
     tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
@@ -73,7 +59,7 @@ def read_hub_folder(path: Path) -> Checkpoint:
     return Checkpoint(
         config=config,
         generation=generation,
-        weights=_weight_files(stated, weights),
+        weights=_weight_files(stated, weights, held),
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
@@ -94,13 +80,9 @@ def _adapter(path: Path) -> UnsupportedModel:
 def _read_json(path: Path) -> Fields:
     """The settings in a file; none if there is no such file."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise UnsupportedModel(f"{path} is larger than {MAX_JSON_BYTES} bytes")
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path, MAX_JSON_BYTES)
     except FileNotFoundError:
         return Fields({}, str(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
     if not isinstance(values, dict):
         raise UnsupportedModel(f"{path} is not a JSON object")
     return Fields(values, str(path))
@@ -113,9 +95,7 @@ def _read_tokenizer(path: Path) -> bytes:
             f"{path} holds no {TOKENIZER}: slow tokenizers are not served; save the tokenizer "
             "with a fast one first"
         )
-    if file.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise UnsupportedModel(f"{file} is larger than {MAX_TOKENIZER_BYTES} bytes")
-    return file.read_bytes()
+    return read_small(file, MAX_TOKENIZER_BYTES)
 
 
 def _generation(config: Fields, stated: Fields, tokenizer: HubTokenizer) -> GenerationDefaults:
@@ -139,7 +119,7 @@ def _token_ids(fields: Fields, key: str) -> list[int]:
 def _chat_template(path: Path, tokenizer_config: Fields) -> str:
     """A file of its own comes before the tokenizer's settings; "" if there is none."""
     try:
-        return (path / TEMPLATE).read_bytes().decode()
+        return read_small(path / TEMPLATE, MAX_JSON_BYTES).decode()
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:
@@ -164,9 +144,9 @@ def _default_template(named: list[Any], source: Fields) -> Any:
     return templates["default"]
 
 
-def _weight_files(stated: Fields, files: tuple[Path, ...]) -> WeightFiles:
+def _weight_files(stated: Fields, files: tuple[Path, ...], held: HeldTensors) -> WeightFiles:
     quantised = read_quantisation(stated)
-    sizes = _sizes(files[0])
+    sizes = held.first_types
     if quantised is None:
         dtype = _dtype(sizes, files[0])
     elif is_encoder(stated):
@@ -186,14 +166,6 @@ def _weight_files(stated: Fields, files: tuple[Path, ...]) -> WeightFiles:
         dtype=dtype,
         quantised=quantised,
     )
-
-
-def _sizes(shard: Path) -> Counter[str]:
-    """Bytes of the (first) file by type."""
-    sizes: Counter[str] = Counter()
-    for tensor in SafetensorsFile(shard).tensors.values():
-        sizes[tensor.dtype] += tensor.data.nbytes
-    return sizes
 
 
 def _dtype(sizes: Counter[str], shard: Path) -> str:

@@ -6,12 +6,12 @@ transformers' sequence classification heads.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_json
 from penstock.model_config import (
     Activation,
     EncoderConfig,
@@ -180,8 +180,6 @@ def _read(path: Path) -> Fields:
 
 def _json(path: Path) -> Any:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UnsupportedModel(f"{path} is larger than {MAX_BYTES} bytes")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return read_json(path, MAX_BYTES)
+    except FileNotFoundError as error:
         raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None

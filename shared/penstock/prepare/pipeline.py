@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import ModelNotFound
+from penstock.errors import ModelNotFound, PenstockError
 from penstock.generation_config import filled
 from penstock.model_config import PreparedModel
 from penstock.prepare.carry import carried
@@ -20,35 +20,64 @@ from penstock.prepare.folder import (
     is_sound,
     write_folder,
 )
-from penstock.prepare.from_gguf import gguf_inputs, read_gguf
-from penstock.prepare.from_hub_folder import folder_inputs, read_hub_folder
-from penstock.prepare.resolve import Report, ResolvedModel, resolve
+from penstock.prepare.inputs import inputs_of
+from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
 from penstock.prepare.samples import sample_digest
 
 
 def prepare_model(
-    model: str, cache_dir: str | os.PathLike[str] | None, report: Report, *, copy_weights: bool
+    model: str,
+    cache_dir: str | os.PathLike[str] | None,
+    report: Report,
+    *,
+    copy_weights: bool,
+    fetch: Fetch = "missing",
 ) -> Path:
     """See `penstock.prepare.prepare`."""
-    found = resolve(model, report)
-    inputs, read = (
-        (gguf_inputs, read_gguf) if found.kind == "gguf" else (folder_inputs, read_hub_folder)
-    )
-    root = Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
+    found = resolve(model, report, fetch)
+    root = _root(cache_dir)
     if copy_weights:
-        found = carried(found, inputs(found.path), root, report)
-    try:
-        name = folder_name(found.name, found.source, inputs(found.path))
-    except OSError as error:
-        raise ModelNotFound(f"{found.path} can't be read: {error}") from None
-    folder = root / "models" / name
+        found = carried(found, inputs_of(found), root, report)
+    folder = _folder_of(found, root)
     if is_sound(folder):
         return folder
     report(f"preparing {found.name}")
-    checkpoint = read(found.path)
+    checkpoint = _read(found)
     return write_folder(
         folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
+
+
+def find_prepared_folder(model: str, cache_dir: str | os.PathLike[str] | None) -> Path | None:
+    """See `penstock.prepare.find_prepared`."""
+    try:
+        folder = _folder_of(resolve(model, lambda _: None, "never"), _root(cache_dir))
+        return folder if is_sound(folder) else None
+    except (PenstockError, OSError):
+        return None
+
+
+def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
+    return Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
+
+
+def _folder_of(found: ResolvedModel, root: Path) -> Path:
+    try:
+        name = folder_name(found.name, found.source, inputs_of(found))
+    except OSError as error:
+        raise ModelNotFound(f"{found.path} can't be read: {error}") from None
+    return root / "models" / name
+
+
+def _read(found: ResolvedModel) -> Checkpoint:
+    """Imported here: the readers need numpy and tokenizers, and most starts don't need them."""
+    if found.kind == "gguf":
+        from penstock.prepare.from_gguf import read_gguf
+
+        return read_gguf(found.path)
+    from penstock.prepare.from_hub_folder import read_hub_folder
+
+    return read_hub_folder(found.path)
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:

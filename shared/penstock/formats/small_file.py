@@ -1,0 +1,46 @@
+"""Reads a stranger's small files: regular ones, and no more of them than a bound.
+
+A folder may hold links to devices, which have no end, and pipes, at which a reader waits for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from penstock.errors import UnsupportedModel
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading, without waiting. Raises OSError, or UnsupportedModel for a device,
+    a pipe or a folder."""
+    # Without O_NONBLOCK, a pipe that nobody writes to would block right here.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnsupportedModel(f"{path} is no regular file")
+    return os.fdopen(handle, "rb")
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """A whole file of at most `most` bytes. Raises OSError, or UnsupportedModel if it is larger or
+    no regular file."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UnsupportedModel(f"{path} is larger than {most} bytes")
+    return content
+
+
+def read_json(path: Path, most: int) -> Any:
+    """A JSON file of at most `most` bytes. Raises FileNotFoundError, or UnsupportedModel if it
+    can't be read."""
+    try:
+        return json.loads(read_small(path, most).decode("utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None

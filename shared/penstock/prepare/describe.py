@@ -1,0 +1,113 @@
+"""What there is to know of a model before it is loaded: `penstock show`."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import msgspec
+
+from penstock.formats.gguf import GGUFFile
+from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
+
+MAX_CARD_BYTES = 65_536
+KV_BYTES = 2
+"""Bytes of a number in the KV cache: bfloat16, which is its default but for float32 models."""
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """parameters: numbers in the weights; None where they are packed in a way that hides how many.
+    size: bytes of the weights' files.  kv_bytes_per_token: 0 for a model without a KV cache.
+    licence: empty where the files state none."""
+
+    name: str
+    source: str
+    family: str
+    pooling: bool
+    parameters: int | None
+    layers: int
+    context: int
+    format: str
+    weights: str
+    size: int
+    kv_bytes_per_token: int
+    licence: str
+    chat_template: bool
+    folder: str
+    files: tuple[str, ...]
+
+
+def describe(folder: Path, model: PreparedModel) -> Description:
+    """folder: the model's prepared one. Reads the headers of its weights. Raises UnsupportedModel
+    or ModelNotFound."""
+    files = [Path(file) for file in model.weights.files]
+    packed = _is_gguf(model)
+    return Description(
+        name=model.name,
+        source=model.source,
+        family=model.family,
+        pooling=model.pooling is not None,
+        parameters=_gguf_parameters(files) if packed else _safetensors_parameters(files),
+        layers=model.config.num_layers,
+        context=model.config.max_position,
+        format="GGUF" if packed else "safetensors",
+        weights=model.weights.dtype,
+        size=sum(file.stat().st_size for file in files),
+        kv_bytes_per_token=kv_bytes_per_token(model.config, model.weights.dtype),
+        licence=_licence(files, packed),
+        chat_template=model.has_chat_template,
+        folder=str(folder),
+        files=model.weights.files,
+    )
+
+
+def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
+    """Keys and values of all layers, as the KV cache's default type has them."""
+    if isinstance(config, EncoderConfig):
+        return 0
+    each = 4 if dtype == "float32" else KV_BYTES
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * each
+
+
+def _is_gguf(model: PreparedModel) -> bool:
+    return model.weights.format == "gguf"
+
+
+def _gguf_parameters(files: list[Path]) -> int:
+    return sum(
+        math.prod(tensor.shape)
+        for file in files
+        for tensor in GGUFFile(file).tensors.values()
+        if tensor.name != "rope_freqs.weight"
+    )
+
+
+def _safetensors_parameters(files: list[Path]) -> int | None:
+    tensors = [tensor for file in files for tensor in SafetensorsFile(file).tensors.values()]
+    if any(tensor.dtype in ("I32", "U32", "U8") and len(tensor.shape) == 2 for tensor in tensors):
+        return None
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def _licence(files: list[Path], packed: bool) -> str:
+    if packed:
+        stated = GGUFFile(files[0]).metadata.get("general.license")
+        if isinstance(stated, str) and stated:
+            return stated
+    return card_licence(files[0].parent / "README.md")
+
+
+def card_licence(card: Path) -> str:
+    """`license:` of the settings that a model's card begins with; empty if there is none."""
+    try:
+        with open(card, encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_CARD_BYTES)
+    except OSError:
+        return ""
+    head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+    found = (
+        re.search(r"^license:\s*['\"]?([\w.+ -]{1,80})", head[1], re.MULTILINE) if head else None
+    )
+    return found[1].strip() if found else ""

@@ -1,0 +1,49 @@
+"""The files that a model is read from, whose change makes its prepared folder stale.
+
+Apart from the readers, which need numpy and tokenizers: whether a folder is there already can be
+said without them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.formats.gguf_names import part_paths
+from penstock.formats.weight_files import INDEX_FILE
+from penstock.prepare.hub_pooling import pooling_inputs
+from penstock.prepare.resolve import ResolvedModel
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+TEMPLATE_JSON = "chat_template.json"
+
+
+def inputs_of(found: ResolvedModel) -> list[Path]:
+    """All that exist."""
+    return (gguf_inputs if found.kind == "gguf" else folder_inputs)(found.path)
+
+
+def gguf_inputs(path: Path) -> list[Path]:
+    """Of a .gguf file: all parts of a split one."""
+    return part_paths(path)
+
+
+def folder_inputs(path: Path) -> list[Path]:
+    """Of a folder in the hub's format."""
+    small = [
+        path / name
+        for name in (
+            CONFIG,
+            GENERATION_CONFIG,
+            TOKENIZER,
+            TOKENIZER_CONFIG,
+            TEMPLATE,
+            TEMPLATE_JSON,
+            INDEX_FILE,
+        )
+    ]
+    named = [file for file in small if file.exists()] + pooling_inputs(path)
+    return named + sorted(path.glob("*.safetensors"))
