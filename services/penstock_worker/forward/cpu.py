@@ -27,6 +27,7 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_worker.forward.cpu_program import compile_program
 from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
 from penstock_worker.forward.interface import (
     Batch,
@@ -92,16 +93,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     isa = instruction_set()
     config = prepared.decoder
     require(MECHANISMS, config)
-    shape = DecoderShape(
-        hidden=config.hidden_size,
-        inner=config.intermediate_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab=config.vocab_size,
-        block_size=setup.block_size,
-        eps=config.norm.eps,
-    )
+    shape = DecoderShape(config.num_heads, config.num_kv_heads, config.head_dim, setup.block_size)
     obstacle = shape.obstacle() or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
@@ -111,9 +103,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, _kind(dtype), threads)
-        parts = loader.read(setup.max_model_len)
+        program = compile_program(config, loader.read(setup.max_model_len))
         return lambda blocks: CPUForward(
-            Decoder(shape, *parts, num_blocks=blocks, cache=cache, threads=threads)
+            Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
         )
 
     return Recipe(

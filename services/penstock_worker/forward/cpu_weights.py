@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import torch
 
+from penstock.layer_spec import LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.decoder import LayerWeights
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
+from penstock_kernels.cpu.program import Norm, Rotation
+from penstock_worker.forward.cpu_program import LayerWeights, ModelWeights
+from penstock_worker.layers.decoder_layer import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT_NORM,
+    FEED_FORWARD_NORM,
+    FEED_FORWARD_OUTPUT_NORM,
+)
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.weights import Weights
@@ -35,14 +44,11 @@ class CPUWeights:
     threads: int
     arena: Arena = field(default_factory=Arena)
 
-    def read(
-        self, positions: int
-    ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (layers, embedding, head, last norm, cosines, sines), the parts of a Decoder.
-        `positions` is the number of positions in the rotary tables."""
+    def read(self, positions: int) -> ModelWeights:
+        """Returns all weights. `positions` is the number of positions in the rotary tables."""
         config = self.config
         size = (config.vocab_size, config.hidden_size)
-        rotary = Rotary.load(config.ropes[0], self.weights, positions)
+        rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
         layers = [self._layer(number) for number in range(config.num_layers)]
         embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
         if config.tie_word_embeddings:
@@ -50,9 +56,17 @@ class CPUWeights:
             head = embedding
         else:
             head = self._matrix("lm_head", *size, kind=self.kind)
-        norm = self._vector("norm.weight", config.hidden_size)
+        if config.head_bias:
+            head = head.with_bias(self._vector("lm_head.bias", config.vocab_size))
+        norm = self._norm("norm", config.hidden_size)
         self.weights.finish()
-        return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
+        return ModelWeights(
+            layers=layers,
+            embedding=embedding,
+            head=head,
+            norm=norm,
+            rotations=[Rotation(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
+        )
 
     def _embedding_kind(self) -> MatrixKind | None:
         # int8 makes products fast; rows that are only looked up would lose precision for nothing.
@@ -61,26 +75,62 @@ class CPUWeights:
 
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
+        spec = config.layer(number)
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        attention, spec = f"{at}.self_attn", config.layer(number).attention
-        norms: dict[str, np.ndarray] = {}
-        if spec.norm == "head":
-            norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
-            norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
+        attention, qkv_bias = f"{at}.self_attn", spec.attention.qkv_bias
         matrix = partial(self._matrix, kind=self.kind)
+        inner_matrix = partial(matrix, bias=spec.feed_forward.bias)
+        gate = None
+        if spec.feed_forward.gated:
+            gate = inner_matrix(f"{at}.mlp.gate_proj", inner, hidden)
+        norms = self._norms(spec, at)
         return LayerWeights(
-            query=matrix(f"{attention}.q_proj", queries, hidden, bias=spec.qkv_bias),
-            key=matrix(f"{attention}.k_proj", keys, hidden, bias=spec.qkv_bias),
-            value=matrix(f"{attention}.v_proj", keys, hidden, bias=spec.qkv_bias),
-            output=matrix(f"{attention}.o_proj", hidden, queries),
-            gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
-            up=matrix(f"{at}.mlp.up_proj", inner, hidden),
-            down=matrix(f"{at}.mlp.down_proj", hidden, inner),
-            attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
-            feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
-            **norms,
+            query=matrix(f"{attention}.q_proj", queries, hidden, bias=qkv_bias),
+            key=matrix(f"{attention}.k_proj", keys, hidden, bias=qkv_bias),
+            value=matrix(f"{attention}.v_proj", keys, hidden, bias=qkv_bias),
+            output=matrix(f"{attention}.o_proj", hidden, queries, bias=spec.attention.output_bias),
+            gate=gate,
+            up=inner_matrix(f"{at}.mlp.up_proj", inner, hidden),
+            down=inner_matrix(f"{at}.mlp.down_proj", hidden, inner),
+            attention_norm=norms.get("attention_norm"),
+            feed_forward_norm=norms.get("feed_forward_norm"),
+            attention_output_norm=norms.get("attention_output_norm"),
+            feed_forward_output_norm=norms.get("feed_forward_output_norm"),
+            query_norm=norms.get("query_norm"),
+            key_norm=norms.get("key_norm"),
         )
+
+    def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, Norm]:
+        """Returns those norms that the layer has, by their fields in LayerWeights."""
+        hidden, dim = self.config.hidden_size, self.config.head_dim
+        names = {}
+        if spec.order != "post":
+            names["attention_norm"] = ATTENTION_NORM
+        if spec.order in ("pre", "sandwich") or (spec.order == "parallel" and spec.two_norms):
+            names["feed_forward_norm"] = FEED_FORWARD_NORM
+        if spec.order in ("post", "sandwich"):
+            names["attention_output_norm"] = ATTENTION_OUTPUT_NORM
+            names["feed_forward_output_norm"] = FEED_FORWARD_OUTPUT_NORM
+        norms = {field: self._norm(f"{at}.{name}", hidden) for field, name in names.items()}
+        heads = {"query": self.config.num_heads, "key": self.config.num_kv_heads}
+        for which, count in heads.items():
+            name = f"{at}.self_attn.{which[0]}_norm"
+            if spec.attention.norm == "head":
+                norms[f"{which}_norm"] = replace(self._norm(name, dim, with_bias=False), kind="rms")
+            elif spec.attention.norm == "whole":
+                norms[f"{which}_norm"] = self._norm(name, count * dim)
+        return norms
+
+    def _norm(self, name: str, size: int, *, with_bias: bool = True) -> Norm:
+        """Returns the norm of that name, of the model's kind."""
+        spec = self.config.norm
+        weight = self._vector(f"{name}.weight", size)
+        if spec.plus_one:
+            weight = weight + np.float32(1)
+        biased = spec.kind == "layer" and spec.bias and with_bias
+        bias = self._vector(f"{name}.bias", size) if biased else None
+        return Norm(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()

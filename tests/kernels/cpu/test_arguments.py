@@ -84,16 +84,7 @@ def test_unknown_instruction_set() -> None:
     assert library.instruction_set() == before
 
 
-FINE = {
-    "hidden": 60,
-    "inner": 90,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_dim": 32,
-    "vocab": 50,
-    "block_size": 16,
-    "eps": 1e-5,
-}
+FINE = {"heads": 4, "kv_heads": 2, "head_dim": 32, "block_size": 16}
 
 
 @pytest.mark.parametrize(
