@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.model_config import PreparedModel
@@ -40,7 +41,29 @@ from penstock_worker.forward.interface import (
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS: frozenset[str] = frozenset()
+MECHANISMS = frozenset(
+    {
+        mechanism.WINDOW,
+        mechanism.SCORE_SOFT_CAP,
+        mechanism.SCORE_SCALE,
+        mechanism.NO_ROTATION,
+        mechanism.PARTIAL_ROTATION,
+        mechanism.SEVERAL_ROTATIONS,
+        mechanism.WHOLE_NORM,
+        mechanism.LAYER_NORM,
+        mechanism.OUTPUT_NORMS,
+        mechanism.PARALLEL,
+        mechanism.GELU,
+        mechanism.GELU_TANH,
+        mechanism.RELU2,
+        mechanism.UNGATED,
+        mechanism.OUTPUT_BIAS,
+        mechanism.FEED_FORWARD_BIAS,
+        mechanism.RESIDUAL_MULTIPLIER,
+        mechanism.EMBEDDING_MULTIPLIER,
+        mechanism.LOGITS_RULE,
+    }
+)
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
 _FLOATS = tuple(FLOAT_DTYPES.values())
 """Checkpoint dtypes that can be quantised on load."""
